@@ -1,0 +1,81 @@
+//! The webhooks on a socket: TLS from files, renewed while it runs.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::TokioIo;
+use polis_admission::{CertificateFiles, Certificates, VALIDATE, serve};
+use polis_apiserver::Authority;
+use rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, ServerName};
+use serde_json::Value;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsConnector;
+
+use crate::manifests::mk_sandbox;
+use crate::world::{World, mk_review};
+
+/// Puts a certificate of the authority into the folder, as the kubelet renews a mounted Secret: by a link.
+fn renew(home: &Path, state: &str, authority: &Authority) {
+    let pair = authority.server(&["localhost"]).expect("a certificate");
+    fs::create_dir(home.join(state)).expect("a folder");
+    fs::write(home.join(state).join("tls.crt"), pair.cert).expect("a certificate");
+    fs::write(home.join(state).join("tls.key"), pair.key).expect("a key");
+    std::os::unix::fs::symlink(state, home.join("..new")).expect("a link");
+    fs::rename(home.join("..new"), home.join("..data")).expect("swapped");
+}
+
+/// Posts a review over a new connection that trusts the authority.
+async fn post(address: SocketAddr, authority: &Authority, review: &Value) -> Result<Value, String> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(authority.pem().as_bytes()).expect("PEM")).expect("a root");
+    let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let tcp = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
+    let name = ServerName::try_from("localhost").expect("a name");
+    let tls =
+        TlsConnector::from(Arc::new(config)).connect(name, tcp).await.map_err(|error| error.to_string())?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(tls)).await.map_err(|error| error.to_string())?;
+    let driver = tokio::spawn(connection);
+    let request = Request::post(VALIDATE)
+        .header("host", "localhost")
+        .body(Full::new(Bytes::from(review.to_string())))
+        .expect("a request");
+    let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
+    let bytes = response.into_body().collect().await.map_err(|error| error.to_string())?.to_bytes();
+    driver.abort();
+    serde_json::from_slice(&bytes).map_err(|error| error.to_string())
+}
+
+#[tokio::test]
+async fn a_renewed_certificate_is_served_without_a_restart() {
+    let world = World::new().await;
+    let (old, new) = (Authority::new().expect("an authority"), Authority::new().expect("an authority"));
+    let home = tempfile::tempdir().expect("a folder");
+    renew(home.path(), "one", &old);
+    let certificates =
+        Certificates::open(CertificateFiles::within(&home.path().join("..data"))).expect("usable");
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let serving = tokio::spawn(serve(listener, certificates, world.webhook.clone()));
+
+    let review = mk_review("CREATE", &mk_sandbox("web", &["dfw"]), &Value::Null);
+    let answer = post(address, &old, &review).await.expect("an answer");
+    assert_eq!(answer["response"]["allowed"], true, "{answer}");
+    assert!(post(address, &new, &review).await.is_err(), "not yet renewed");
+    renew(home.path(), "two", &new);
+    let answer = post(address, &new, &review).await.expect("an answer with the new certificate");
+    assert_eq!(answer["response"]["allowed"], true, "{answer}");
+    assert!(post(address, &old, &review).await.is_err(), "the old one is gone");
+    serving.abort();
+}

@@ -1,0 +1,121 @@
+//! WorkloadDeployment: one placement of a workload in one city.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{InstanceTemplateSpec, LocationReference, ScaleSettings};
+use crate::schema;
+
+/// The instances that one workload has in one city.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "compute.datumapis.com",
+    version = "v1alpha",
+    kind = "WorkloadDeployment",
+    plural = "workloaddeployments",
+    namespaced,
+    status = "WorkloadDeploymentStatus",
+    derive = "PartialEq",
+    derive = "Default",
+    doc = "A workload deployment is the part of a workload that runs in one city.",
+    annotation("discovery.miloapis.com/parent-contexts", "Project"),
+    scale(
+        spec_replicas_path = ".spec.replicas",
+        status_replicas_path = ".status.replicas",
+        label_selector_path = ".status.selector"
+    ),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(
+        name = "Available",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Available")].status"#
+    ),
+    printcolumn(
+        name = "Reason",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Available")].reason"#
+    ),
+    printcolumn(name = "Replicas", type_ = "string", json_path = ".status.replicas"),
+    printcolumn(name = "Ready", type_ = "string", json_path = ".status.readyReplicas"),
+    printcolumn(name = "Desired", type_ = "string", json_path = ".status.desiredReplicas"),
+    printcolumn(name = "Up-to-date", type_ = "string", json_path = ".status.currentReplicas"),
+    printcolumn(
+        name = "Location Namespace",
+        type_ = "string",
+        json_path = ".status.location.namespace",
+        priority = 1
+    ),
+    printcolumn(name = "Location Name", type_ = "string", json_path = ".status.location.name", priority = 1)
+)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkloadDeploymentSpec {
+    /// The workload that this deployment is a part of.
+    pub workload_ref: WorkloadReference,
+    /// Name of the placement of the workload that asked for this city.
+    pub placement_name: String,
+    /// Code of the city, exactly as the workload spells it.
+    pub city_code: String,
+    /// The instance that is copied.
+    pub template: InstanceTemplateSpec,
+    /// How many instances run.
+    pub scale_settings: ScaleSettings,
+    /// The number of instances wanted now; `scaleSettings.minReplicas` when absent. Once set it can be changed through the scale subresource, which API servers do not offer before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<i32>,
+}
+
+/// Names a workload of the project. The uid is the one it has on the project's plane, on every plane.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkloadReference {
+    /// Name of the workload.
+    pub name: String,
+    /// UID of the workload on the plane of its project.
+    pub uid: String,
+}
+
+/// What is known about a deployment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkloadDeploymentStatus {
+    /// The location that serves the deployment. Kept for readers of older versions; the city is chosen by `spec.cityCode`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub location: Option<LocationReference>,
+    /// Name of the cell that runs the deployment: of several cells in one city, exactly one does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cell: Option<String>,
+    /// The state of the deployment in words: `Available` is true when at least one instance is ready.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::conditions")]
+    pub conditions: Vec<Condition>,
+    /// Generation of the spec that this status describes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Number of instances that exist.
+    #[serde(default)]
+    #[schemars(!default)]
+    pub replicas: i32,
+    /// Number of instances that run the current template.
+    #[serde(default)]
+    #[schemars(!default)]
+    pub current_replicas: i32,
+    /// Number of instances that carry the newest template, ready or not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub updated_replicas: Option<i32>,
+    /// Number of instances that should exist.
+    #[serde(default)]
+    #[schemars(!default)]
+    pub desired_replicas: i32,
+    /// Number of instances that are ready.
+    #[serde(default)]
+    #[schemars(!default)]
+    pub ready_replicas: i32,
+    /// Label selector, as a string, that finds the instances of this deployment; read by autoscalers through the scale subresource.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selector: Option<String>,
+    /// True while the deployment is suspended: its instances exist and do not run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspended: Option<bool>,
+}

@@ -1,0 +1,145 @@
+//! Workload: what a user asks for, by city.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{InstanceTemplateSpec, ScaleSettings};
+use crate::schema;
+
+/// What the instances look like and where they run.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "compute.datumapis.com",
+    version = "v1alpha",
+    kind = "Workload",
+    plural = "workloads",
+    namespaced,
+    status = "WorkloadStatus",
+    derive = "PartialEq",
+    derive = "Default",
+    doc = "A workload runs copies of one instance template in the cities named by its placements.",
+    annotation("discovery.miloapis.com/parent-contexts", "Project"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(
+        name = "Available",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Available")].status"#
+    ),
+    printcolumn(
+        name = "Reason",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Available")].reason"#
+    ),
+    printcolumn(name = "Deployments", type_ = "string", json_path = ".status.deployments"),
+    printcolumn(name = "Replicas", type_ = "string", json_path = ".status.replicas"),
+    printcolumn(name = "Ready", type_ = "string", json_path = ".status.readyReplicas"),
+    printcolumn(name = "Desired", type_ = "string", json_path = ".status.desiredReplicas"),
+    printcolumn(name = "Up-to-date", type_ = "string", json_path = ".status.currentReplicas")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkloadSpec {
+    /// The instance that is copied into every city.
+    pub template: InstanceTemplateSpec,
+    /// Where the workload runs and how many instances run there; at least one placement, each with a name of its own.
+    // Far more than any workload names; the API server needs a bound to price the rule.
+    #[schemars(
+        length(min = 1, max = 256),
+        extend("x-kubernetes-validations" = schema::rule(
+            "self.all(p, self.exists_one(q, q.name == p.name))",
+            "placement names must be unique",
+        ))
+    )]
+    pub placements: Vec<WorkloadPlacement>,
+}
+
+/// A group of cities that are scaled alike.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkloadPlacement {
+    /// Name of the placement, a DNS label, unique in the workload.
+    #[schemars(length(max = 63))]
+    pub name: String,
+    /// Codes of the cities to run in, exactly as the locations of the project spell them (upper and lower case differ).
+    pub city_codes: Vec<String>,
+    /// How many instances run in each city.
+    pub scale_settings: ScaleSettings,
+}
+
+/// What is known about the workload.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkloadStatus {
+    /// The state of the workload in words: `Available` is true when at least one placement is available.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::conditions")]
+    pub conditions: Vec<Condition>,
+    /// Generation of the spec that this status describes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Number of deployments that exist, those on their way out included.
+    #[serde(default)]
+    #[schemars(!default)]
+    pub deployments: i32,
+    /// Number of instances that exist, over all deployments.
+    #[serde(default)]
+    #[schemars(!default)]
+    pub replicas: i32,
+    /// Number of instances that run the current template, over all deployments.
+    #[serde(default)]
+    #[schemars(!default)]
+    pub current_replicas: i32,
+    /// Number of instances that carry the newest template, ready or not, over all deployments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub updated_replicas: Option<i32>,
+    /// Number of instances that should exist, over all deployments.
+    #[serde(default)]
+    #[schemars(!default)]
+    pub desired_replicas: i32,
+    /// Number of instances that are ready, over all deployments.
+    #[serde(default)]
+    #[schemars(!default)]
+    pub ready_replicas: i32,
+    /// The state of each placement, one entry per placement.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub placements: Vec<WorkloadPlacementStatus>,
+    /// Reserved for the status of a gateway in front of the workload. Polis never writes it and keeps what it finds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::open_object")]
+    pub gateway: Option<BTreeMap<String, Value>>,
+}
+
+/// What is known about one placement of a workload.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkloadPlacementStatus {
+    /// Name of the placement.
+    pub name: String,
+    /// The state of the placement in words: `Available` is true when at least one of its deployments is available.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::conditions")]
+    pub conditions: Vec<Condition>,
+    /// Number of instances that exist in the placement.
+    #[serde(default)]
+    #[schemars(!default)]
+    pub replicas: i32,
+    /// Number of instances of the placement that run the current template.
+    #[serde(default)]
+    #[schemars(!default)]
+    pub current_replicas: i32,
+    /// Number of instances of the placement that carry the newest template, ready or not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub updated_replicas: Option<i32>,
+    /// Number of instances that should exist in the placement.
+    #[serde(default)]
+    #[schemars(!default)]
+    pub desired_replicas: i32,
+    /// Number of instances of the placement that are ready.
+    #[serde(default)]
+    #[schemars(!default)]
+    pub ready_replicas: i32,
+}

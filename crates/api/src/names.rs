@@ -1,0 +1,323 @@
+//! How things are called. Every name that Polis makes is made here, by a pure function.
+//!
+//! A name that is a DNS label has at most 63 characters of `a-z`, `0-9` and `-`, with none of the last at either end.
+//! Names are for people and for addressing; what belongs to what is read from labels and specs, never from a name.
+
+use sha2::{Digest, Sha256};
+
+/// Longest DNS label, and longest label value.
+pub const MAX_LABEL: usize = 63;
+/// Largest ordinal that a deployment name leaves room for; admission allows 1000 replicas, 0 to 999.
+pub const MAX_ORDINAL: u32 = 999;
+
+/// A deployment name keeps this much of the workload's.
+const WORKLOAD_PART: usize = 30;
+/// Digits of the fingerprint in a name: 40 bits, so that a clash among a million deployments of one namespace,
+/// which would only be noticed as a refused create, has a chance below one in two.
+const FINGERPRINT: usize = 10;
+/// What is left for the city: 63 less workload, fingerprint, two dashes, and `-999` of the instance.
+const CITY_PART: usize = MAX_LABEL - WORKLOAD_PART - FINGERPRINT - 2 - 4;
+/// Prefix of a project's name in a label.
+const CLUSTER_PREFIX: &str = "cluster-";
+
+/// Why a name cannot be made or read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// The project's name does not fit in a label.
+    #[error(
+        "failed to encode project name {0:?} as a label: it must be at most 55 letters, digits, '-', '.' and '/', and end with a letter or digit"
+    )]
+    ProjectName(String),
+    /// The label does not hold a project's name.
+    #[error("failed to read a project name from label value {0:?}: expected \"cluster-\" and a name")]
+    ClusterLabel(String),
+}
+
+/// Name of the deployment of one placement of a workload in one city.
+///
+/// Two deployments share a name only if uid, placement and city are all the same, whatever the names are.
+pub fn deployment(workload: &str, workload_uid: &str, placement: &str, city: &str) -> String {
+    let fingerprint = fingerprint([workload_uid, placement, city]);
+    let parts = [dns_part(workload, WORKLOAD_PART), dns_part(city, CITY_PART), fingerprint];
+    join(parts)
+}
+
+/// Name of an instance of a deployment.
+pub fn instance(deployment: &str, ordinal: u32) -> String {
+    format!("{deployment}-{ordinal}")
+}
+
+/// Namespace, on hub and cells, of a project's namespace.
+pub fn hub_namespace(namespace_uid: &str) -> String {
+    format!("ns-{namespace_uid}")
+}
+
+/// Value of [`crate::labels::UPSTREAM_CLUSTER_NAME`] for a project.
+///
+/// Slashes become underscores, so a name with an underscore could not be read back; it is refused, as is one that
+/// does not fit. Without a label an object cannot be brought home, so there is no name that is nearly right.
+pub fn cluster_label(project: &str) -> Result<String, NameError> {
+    let fits = !project.is_empty()
+        && CLUSTER_PREFIX.len() + project.len() <= MAX_LABEL
+        && project.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'/'))
+        && project.bytes().next_back().is_some_and(|b| b.is_ascii_alphanumeric());
+    if !fits {
+        return Err(NameError::ProjectName(project.to_owned()));
+    }
+    Ok(format!("{CLUSTER_PREFIX}{}", project.replace('/', "_")))
+}
+
+/// The project that [`cluster_label`] encoded.
+pub fn project_of_label(label: &str) -> Result<String, NameError> {
+    match label.strip_prefix(CLUSTER_PREFIX) {
+        Some(name) if !name.is_empty() => Ok(name.replace('_', "/")),
+        _ => Err(NameError::ClusterLabel(label.to_owned())),
+    }
+}
+
+/// The key by which project discovery knows the project of a label: the last segment of its name.
+pub fn project_key_of_label(label: &str) -> Result<String, NameError> {
+    let project = project_of_label(label)?;
+    match project.rsplit('/').next() {
+        Some(key) if !key.is_empty() => Ok(key.to_owned()),
+        _ => Err(NameError::ClusterLabel(label.to_owned())),
+    }
+}
+
+/// Name of the propagation policy of a city.
+///
+/// `city-` and the city in lower case, spaces as dashes: others look it up by that rule, so cities that differ only
+/// in case or in spaces share a policy. A city that makes no DNS label that way gets a fingerprint.
+pub fn policy(city: &str) -> String {
+    let plain = format!("city-{}", city.to_lowercase().replace(' ', "-"));
+    if is_dns_label(&plain) {
+        return plain;
+    }
+    let room = MAX_LABEL - "city-".len() - 1 - FINGERPRINT;
+    join(["city".to_owned(), dns_part(city, room), fingerprint([city])])
+}
+
+/// Name of the location of a city: the city itself where that is a DNS label, else what can be kept of it and a
+/// fingerprint, so that cities that differ in case alone are two locations.
+pub fn location(city: &str) -> String {
+    if is_dns_label(city) {
+        return city.to_owned();
+    }
+    join([dns_part(city, CITY_PART), fingerprint([city])])
+}
+
+/// Name of a network in a location, where both are in one namespace of a cell.
+pub fn network_context(network: &str, namespace: Option<&str>, location: &str) -> String {
+    let plain = format!("{network}-{location}");
+    if namespace.is_none() && is_dns_label(&plain) {
+        return plain;
+    }
+    let fingerprint = fingerprint([namespace.unwrap_or_default(), network, location]);
+    join([dns_part(network, WORKLOAD_PART), dns_part(location, CITY_PART), fingerprint])
+}
+
+/// Name of the network binding of one interface of a deployment.
+pub fn network_binding(deployment: &str, interface: usize) -> String {
+    format!("{deployment}-net-{interface}")
+}
+
+/// Name of the subnet claim that the instances of a network context share.
+pub fn subnet_claim(network_context: &str) -> String {
+    format!("{network_context}-0")
+}
+
+/// Name of the quota claim of an instance, in the project.
+pub fn resource_claim(instance: &str) -> String {
+    format!("instance-{instance}")
+}
+
+/// Namespace on the hub that holds the works of a member cluster.
+pub fn execution_namespace(cluster: &str) -> String {
+    format!("karmada-es-{cluster}")
+}
+
+/// Name of the binding of a propagated object. The API group is not part of it, by Karmada's rule.
+pub fn binding(kind: &str, name: &str) -> String {
+    format!("{name}-{kind}").to_lowercase().replace(':', ".")
+}
+
+/// Whether a text is a DNS label.
+pub fn is_dns_label(text: &str) -> bool {
+    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    !text.is_empty()
+        && text.len() <= MAX_LABEL
+        && text.bytes().all(inner)
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}
+
+/// What can be kept of a text in a DNS label: lower case, everything else as single dashes, cut to length.
+fn dns_part(text: &str, max: usize) -> String {
+    let mut part = String::with_capacity(max);
+    for c in text.chars().map(|c| c.to_ascii_lowercase()) {
+        if part.len() == max {
+            break;
+        }
+        if c.is_ascii_lowercase() || c.is_ascii_digit() {
+            part.push(c);
+        } else if !part.is_empty() && !part.ends_with('-') {
+            part.push('-');
+        }
+    }
+    part.truncate(part.trim_end_matches('-').len());
+    part
+}
+
+/// Joins what is not empty with dashes.
+fn join<const N: usize>(parts: [String; N]) -> String {
+    let parts: Vec<String> = parts.into_iter().filter(|p| !p.is_empty()).collect();
+    parts.join("-")
+}
+
+/// The first digits of SHA-256 over the parts, NUL between them.
+fn fingerprint<const N: usize>(parts: [&str; N]) -> String {
+    let digest = Sha256::digest(parts.join("\0").as_bytes());
+    let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    hex[..FINGERPRINT].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const UID: &str = "0b7e8a64-3c1f-4a57-9d0e-2f5f6f0f6a11";
+
+    #[test]
+    fn a_deployment_is_called_after_its_workload_and_city() {
+        let name = deployment("web", UID, "default", "DFW");
+        assert!(name.starts_with("web-dfw-"), "{name}");
+        assert_eq!(name.len(), "web-dfw-".len() + 10);
+        assert_eq!(name, deployment("web", UID, "default", "DFW"), "the same question has the same answer");
+    }
+
+    #[test]
+    fn cities_that_differ_in_case_alone_are_two_deployments() {
+        assert_ne!(deployment("web", UID, "default", "DFW"), deployment("web", UID, "default", "dfw"));
+    }
+
+    #[test]
+    fn moving_a_dash_between_placement_and_city_makes_another_name() {
+        assert_ne!(deployment("web", UID, "a-b", "c"), deployment("web", UID, "a", "b-c"));
+    }
+
+    #[test]
+    fn a_cut_never_leaves_a_dash_behind() {
+        let name = deployment("a-workload-name-of-29-letters-and-more", UID, "default", "dfw");
+        assert!(name.starts_with("a-workload-name-of-29-letters-dfw-"), "{name}");
+    }
+
+    #[test]
+    fn a_city_without_a_usable_character_is_left_out_of_the_name() {
+        let name = deployment("web", UID, "default", "東京");
+        assert_eq!(name.len(), "web-".len() + 10);
+        assert!(is_dns_label(&name));
+    }
+
+    #[test]
+    fn others_find_a_policy_by_its_city() {
+        assert_eq!(policy("DFW"), "city-dfw");
+        assert_eq!(policy("New York"), "city-new-york");
+    }
+
+    #[test]
+    fn names_that_others_rely_on() {
+        assert_eq!(instance("web-dfw-0123456789", 7), "web-dfw-0123456789-7");
+        assert_eq!(hub_namespace(UID), format!("ns-{UID}"));
+        assert_eq!(network_binding("web", 0), "web-net-0");
+        assert_eq!(subnet_claim("default-dfw"), "default-dfw-0");
+        assert_eq!(resource_claim("web-0"), "instance-web-0");
+        assert_eq!(execution_namespace("dfw"), "karmada-es-dfw");
+        assert_eq!(binding("WorkloadDeployment", "web"), "web-workloaddeployment");
+    }
+
+    #[test]
+    fn a_location_is_called_after_its_city_and_no_two_cities_share_one() {
+        assert_eq!(location("dfw"), "dfw");
+        assert!(location("DFW").starts_with("dfw-"));
+        assert!(is_dns_label(&location("New York")) && location("New York") != location("new york"));
+    }
+
+    #[test]
+    fn a_network_context_is_called_after_network_and_location() {
+        assert_eq!(network_context("default", None, "dfw"), "default-dfw");
+        assert_ne!(network_context("default", Some("other"), "dfw"), "default-dfw");
+        assert!(is_dns_label(&network_context(&"n".repeat(63), None, &"l".repeat(63))));
+    }
+
+    #[test]
+    fn a_label_leads_back_to_the_project() {
+        assert_eq!(cluster_label("datum-cloud").unwrap(), "cluster-datum-cloud");
+        assert_eq!(project_key_of_label("cluster-datum-cloud").unwrap(), "datum-cloud");
+        assert_eq!(cluster_label("/test-project-abc").unwrap(), "cluster-_test-project-abc");
+        assert_eq!(project_key_of_label("cluster-_test-project-abc").unwrap(), "test-project-abc");
+    }
+
+    #[test]
+    fn a_project_that_would_not_come_back_is_refused() {
+        for name in ["", "a_b", "ends-with-", "ends/", "ümlaut", "a b", &"x".repeat(56)] {
+            assert_eq!(cluster_label(name), Err(NameError::ProjectName(name.to_owned())));
+        }
+        for label in ["", "cluster-", "datum-cloud", "cluster-a_"] {
+            assert!(project_key_of_label(label).is_err(), "{label:?}");
+        }
+    }
+
+    fn project() -> impl Strategy<Value = String> {
+        "[a-z0-9/]([a-z0-9./-]{0,40}[a-z0-9])?".prop_filter("ends well", |name| !name.ends_with('/'))
+    }
+
+    /// Any text of fewer characters than this.
+    fn text(characters: usize) -> impl Strategy<Value = String> {
+        prop::collection::vec(any::<char>(), 0..characters).prop_map(String::from_iter)
+    }
+
+    proptest! {
+        #[test]
+        fn a_deployment_name_is_a_label_with_room_for_its_instances(
+            workload in text(80), uid in "[0-9a-f-]{36}", placement in text(70), city in text(40),
+        ) {
+            let name = deployment(&workload, &uid, &placement, &city);
+            prop_assert!(is_dns_label(&name), "{}", name);
+            prop_assert!(is_dns_label(&instance(&name, MAX_ORDINAL)), "{}", name);
+        }
+
+        #[test]
+        fn no_two_deployments_share_a_name(
+            workload in "[a-z][a-z0-9-]{0,40}",
+            one in ("[0-9a-f]{4}", "[a-z-]{1,6}", "[a-zA-Z -]{1,6}"),
+            other in ("[0-9a-f]{4}", "[a-z-]{1,6}", "[a-zA-Z -]{1,6}"),
+        ) {
+            let named = |(uid, placement, city): &(String, String, String)| deployment(&workload, uid, placement, city);
+            prop_assert_eq!(one == other, named(&one) == named(&other));
+        }
+
+        #[test]
+        fn a_policy_name_is_a_label(city in text(90)) {
+            let name = policy(&city);
+            prop_assert!(is_dns_label(&name), "{}", name);
+            prop_assert!(name.starts_with("city-"), "{}", name);
+        }
+
+        #[test]
+        fn a_project_comes_back_from_its_label(project in project()) {
+            let label = cluster_label(&project).unwrap();
+            prop_assert!(label.len() <= MAX_LABEL);
+            prop_assert_eq!(project_of_label(&label).unwrap(), project.clone());
+            prop_assert_eq!(project_key_of_label(&label).unwrap(), project.rsplit('/').next().unwrap());
+        }
+
+        #[test]
+        fn whatever_is_taken_as_a_project_comes_back(project in text(70)) {
+            if let Ok(label) = cluster_label(&project) {
+                prop_assert_eq!(project_of_label(&label).unwrap(), project);
+            }
+        }
+    }
+}

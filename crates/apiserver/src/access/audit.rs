@@ -1,0 +1,35 @@
+//! One line of JSON for every write that was asked for, whether it was done or not.
+
+use std::sync::Arc;
+
+use http::{Response, request::Parts};
+use serde_json::json;
+
+use crate::{http::Body, status::Failure, verbs::Call};
+
+/// Takes audit lines, one call each, without the line break. It must not block.
+pub type AuditSink = Arc<dyn Fn(&str) + Send + Sync>;
+
+pub(crate) fn audit(call: &Call, parts: &Parts, result: &Result<Response<Body>, Failure>) {
+    let Some(sink) = &call.core.access.audit else { return };
+    let (code, why) = match result {
+        Ok(response) => (response.status().as_u16(), None),
+        Err(failure) => (failure.code, Some(failure.message.as_str())),
+    };
+    let line = json!({
+        "time": call.core.clock.now().to_string(),
+        "plane": &*call.plane.name,
+        "user": call.identity.user,
+        "groups": call.identity.groups,
+        "extra": call.identity.extra,
+        "verb": call.verb.as_str(),
+        "uri": parts.uri.path_and_query().map(ToString::to_string),
+        "resource": call.kind.plural,
+        "group": call.kind.group,
+        "namespace": call.namespace,
+        "name": call.name,
+        "code": code,
+        "why": why,
+    });
+    sink(&line.to_string());
+}

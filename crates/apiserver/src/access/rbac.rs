@@ -1,0 +1,333 @@
+//! Role-based access: what the roles bound to somebody allow.
+//!
+//! The roles of a plane are its own and those at the home of its catalogue; the latter hold in every plane that shares it.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::Attributes;
+use crate::{
+    identity::{AUTHENTICATED, Identity},
+    json,
+    plane::Plane,
+    server::Core,
+    status::{About, Failure},
+    store::Collection,
+    verbs::Call,
+};
+
+/// Paths that everybody with a name may read.
+const DISCOVERY: [&str; 7] = ["/api", "/apis", "/openapi", "/version", "/healthz", "/livez", "/readyz"];
+/// Paths that everybody may read.
+const OPEN: [&str; 4] = ["/version", "/healthz", "/livez", "/readyz"];
+
+/// One rule of a role.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Rule {
+    pub(crate) verbs: Vec<String>,
+    pub(crate) api_groups: Vec<String>,
+    pub(crate) resources: Vec<String>,
+    pub(crate) resource_names: Vec<String>,
+    #[serde(rename = "nonResourceURLs")]
+    pub(crate) non_resource_urls: Vec<String>,
+}
+
+fn has(list: &[String], wanted: &str) -> bool {
+    list.iter().any(|item| item == "*" || item == wanted)
+}
+
+impl Rule {
+    /// Whether the rule allows a request.
+    pub(crate) fn allows(&self, wants: &Attributes) -> bool {
+        if !has(&self.verbs, &wants.verb) {
+            return false;
+        }
+        match &wants.path {
+            Some(path) => self.non_resource_urls.iter().any(|url| {
+                url == "*" || url == path || url.strip_suffix('*').is_some_and(|stem| path.starts_with(stem))
+            }),
+            None => {
+                let resource = wants.about.resource.as_str();
+                let covered = has(&self.resources, resource)
+                    || resource.split_once('/').is_some_and(|(_, sub)| {
+                        self.resources.iter().any(|known| known.strip_prefix("*/") == Some(sub))
+                    });
+                covered
+                    && has(&self.api_groups, &wants.about.group)
+                    && (self.resource_names.is_empty()
+                        || self
+                            .resource_names
+                            .iter()
+                            .any(|name| !wants.name.is_empty() && *name == wants.name))
+            }
+        }
+    }
+
+    /// Whether the rule allows everything that `other` does, for one combination of its parts.
+    fn covers(&self, part: &Self) -> bool {
+        let all = |mine: &[String], theirs: &[String]| theirs.iter().all(|item| has(mine, item));
+        if !part.non_resource_urls.is_empty() {
+            let urls = part.non_resource_urls.iter().all(|url| {
+                self.non_resource_urls.iter().any(|mine| {
+                    mine == "*"
+                        || mine == url
+                        || mine.strip_suffix('*').is_some_and(|stem| url.starts_with(stem))
+                })
+            });
+            return urls && all(&self.verbs, &part.verbs);
+        }
+        let resources = part.resources.iter().all(|wanted| {
+            has(&self.resources, wanted)
+                || wanted.split_once('/').is_some_and(|(_, sub)| {
+                    self.resources.iter().any(|known| known.strip_prefix("*/") == Some(sub))
+                })
+        });
+        let names = self.resource_names.is_empty()
+            || (!part.resource_names.is_empty()
+                && part.resource_names.iter().all(|name| self.resource_names.contains(name)));
+        all(&self.verbs, &part.verbs) && all(&self.api_groups, &part.api_groups) && resources && names
+    }
+
+    /// The rule in its smallest parts: one verb, one group, one resource, one name each.
+    fn parts(&self) -> Vec<Self> {
+        let mut parts = Vec::new();
+        for verb in &self.verbs {
+            for url in &self.non_resource_urls {
+                parts.push(Self {
+                    verbs: vec![verb.clone()],
+                    non_resource_urls: vec![url.clone()],
+                    ..Self::default()
+                });
+            }
+            for group in &self.api_groups {
+                for resource in &self.resources {
+                    let base = Self {
+                        verbs: vec![verb.clone()],
+                        api_groups: vec![group.clone()],
+                        resources: vec![resource.clone()],
+                        ..Self::default()
+                    };
+                    if self.resource_names.is_empty() {
+                        parts.push(base);
+                    } else {
+                        parts.extend(
+                            self.resource_names
+                                .iter()
+                                .map(|name| Self { resource_names: vec![name.clone()], ..base.clone() }),
+                        );
+                    }
+                }
+            }
+        }
+        parts
+    }
+}
+
+fn rules(role: &Value) -> Vec<Rule> {
+    role["rules"].as_array().into_iter().flatten().filter_map(|rule| Rule::deserialize(rule).ok()).collect()
+}
+
+fn is_subject(binding: &Value, namespace: &str, identity: &Identity) -> bool {
+    binding["subjects"].as_array().into_iter().flatten().any(|subject| {
+        let text = |field: &str| subject[field].as_str().unwrap_or_default();
+        match text("kind") {
+            "User" => text("name") == identity.user || text("name") == "*",
+            "Group" => identity.is_in(text("name")),
+            "ServiceAccount" => {
+                let home = if text("namespace").is_empty() { namespace } else { text("namespace") };
+                identity.user == format!("system:serviceaccount:{home}:{}", text("name"))
+            }
+            _ => false,
+        }
+    })
+}
+
+/// Every rule that applies to an identity in a namespace (empty: cluster-wide only).
+pub(crate) fn rules_for(core: &Core, plane: &Plane, identity: &Identity, namespace: &str) -> Vec<Rule> {
+    let mut homes: Vec<&Arc<str>> = vec![&plane.name];
+    if plane.catalogue.home != plane.name {
+        homes.push(&plane.catalogue.home);
+    }
+    let view = core.store.view();
+    let mut found = Vec::new();
+    for home in homes {
+        let collection =
+            |plural: &str| Collection::new(home.clone(), format!("{plural}.rbac.authorization.k8s.io"));
+        let role = |plural: &str, path: &str| {
+            view.get(&collection(plural), path).map(|stored| rules(&stored.value())).unwrap_or_default()
+        };
+        for (_, stored) in view.all(&collection("clusterrolebindings")) {
+            let binding = stored.value();
+            if is_subject(&binding, "", identity) {
+                found.extend(role("clusterroles", binding["roleRef"]["name"].as_str().unwrap_or_default()));
+            }
+        }
+        if namespace.is_empty() {
+            continue;
+        }
+        for (path, stored) in view.all(&collection("rolebindings")) {
+            let binding = stored.value();
+            if path.split('/').next() == Some(namespace) && is_subject(&binding, namespace, identity) {
+                let name = binding["roleRef"]["name"].as_str().unwrap_or_default();
+                found.extend(match binding["roleRef"]["kind"].as_str() {
+                    Some("Role") => role("roles", &format!("{namespace}/{name}")),
+                    _ => role("clusterroles", name),
+                });
+            }
+        }
+    }
+    found
+}
+
+/// Whether an identity may do what it wants.
+pub(crate) fn allows(core: &Core, plane: &Plane, identity: &Identity, wants: &Attributes) -> bool {
+    if identity.is_master() {
+        return true;
+    }
+    if let Some(path) = &wants.path {
+        let under = |roots: &[&str]| {
+            roots
+                .iter()
+                .any(|root| path == root || path.strip_prefix(root).is_some_and(|rest| rest.starts_with('/')))
+        };
+        let reading = matches!(wants.verb.as_str(), "get" | "head");
+        if reading && (under(&OPEN) || (identity.is_in(AUTHENTICATED) && (under(&DISCOVERY) || path == "/")))
+        {
+            return true;
+        }
+    } else if identity.is_in(AUTHENTICATED) && wants.verb == "create" {
+        // Everybody may ask what he may do and who he is.
+        let own = matches!(
+            (wants.about.group.as_str(), wants.about.resource.as_str()),
+            ("authorization.k8s.io", "selfsubjectaccessreviews" | "selfsubjectrulesreviews")
+                | ("authentication.k8s.io", "selfsubjectreviews")
+        );
+        if own {
+            return true;
+        }
+    }
+    rules_for(core, plane, identity, &wants.namespace).iter().any(|rule| rule.allows(wants))
+}
+
+/// Refuses a role or binding that grants what its writer does not have.
+pub(crate) fn check_grant(call: &Call, object: &Value) -> Result<(), Failure> {
+    let namespace = call.namespace.clone().unwrap_or_default();
+    let may = |verb: &str, resource: &str, name: &str| {
+        let wants = Attributes {
+            verb: verb.into(),
+            about: About::new("rbac.authorization.k8s.io", resource),
+            name: name.to_owned(),
+            namespace: namespace.clone(),
+            path: None,
+        };
+        allows(&call.core, &call.plane, &call.identity, &wants)
+    };
+    let granted = if call.kind.plural.ends_with("bindings") {
+        let name = object["roleRef"]["name"].as_str().unwrap_or_default();
+        let (plural, path) = match object["roleRef"]["kind"].as_str() {
+            Some("Role") => ("roles", format!("{namespace}/{name}")),
+            _ => ("clusterroles", name.to_owned()),
+        };
+        if may("bind", plural, name) {
+            return Ok(());
+        }
+        let collection =
+            Collection::new(call.plane.name.clone(), format!("{plural}.rbac.authorization.k8s.io"));
+        match call.core.store.view().get(&collection, &path) {
+            Some(stored) => rules(&stored.value()),
+            None => return Err(Failure::not_found(&About::new("rbac.authorization.k8s.io", plural), name)),
+        }
+    } else {
+        if may("escalate", &call.kind.plural, json::meta(object, "name")) {
+            return Ok(());
+        }
+        rules(object)
+    };
+    let own = rules_for(&call.core, &call.plane, &call.identity, &namespace);
+    let missing: Vec<Rule> = granted
+        .iter()
+        .flat_map(Rule::parts)
+        .filter(|part| !own.iter().any(|rule| rule.covers(part)))
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let groups = call.identity.groups.iter().map(|group| format!("{group:?}")).collect::<Vec<_>>().join(" ");
+    let listed = missing.iter().map(describe).collect::<Vec<_>>().join("\n");
+    let why = format!(
+        "user {:?} (groups=[{groups}]) is attempting to grant RBAC permissions not currently held:\n{listed}",
+        call.identity.user
+    );
+    Err(Failure::forbidden(&call.kind.about(), json::meta(object, "name"), &why))
+}
+
+fn describe(rule: &Rule) -> String {
+    let list = |name: &str, items: &[String]| {
+        (!items.is_empty()).then(|| {
+            format!("{name}:[{}]", items.iter().map(|item| format!("{item:?}")).collect::<Vec<_>>().join(" "))
+        })
+    };
+    let fields = [
+        list("APIGroups", &rule.api_groups),
+        list("Resources", &rule.resources),
+        list("ResourceNames", &rule.resource_names),
+        list("NonResourceURLs", &rule.non_resource_urls),
+        list("Verbs", &rule.verbs),
+    ];
+    format!("{{{}}}", fields.into_iter().flatten().collect::<Vec<_>>().join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mk_rule(verbs: &[&str], groups: &[&str], resources: &[&str], names: &[&str]) -> Rule {
+        let owned = |items: &[&str]| items.iter().map(|item| (*item).to_owned()).collect();
+        Rule {
+            verbs: owned(verbs),
+            api_groups: owned(groups),
+            resources: owned(resources),
+            resource_names: owned(names),
+            non_resource_urls: Vec::new(),
+        }
+    }
+
+    fn wants(verb: &str, resource: &str, name: &str) -> Attributes {
+        Attributes {
+            verb: verb.into(),
+            about: About::new("g", resource),
+            name: name.into(),
+            ..Attributes::default()
+        }
+    }
+
+    #[test]
+    fn a_rule_allows_what_all_its_parts_allow() {
+        let rule = mk_rule(&["get"], &["g"], &["a", "*/status"], &[]);
+        assert!(rule.allows(&wants("get", "a", "x")));
+        assert!(rule.allows(&wants("get", "b/status", "x")));
+        assert!(!rule.allows(&wants("list", "a", "")));
+        assert!(!rule.allows(&wants("get", "a/status2", "x")));
+    }
+
+    #[test]
+    fn a_named_rule_allows_nothing_without_a_name() {
+        let rule = mk_rule(&["*"], &["*"], &["*"], &["x"]);
+        assert!(rule.allows(&wants("get", "a", "x")));
+        assert!(!rule.allows(&wants("list", "a", "")));
+        assert!(!rule.allows(&wants("get", "a", "y")));
+    }
+
+    #[test]
+    fn who_holds_every_part_may_grant_the_whole() {
+        let own = [mk_rule(&["get", "list"], &["g"], &["a"], &[]), mk_rule(&["get"], &["g"], &["b"], &["x"])];
+        let may = |granted: Rule| granted.parts().iter().all(|part| own.iter().any(|rule| rule.covers(part)));
+        assert!(may(mk_rule(&["get"], &["g"], &["a"], &["n"])));
+        assert!(may(mk_rule(&["get"], &["g"], &["b"], &["x"])));
+        assert!(!may(mk_rule(&["get"], &["g"], &["b"], &[])));
+        assert!(!may(mk_rule(&["*"], &["g"], &["a"], &[])));
+    }
+}

@@ -1,0 +1,179 @@
+//! What stands between a valid request and the store: the life of namespaces, webhooks and policies.
+//!
+//! Policies and webhook configurations count where they are written and, written at the home of a shared catalogue, in
+//! every plane of it. A plane without any pays a look into empty collections.
+
+mod configuration;
+mod matching;
+mod policy;
+mod webhook;
+
+pub(crate) use configuration::{faults, prepare};
+pub(crate) use policy::Policies;
+pub use webhook::{TlsWebhooks, WebhookCall, WebhookTransport};
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::{
+    access::user_info,
+    http::DryRun,
+    json,
+    kinds::{Subresource, Version},
+    route::Verb,
+    status::{Cause, Failure},
+    store::{Collection, Stored},
+    verbs::Call,
+};
+
+/// New objects only go into namespaces that are there and stay.
+pub(crate) fn namespace_accepts(call: &Call, object: &Value) -> Result<(), Failure> {
+    let Some(namespace) = call.namespace.as_deref().filter(|_| call.kind.namespaced) else { return Ok(()) };
+    let Some(namespaces) = call.kinds.find("", "namespaces") else { return Ok(()) };
+    let Some(stored) = call.core.store.view().get(&namespaces.collection(&call.plane.name), namespace) else {
+        return Err(Failure::not_found(&namespaces.about(), namespace));
+    };
+    if json::is_deleting(&stored.value()) {
+        let why =
+            format!("unable to create new content in namespace {namespace} because it is being terminated");
+        let cause = Cause {
+            reason: "NamespaceTerminating".into(),
+            message: format!("namespace {namespace} is being terminated"),
+            field: "metadata.namespace".into(),
+        };
+        return Err(
+            Failure::forbidden(&call.kind.about(), json::meta(object, "name"), &why).with_causes([cause])
+        );
+    }
+    Ok(())
+}
+
+/// A write as webhooks and policies see it.
+pub(crate) struct Request<'a> {
+    call: &'a Call,
+    operation: &'static str,
+    object: Option<&'a Value>,
+    old: Option<&'a Value>,
+}
+
+impl<'a> Request<'a> {
+    fn new(call: &'a Call, object: Option<&'a Value>, old: Option<&'a Value>) -> Self {
+        let operation = match (object, old) {
+            (None, _) => "DELETE",
+            (Some(_), None) => "CREATE",
+            (Some(_), Some(_)) => "UPDATE",
+        };
+        Self { call, operation, object, old }
+    }
+
+    fn subresource(&self) -> &'static str {
+        match self.call.subresource {
+            Some(Subresource::Status) => "status",
+            Some(Subresource::Scale) => "scale",
+            Some(Subresource::Finalize) => "finalize",
+            Some(Subresource::Token) => "token",
+            None => "",
+        }
+    }
+
+    fn name(&self) -> &str {
+        self.object.or(self.old).map(|object| json::meta(object, "name")).unwrap_or_default()
+    }
+
+    /// The namespace object, where the request has one.
+    fn namespace(&self) -> Option<Value> {
+        let call = self.call;
+        if call.kind.is("", "namespaces") {
+            return self.object.or(self.old).cloned();
+        }
+        let name = call.namespace.as_deref()?;
+        call.core
+            .store
+            .view()
+            .get(&Collection::new(call.plane.name.clone(), "namespaces"), name)
+            .map(|stored| stored.value())
+    }
+
+    /// The AdmissionRequest without its objects, as of `version`.
+    fn describe(&self, version: &Version, uid: &str) -> Value {
+        let call = self.call;
+        let kind = |version: &Version| json!({"group": call.kind.group, "version": version.name, "kind": call.kind.kind});
+        let resource = |version: &Version| json!({"group": call.kind.group, "version": version.name, "resource": call.kind.plural});
+        let options = match call.verb {
+            Verb::Create => "CreateOptions",
+            Verb::Delete | Verb::DeleteCollection => "DeleteOptions",
+            Verb::Patch => "PatchOptions",
+            _ => "UpdateOptions",
+        };
+        let mut request = json!({
+            "uid": uid,
+            "kind": kind(version),
+            "resource": resource(version),
+            "requestKind": kind(&call.version),
+            "requestResource": resource(&call.version),
+            "name": self.name(),
+            "operation": self.operation,
+            "userInfo": user_info(&call.identity),
+            "dryRun": call.options.dry_run == DryRun::All,
+            "options": {"kind": options, "apiVersion": "meta.k8s.io/v1"},
+        });
+        if let Some(namespace) = &call.namespace {
+            request["namespace"] = namespace.clone().into();
+        }
+        if call.kind.is("", "namespaces") {
+            request["namespace"] = self.name().into();
+        }
+        let subresource = self.subresource();
+        if !subresource.is_empty() {
+            request["subResource"] = subresource.into();
+            request["requestSubResource"] = subresource.into();
+        }
+        if !call.options.field_manager.is_empty() {
+            request["options"]["fieldManager"] = call.options.field_manager.clone().into();
+        }
+        request
+    }
+}
+
+/// All configurations of a kind that count for a call, with where they are.
+fn configurations(call: &Call, plural: &str) -> Vec<(Arc<str>, Arc<str>, Stored)> {
+    let mut homes = vec![call.plane.name.clone()];
+    if call.plane.catalogue.home != call.plane.name {
+        homes.push(call.plane.catalogue.home.clone());
+    }
+    let view = call.core.store.view();
+    let mut found = Vec::new();
+    for home in homes {
+        let collection = Collection::new(home.clone(), format!("{plural}.admissionregistration.k8s.io"));
+        if view.count(&collection) > 0 {
+            found
+                .extend(view.all(&collection).into_iter().map(|(path, stored)| (home.clone(), path, stored)));
+        }
+    }
+    found
+}
+
+/// Configurations of admission itself are never subject to it: a broken one could not be repaired.
+fn is_exempt(call: &Call) -> bool {
+    call.kind.group == "admissionregistration.k8s.io"
+        || call.kind.rules().is_some_and(|rules| rules.ephemeral)
+}
+
+/// Lets mutating webhooks change an object. `old` is what is there.
+pub(crate) async fn mutate(call: &Call, object: &mut Value, old: Option<&Value>) -> Result<(), Failure> {
+    if is_exempt(call) {
+        return Ok(());
+    }
+    webhook::mutate(call, object, old).await
+}
+
+/// Lets policies and validating webhooks refuse a write. `new` is `None` for a delete.
+pub(crate) async fn validate(call: &Call, new: Option<&Value>, old: Option<&Value>) -> Result<(), Failure> {
+    if is_exempt(call) {
+        return Ok(());
+    }
+    let request = Request::new(call, new, old);
+    policy::judge(&request)?;
+    webhook::validate(&request).await
+}

@@ -1,0 +1,341 @@
+//! Webhooks: asked over TLS, or through a transport that the maker of the server gives.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use bytes::Bytes;
+use futures::future::{BoxFuture, join_all};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_util::rt::TokioIo;
+use rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::{CertificateDer, ServerName, pem::PemObject};
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::{Request, configurations, matching};
+use crate::{
+    admission_cel::{Inputs, Matching, compile_conditions},
+    json,
+    kinds::Version,
+    patch,
+    status::Failure,
+    verbs::Call,
+};
+
+/// Largest answer of a webhook.
+const ANSWER_MAX: usize = 3 << 20;
+
+/// Where a webhook is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WebhookCall {
+    /// `https://host:port/path`; for a service `https://name.namespace.svc:port/path`.
+    pub url: String,
+    /// The authorities (PEM) that may have signed its certificate.
+    pub authorities: Vec<u8>,
+}
+
+/// How webhooks are reached. The simulation gives its own.
+pub trait WebhookTransport: Send + Sync + 'static {
+    /// Posts a review and answers what came back, or why nothing did.
+    fn post(&self, call: WebhookCall, review: Bytes) -> BoxFuture<'static, Result<Bytes, String>>;
+}
+
+/// Webhooks over TLS. A service is found under the address given for it.
+#[derive(Clone, Debug, Default)]
+pub struct TlsWebhooks {
+    /// Host in the URL (`name.namespace.svc`) → `address:port` to connect to.
+    services: Arc<BTreeMap<String, String>>,
+}
+
+impl TlsWebhooks {
+    /// With addresses for services, by `name.namespace.svc`.
+    pub fn new(services: BTreeMap<String, String>) -> Self {
+        Self { services: Arc::new(services) }
+    }
+}
+
+impl WebhookTransport for TlsWebhooks {
+    fn post(&self, call: WebhookCall, review: Bytes) -> BoxFuture<'static, Result<Bytes, String>> {
+        let services = self.services.clone();
+        Box::pin(async move {
+            let uri: http::Uri = call.url.parse().map_err(|error| format!("{}: {error}", call.url))?;
+            let host = uri.host().ok_or("the URL names no host")?.to_owned();
+            let address = services
+                .get(&host)
+                .cloned()
+                .unwrap_or_else(|| format!("{host}:{}", uri.port_u16().unwrap_or(443)));
+            let mut roots = RootCertStore::empty();
+            for root in CertificateDer::pem_slice_iter(&call.authorities) {
+                roots.add(root.map_err(|error| error.to_string())?).map_err(|error| error.to_string())?;
+            }
+            let config =
+                ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+                    .with_safe_default_protocol_versions()
+                    .map_err(|error| error.to_string())?
+                    .with_root_certificates(roots)
+                    .with_no_client_auth();
+            let tcp =
+                TcpStream::connect(&address).await.map_err(|error| format!("dial {address}: {error}"))?;
+            let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())
+                .map_err(|error| error.to_string())?;
+            let tls = TlsConnector::from(Arc::new(config))
+                .connect(name, tcp)
+                .await
+                .map_err(|error| format!("tls: {error}"))?;
+            let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(tls))
+                .await
+                .map_err(|error| error.to_string())?;
+            let driver = tokio::spawn(connection);
+            let path = uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
+            let request = http::Request::post(path)
+                .header(
+                    http::header::HOST,
+                    uri.authority().map_or(host.as_str(), |authority| authority.as_str()),
+                )
+                .header(http::header::CONTENT_TYPE, "application/json")
+                .header(http::header::ACCEPT, "application/json")
+                .body(Full::new(review))
+                .map_err(|error| error.to_string())?;
+            let answer = async {
+                let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
+                let status = response.status();
+                let body = Limited::new(response.into_body(), ANSWER_MAX)
+                    .collect()
+                    .await
+                    .map_err(|error| error.to_string())?
+                    .to_bytes();
+                if status.is_success() { Ok(body) } else { Err(format!("the server answered {status}")) }
+            }
+            .await;
+            driver.abort();
+            answer
+        })
+    }
+}
+
+/// One webhook that is about a request.
+struct Hook {
+    /// `configuration/name`, for reports.
+    name: String,
+    spec: Value,
+    version: Arc<Version>,
+}
+
+/// The webhooks of a kind of configuration that are about the request.
+fn hooks(request: &Request<'_>, plural: &str) -> Result<Vec<Hook>, Failure> {
+    let mut found = Vec::new();
+    for (_, _, stored) in configurations(request.call, plural) {
+        let configuration = stored.value();
+        for spec in configuration["webhooks"].as_array().into_iter().flatten() {
+            let equivalent = spec["matchPolicy"] != "Exact";
+            let Some(version) = matching::covered_version(&spec["rules"], equivalent, request) else {
+                continue;
+            };
+            if !matching::selected(spec, request) {
+                continue;
+            }
+            let hook = Hook {
+                name: spec["name"].as_str().unwrap_or_default().to_owned(),
+                spec: spec.clone(),
+                version,
+            };
+            if conditions_hold(&hook, request)? {
+                found.push(hook);
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn conditions_hold(hook: &Hook, request: &Request<'_>) -> Result<bool, Failure> {
+    if hook.spec["matchConditions"].as_array().is_none_or(Vec::is_empty) {
+        return Ok(true);
+    }
+    let described = request.describe(&hook.version, "");
+    let namespace = request.namespace().unwrap_or(Value::Null);
+    let inputs = Inputs {
+        object: request.object.unwrap_or(&Value::Null),
+        old_object: request.old.unwrap_or(&Value::Null),
+        request: &described,
+        params: &Value::Null,
+        namespace_object: &namespace,
+    };
+    let failed = match compile_conditions(&hook.spec["matchConditions"], "matchConditions") {
+        Ok(conditions) => match conditions.matches(&inputs) {
+            Matching::Yes => return Ok(true),
+            Matching::No => return Ok(false),
+            Matching::Failed(why) => why,
+        },
+        Err(errors) => crate::schema::aggregate(&errors),
+    };
+    if hook.spec["failurePolicy"] == "Ignore" {
+        return Ok(false);
+    }
+    Err(Failure::forbidden(
+        &request.call.kind.about(),
+        request.name(),
+        &format!("webhook \"{}\": {failed}", hook.name),
+    ))
+}
+
+/// The object in the version that a webhook asked for.
+fn in_version(object: Option<&Value>, version: &Version) -> Value {
+    let mut shown = object.cloned().unwrap_or(Value::Null);
+    if shown.is_object() {
+        shown["apiVersion"] = version.api_version.clone().into();
+    }
+    shown
+}
+
+impl Hook {
+    /// Asks the webhook. `None`: it could not be asked, and that is to be overlooked.
+    async fn ask(&self, request: &Request<'_>) -> Result<Option<Value>, Failure> {
+        let call = request.call;
+        if call.options.dry_run == crate::http::DryRun::All
+            && !matches!(self.spec["sideEffects"].as_str(), Some("None" | "NoneOnDryRun"))
+        {
+            return Err(Failure::bad_request(format!(
+                "admission webhook \"{}\" does not support dry run",
+                self.name
+            )));
+        }
+        match self.try_ask(request).await {
+            Ok(response) => Ok(Some(response)),
+            Err(why) if self.spec["failurePolicy"] == "Ignore" => {
+                tracing::warn!(webhook = self.name, %why, "failed to call a webhook; going on without it, as its configuration says");
+                Ok(None)
+            }
+            Err(why) => Err(Failure::internal(&format!("failed calling webhook \"{}\": {why}", self.name))),
+        }
+    }
+
+    async fn try_ask(&self, request: &Request<'_>) -> Result<Value, String> {
+        let call = request.call;
+        let uid = call.core.chance.uid();
+        let mut asked = request.describe(&self.version, &uid);
+        asked["object"] = in_version(request.object, &self.version);
+        asked["oldObject"] = in_version(request.old, &self.version);
+        let review =
+            json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": asked});
+        let patience = Duration::from_secs(self.spec["timeoutSeconds"].as_u64().unwrap_or(10).clamp(1, 30));
+        let post = call.core.webhooks.post(self.target()?, review.to_string().into());
+        let answer = tokio::time::timeout(patience, post)
+            .await
+            .map_err(|_| format!("failed to call webhook: no answer within {} s", patience.as_secs()))?
+            .map_err(|why| format!("failed to call webhook: {why}"))?;
+        let review: Value = serde_json::from_slice(&answer)
+            .map_err(|error| format!("received invalid webhook response: {error}"))?;
+        let response = &review["response"];
+        if response["uid"] != uid.as_str() {
+            return Err(format!("received invalid webhook response: expected response.uid={uid:?}"));
+        }
+        if !response["allowed"].is_boolean() {
+            return Err("received invalid webhook response: response.allowed is missing".into());
+        }
+        Ok(response.clone())
+    }
+
+    fn target(&self) -> Result<WebhookCall, String> {
+        let client = &self.spec["clientConfig"];
+        let authorities = STANDARD
+            .decode(client["caBundle"].as_str().unwrap_or_default())
+            .map_err(|error| format!("caBundle: {error}"))?;
+        let url = match client["url"].as_str() {
+            Some(url) => url.to_owned(),
+            None => {
+                let service = &client["service"];
+                let text = |field: &str| service[field].as_str().unwrap_or_default();
+                let path = text("path").trim_start_matches('/');
+                format!(
+                    "https://{}.{}.svc:{}/{path}",
+                    text("name"),
+                    text("namespace"),
+                    service["port"].as_u64().unwrap_or(443)
+                )
+            }
+        };
+        Ok(WebhookCall { url, authorities })
+    }
+
+    /// Warnings, and the refusal if there is one.
+    fn heed(&self, call: &Call, response: &Value) -> Result<(), Failure> {
+        json::texts(&response["warnings"]).into_iter().for_each(|warning| call.warn(warning));
+        if response["allowed"] == true {
+            return Ok(());
+        }
+        let status = &response["status"];
+        let code = status["code"]
+            .as_u64()
+            .and_then(|code| u16::try_from(code).ok())
+            .filter(|code| (400..600).contains(code))
+            .unwrap_or(400);
+        let denied = format!("admission webhook \"{}\" denied the request", self.name);
+        let message = match (
+            status["message"].as_str().unwrap_or_default(),
+            status["reason"].as_str().unwrap_or_default(),
+        ) {
+            ("", "") => format!("{denied} without explanation"),
+            ("", reason) => format!("{denied}: {reason}"),
+            (message, _) => format!("{denied}: {message}"),
+        };
+        Err(Failure::new(code, "", message)
+            .with_reason(code, status["reason"].as_str().unwrap_or_default().to_owned())
+            .with_details(&status["details"]))
+    }
+}
+
+/// Asks the mutating webhooks one after the other; those that want to are asked again when a later one changed something.
+pub(super) async fn mutate(call: &Call, object: &mut Value, old: Option<&Value>) -> Result<(), Failure> {
+    let first = hooks(&Request::new(call, Some(object), old), "mutatingwebhookconfigurations")?;
+    let mut changed_by = None;
+    for (n, hook) in first.iter().enumerate() {
+        if apply(call, hook, object, old).await? {
+            changed_by = Some(n);
+        }
+    }
+    let Some(last) = changed_by else { return Ok(()) };
+    for hook in first[..last].iter().filter(|hook| hook.spec["reinvocationPolicy"] == "IfNeeded") {
+        apply(call, hook, object, old).await?;
+    }
+    let mut shaped = object.clone();
+    call.version.form.shape(&mut shaped, false)?;
+    *object = shaped;
+    Ok(())
+}
+
+/// Whether the webhook changed the object.
+async fn apply(call: &Call, hook: &Hook, object: &mut Value, old: Option<&Value>) -> Result<bool, Failure> {
+    let response = hook.ask(&Request::new(call, Some(object), old)).await?;
+    let Some(response) = response else { return Ok(false) };
+    hook.heed(call, &response)?;
+    let Some(encoded) = response["patch"].as_str().filter(|patch| !patch.is_empty()) else {
+        return Ok(false);
+    };
+    let broken = |why: &str| {
+        Failure::internal(&format!(
+            "failed calling webhook \"{}\": its patch cannot be applied: {why}",
+            hook.name
+        ))
+    };
+    let bytes = STANDARD.decode(encoded).map_err(|error| broken(&error.to_string()))?;
+    let operations: Value = serde_json::from_slice(&bytes).map_err(|error| broken(&error.to_string()))?;
+    let mut patched = patch::json::patch(&in_version(Some(object), &hook.version), &operations)
+        .map_err(|error| broken(&error.to_string()))?;
+    patched["apiVersion"] = call.version.api_version.clone().into();
+    let changed = patched != *object;
+    *object = patched;
+    Ok(changed)
+}
+
+/// Asks the validating webhooks, all at once.
+pub(super) async fn validate(request: &Request<'_>) -> Result<(), Failure> {
+    let hooks = hooks(request, "validatingwebhookconfigurations")?;
+    let answers = join_all(hooks.iter().map(|hook| hook.ask(request))).await;
+    for (hook, answer) in hooks.iter().zip(answers) {
+        if let Some(response) = answer? {
+            hook.heed(request.call, &response)?;
+        }
+    }
+    Ok(())
+}

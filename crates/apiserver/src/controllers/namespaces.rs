@@ -1,0 +1,177 @@
+//! The end of a namespace: everything in it is deleted, then its finalizer is released.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde_json::{Value, json};
+
+use super::delete_under;
+use crate::{
+    builtins::KEEPER,
+    json,
+    server::Core,
+    status::Failure,
+    store::{Collection, Range},
+};
+
+/// Whether a namespace is being deleted.
+pub(super) fn is_leaving(core: &Core, plane: &Arc<str>, name: &str) -> bool {
+    let namespaces = Collection::new(plane.clone(), "namespaces");
+    core.store.view().get(&namespaces, name).is_some_and(|stored| json::is_deleting(&stored.value()))
+}
+
+/// Empties a namespace as far as finalizers allow, reports what is left, and lets it go when nothing is.
+pub(super) async fn terminate(core: &Arc<Core>, plane: &Arc<str>, name: &str) -> Result<(), Failure> {
+    let Some(plane) = core.plane(plane) else { return Ok(()) };
+    let namespaces = Collection::new(plane.name.clone(), "namespaces");
+    let Some(stored) = core.store.view().get(&namespaces, name) else { return Ok(()) };
+    let namespace = stored.value();
+    if !json::is_deleting(&namespace)
+        || !json::texts(&namespace["spec"]["finalizers"]).iter().any(|finalizer| finalizer == KEEPER)
+    {
+        return Ok(());
+    }
+    let prefix = format!("{name}/");
+    for collection in core.store.view().collections(&plane.name) {
+        delete_under(core, &plane, &collection, &prefix).await?;
+    }
+    let left = Remaining::in_namespace(core, &plane.name, &prefix);
+    let now = json::timestamp(core.clock.now());
+    core.rewrite_or_remove(&namespaces, name, |namespace| {
+        let mut namespace = namespace.clone();
+        if left.is_empty() {
+            let finalizers: Vec<String> = json::texts(&namespace["spec"]["finalizers"])
+                .into_iter()
+                .filter(|finalizer| finalizer != KEEPER)
+                .collect();
+            if finalizers.is_empty() && json::finalizers(&namespace).is_empty() {
+                return None;
+            }
+            namespace["spec"] =
+                if finalizers.is_empty() { json!({}) } else { json!({"finalizers": finalizers}) };
+        }
+        left.report(&mut namespace, &now);
+        Some(namespace)
+    })
+    .await
+    .map(drop)
+}
+
+/// What is still in a namespace.
+#[derive(Default)]
+struct Remaining {
+    resources: BTreeMap<String, usize>,
+    finalizers: BTreeMap<String, usize>,
+}
+
+impl Remaining {
+    fn in_namespace(core: &Core, plane: &Arc<str>, prefix: &str) -> Self {
+        let mut left = Self::default();
+        for collection in core.store.view().collections(plane) {
+            let Ok(page) = core.store.view().range(&collection, &Range { prefix, ..Range::default() }) else {
+                continue;
+            };
+            for (_, stored) in &page.items {
+                *left.resources.entry(collection.resource.to_string()).or_default() += 1;
+                for finalizer in json::finalizers(&stored.value()) {
+                    *left.finalizers.entry(finalizer).or_default() += 1;
+                }
+            }
+        }
+        left
+    }
+
+    fn is_empty(&self) -> bool {
+        self.resources.is_empty()
+    }
+
+    /// The conditions that Kubernetes' namespace controller sets.
+    fn report(&self, namespace: &mut Value, now: &str) {
+        json::set_condition(
+            namespace,
+            "NamespaceDeletionDiscoveryFailure",
+            "False",
+            "ResourcesDiscovered",
+            "All resources successfully discovered",
+            now,
+        );
+        json::set_condition(
+            namespace,
+            "NamespaceDeletionGroupVersionParsingFailure",
+            "False",
+            "ParsedGroupVersions",
+            "All legacy kube types successfully parsed",
+            now,
+        );
+        json::set_condition(
+            namespace,
+            "NamespaceDeletionContentFailure",
+            "False",
+            "ContentDeleted",
+            "All content successfully deleted, may be waiting on finalization",
+            now,
+        );
+        let list = |entries: &BTreeMap<String, usize>, joint: &str| {
+            entries
+                .iter()
+                .map(|(name, count)| format!("{name} {joint} {count} resource instances"))
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
+        if self.resources.is_empty() {
+            json::set_condition(
+                namespace,
+                "NamespaceContentRemaining",
+                "False",
+                "ContentRemoved",
+                "All content successfully removed",
+                now,
+            );
+        } else {
+            let message = format!(
+                "Some resources are remaining: {}",
+                list(
+                    &self
+                        .resources
+                        .iter()
+                        .map(|(name, count)| (
+                            if name.contains('.') { name.clone() } else { format!("{name}.") },
+                            *count
+                        ))
+                        .collect(),
+                    "has"
+                )
+            );
+            json::set_condition(
+                namespace,
+                "NamespaceContentRemaining",
+                "True",
+                "SomeResourcesRemain",
+                &message,
+                now,
+            );
+        }
+        if self.finalizers.is_empty() {
+            json::set_condition(
+                namespace,
+                "NamespaceFinalizersRemaining",
+                "False",
+                "ContentHasNoFinalizers",
+                "All content-preserving finalizers finished",
+                now,
+            );
+        } else {
+            let message = format!(
+                "Some content in the namespace has finalizers remaining: {}",
+                list(&self.finalizers, "in")
+            );
+            json::set_condition(
+                namespace,
+                "NamespaceFinalizersRemaining",
+                "True",
+                "SomeFinalizersRemain",
+                &message,
+                now,
+            );
+        }
+    }
+}

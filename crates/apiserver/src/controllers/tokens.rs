@@ -1,0 +1,49 @@
+//! Secrets of service accounts get their token.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::{Place, contains};
+use crate::{
+    access, json,
+    server::Core,
+    status::Failure,
+    store::{Collection, Event},
+};
+
+const KIND: &[u8] = b"\"kubernetes.io/service-account-token\"";
+const ACCOUNT: &str = "kubernetes.io/service-account.name";
+
+/// Whether a secret may want a token.
+pub(super) fn concerns(event: &Event) -> bool {
+    contains(event, KIND) && !contains(event, b"\"token\":")
+}
+
+/// Puts a token into a secret that names a service account.
+pub(super) async fn fill(core: &Arc<Core>, (collection, path): &Place) -> Result<(), Failure> {
+    let Some(plane) = core.plane(&collection.plane) else { return Ok(()) };
+    let Some(stored) = core.store.view().get(collection, path) else { return Ok(()) };
+    let secret = stored.value();
+    let name = secret["metadata"]["annotations"][ACCOUNT].as_str().unwrap_or_default();
+    let accounts = Collection::new(plane.name.clone(), "serviceaccounts");
+    let Some(account) =
+        core.store.view().get(&accounts, &format!("{}/{name}", json::meta(&secret, "namespace")))
+    else {
+        return Ok(());
+    };
+    let account = account.value();
+    let data = access::fill_secret(core, &plane, &account);
+    core.rewrite(collection, path, |secret| {
+        secret["metadata"]["annotations"]["kubernetes.io/service-account.uid"] =
+            json::meta(&account, "uid").into();
+        if !secret["data"].is_object() {
+            secret["data"] = serde_json::json!({});
+        }
+        if let (Value::Object(held), Value::Object(data)) = (&mut secret["data"], &data) {
+            held.extend(data.clone());
+        }
+    })
+    .await
+    .map(drop)
+}

@@ -1,0 +1,341 @@
+//! OpenAPI v3, one document per group and version, and v2 made of them.
+//!
+//! kubectl reads two things here: the schemas (for `explain`), and whether PATCH has a `fieldValidation` parameter.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Map, Value, json};
+
+use crate::kinds::{Kind, Kinds, Version, definitions, root_definition};
+
+const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+const LIST_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta";
+const DELETE_OPTIONS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions";
+const STATUS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Status";
+
+/// All documents by path.
+pub(super) fn documents(kinds: &Kinds) -> BTreeMap<String, Value> {
+    let mut grouped: BTreeMap<String, Vec<(&Kind, &Version)>> = BTreeMap::new();
+    for kind in kinds.iter() {
+        for version in kind.versions.iter().filter(|version| version.served) {
+            let path = if kind.group.is_empty() {
+                format!("api/{}", version.name)
+            } else {
+                format!("apis/{}", version.api_version)
+            };
+            grouped.entry(path).or_default().push((kind, version));
+        }
+    }
+    grouped
+        .into_iter()
+        .map(|(path, members)| {
+            let document = document(&path, &members);
+            (path, document)
+        })
+        .collect()
+}
+
+/// The name of a kind's definition: the group's labels reversed, then version and kind.
+fn definition_name(kind: &Kind, version: &Version) -> String {
+    match kind.rules() {
+        Some(rules) => rules.definition.to_owned(),
+        None => {
+            let mut labels: Vec<&str> = kind.group.split('.').collect();
+            labels.reverse();
+            format!("{}.{}.{}", labels.join("."), version.name, kind.kind)
+        }
+    }
+}
+
+fn reference(name: &str) -> Value {
+    json!({"$ref": format!("#/components/schemas/{name}")})
+}
+
+fn document(path: &str, members: &[(&Kind, &Version)]) -> Value {
+    let mut schemas: BTreeMap<String, Value> = BTreeMap::new();
+    let mut paths = Map::new();
+    for (kind, version) in members {
+        let name = definition_name(kind, version);
+        let marks = json!([{"group": kind.group, "kind": kind.kind, "version": version.name}]);
+        let mut schema = match kind.rules() {
+            Some(rules) => root_definition(rules.definition),
+            None => custom_schema(&version.openapi),
+        };
+        schema["x-kubernetes-group-version-kind"] = marks;
+        schemas.insert(name.clone(), schema);
+        if kind.rules().is_none_or(|rules| !rules.ephemeral) {
+            let list = json!({
+                "description": format!("{} is a list of {}", kind.list_kind, kind.kind),
+                "type": "object",
+                "required": ["items"],
+                "properties": {
+                    "apiVersion": {"description": "Version of this representation of an object.", "type": "string"},
+                    "kind": {"description": "Kind of this object.", "type": "string"},
+                    "items": {"description": format!("List of {}.", kind.plural), "type": "array", "items": reference(&name)},
+                    "metadata": {"description": "Standard list metadata.", "allOf": [reference(LIST_META)]},
+                },
+                "x-kubernetes-group-version-kind": [{"group": kind.group, "kind": kind.list_kind, "version": version.name}],
+            });
+            schemas.insert(format!("{name}List"), list);
+        }
+        paths_of(&format!("/{path}"), kind, version, &name, &mut paths);
+    }
+    for name in [DELETE_OPTIONS, STATUS, LIST_META, META] {
+        schemas.entry(name.to_owned()).or_insert_with(|| root_definition(name));
+    }
+    include_referenced(&mut schemas);
+    json!({"openapi": "3.0.0", "info": {"title": "Kubernetes", "version": "v1.35.4"}, "paths": paths, "components": {"schemas": schemas}})
+}
+
+/// A CRD's schema with the metadata that it leaves out.
+fn custom_schema(raw: &Value) -> Value {
+    let mut schema = raw.clone();
+    if !schema["properties"].is_object() {
+        schema["properties"] = json!({});
+    }
+    let meta = root_definition("io.k8s.api.core.v1.ConfigMap");
+    for field in ["apiVersion", "kind"] {
+        schema["properties"][field] = meta["properties"][field].clone();
+    }
+    schema["properties"]["metadata"] =
+        json!({"description": "Standard object's metadata.", "allOf": [reference(META)]});
+    schema
+}
+
+fn references(value: &Value, found: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => {
+            if let Some(name) = fields
+                .get("$ref")
+                .and_then(Value::as_str)
+                .and_then(|target| target.strip_prefix("#/components/schemas/"))
+            {
+                found.push(name.to_owned());
+            }
+            fields.values().for_each(|value| references(value, found));
+        }
+        Value::Array(items) => items.iter().for_each(|value| references(value, found)),
+        _ => {}
+    }
+}
+
+/// Adds every definition that one in the set refers to.
+fn include_referenced(schemas: &mut BTreeMap<String, Value>) {
+    let mut seen: BTreeSet<String> = schemas.keys().cloned().collect();
+    let mut open: Vec<String> = Vec::new();
+    schemas.values().for_each(|schema| references(schema, &mut open));
+    while let Some(name) = open.pop() {
+        if !seen.insert(name.clone()) {
+            continue;
+        }
+        if let Some(schema) = definitions().get(&name) {
+            references(schema, &mut open);
+            schemas.insert(name, schema.clone());
+        }
+    }
+}
+
+fn parameter(name: &str, kind: &str, description: &str) -> Value {
+    json!({"name": name, "in": "query", "description": description, "schema": {"type": kind, "uniqueItems": true}})
+}
+
+/// The operations of a kind. What tools look for: the action, the kind, and the parameters of writes.
+fn paths_of(base: &str, kind: &Kind, version: &Version, name: &str, paths: &mut Map<String, Value>) {
+    let marks = json!({"group": kind.group, "kind": kind.kind, "version": version.name});
+    let content = |schema: &Value| json!({"application/json": {"schema": schema}, "application/yaml": {"schema": schema}});
+    let answer = |schema: &Value| json!({"200": {"description": "OK", "content": content(schema)}, "401": {"description": "Unauthorized"}});
+    let object = reference(name);
+    let list = reference(&format!("{name}List"));
+    let writing = || {
+        json!([
+            parameter(
+                "dryRun",
+                "string",
+                "When present, indicates that modifications should not be persisted."
+            ),
+            parameter("fieldManager", "string", "The name of the actor that makes the change."),
+            parameter(
+                "fieldValidation",
+                "string",
+                "What to do with unknown or duplicate fields: Ignore, Warn or Strict."
+            ),
+        ])
+    };
+    let tag = kind.group.split('.').next().filter(|word| !word.is_empty()).unwrap_or("core").to_owned();
+    let scope = if kind.namespaced { "Namespaced" } else { "" };
+    let operation = |action: &str, verb: &str, suffix: &str, schema: &Value| {
+        json!({"tags": [format!("{tag}_{}", version.name)], "operationId": format!("{verb}{}{}{scope}{}{suffix}", capital(&tag), capital(&version.name), kind.kind),
+               "responses": answer(schema), "x-kubernetes-action": action, "x-kubernetes-group-version-kind": marks})
+    };
+    let with = |mut operation: Value, parameters: Value, body: Option<Value>| {
+        operation["parameters"] = parameters;
+        if let Some(body) = body {
+            operation["requestBody"] = json!({"content": body, "required": true});
+        }
+        operation
+    };
+    let patch_body = || {
+        let schema = json!({"type": "object"});
+        let mut types = json!({"application/apply-patch+yaml": {"schema": schema}, "application/json-patch+json": {"schema": schema}, "application/merge-patch+json": {"schema": schema}});
+        if !kind.is_custom() {
+            types["application/strategic-merge-patch+json"] = json!({"schema": schema});
+        }
+        types
+    };
+    let patching = || {
+        let mut parameters = writing();
+        if let Some(parameters) = parameters.as_array_mut() {
+            parameters.push(parameter("force", "boolean", "Apply over conflicts with other managers."));
+        }
+        parameters
+    };
+    let place = if kind.namespaced {
+        format!("{base}/namespaces/{{namespace}}/{}", kind.plural)
+    } else {
+        format!("{base}/{}", kind.plural)
+    };
+    let namespace = json!({"name": "namespace", "in": "path", "required": true, "description": "object name and auth scope, such as for teams and projects", "schema": {"type": "string", "uniqueItems": true}});
+    let named = json!({"name": "name", "in": "path", "required": true, "description": format!("name of the {}", kind.kind), "schema": {"type": "string", "uniqueItems": true}});
+    let mut parameters = Vec::new();
+    if kind.namespaced {
+        parameters.push(namespace);
+    }
+    let verbs = kind.verbs();
+    let mut collection = json!({"parameters": parameters});
+    if verbs.contains(&"create") {
+        collection["post"] =
+            with(operation("post", "create", "", &object), writing(), Some(content(&object)));
+    }
+    if verbs.contains(&"list") {
+        collection["get"] = operation("list", "list", "", &list);
+    }
+    if verbs.contains(&"deletecollection") {
+        collection["delete"] = operation("deletecollection", "deleteCollection", "", &reference(STATUS));
+    }
+    paths.insert(place.clone(), collection);
+    if !verbs.contains(&"get") {
+        return;
+    }
+    parameters.push(named);
+    let one = |suffix: &str| {
+        json!({
+            "parameters": parameters,
+            "get": operation("get", "read", suffix, &object),
+            "put": with(operation("put", "replace", suffix, &object), writing(), Some(content(&object))),
+            "patch": with(operation("patch", "patch", suffix, &object), patching(), Some(patch_body())),
+        })
+    };
+    let mut single = one("");
+    single["delete"] = with(
+        operation("delete", "delete", "", &reference(STATUS)),
+        json!([]),
+        Some(content(&reference(DELETE_OPTIONS))),
+    );
+    paths.insert(format!("{place}/{{name}}"), single);
+    if version.status {
+        paths.insert(format!("{place}/{{name}}/status"), one("Status"));
+    }
+}
+
+fn capital(word: &str) -> String {
+    let mut letters = word.chars();
+    letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
+}
+
+/// One OpenAPI v2 document out of all v3 documents.
+pub(super) fn version_two(documents: impl Iterator<Item = Value>) -> Value {
+    let mut schemas = Map::new();
+    let mut paths = Map::new();
+    for mut document in documents {
+        if let Some(Value::Object(found)) = document.pointer_mut("/components/schemas").map(Value::take) {
+            schemas.extend(found.into_iter().map(|(name, schema)| (name, downgrade(schema))));
+        }
+        if let Some(Value::Object(found)) = document.get_mut("paths").map(Value::take) {
+            paths.extend(found.into_iter().map(|(path, item)| (path, old_path(item))));
+        }
+    }
+    json!({"swagger": "2.0", "info": {"title": "Kubernetes", "version": "v1.35.4"}, "paths": paths, "definitions": schemas})
+}
+
+/// What v2 does not know is left out; what it says otherwise is said so.
+fn downgrade(schema: Value) -> Value {
+    match schema {
+        Value::Object(mut fields) => {
+            if let Some(only) = fields
+                .get("allOf")
+                .and_then(Value::as_array)
+                .filter(|list| list.len() == 1)
+                .and_then(|list| list[0].get("$ref"))
+                .cloned()
+            {
+                fields.remove("allOf");
+                fields.insert("$ref".into(), only);
+            }
+            for gone in ["anyOf", "oneOf", "not", "nullable"] {
+                fields.remove(gone);
+            }
+            Value::Object(
+                fields
+                    .into_iter()
+                    .map(|(name, value)| match (name.as_str(), value) {
+                        ("$ref", Value::String(target)) => {
+                            (name, Value::String(target.replace("#/components/schemas/", "#/definitions/")))
+                        }
+                        (_, value) => (name, downgrade(value)),
+                    })
+                    .collect(),
+            )
+        }
+        Value::Array(items) => Value::Array(items.into_iter().map(downgrade).collect()),
+        other => other,
+    }
+}
+
+fn old_parameters(parameters: &Value) -> Vec<Value> {
+    parameters
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|parameter| {
+            let mut parameter = parameter.clone();
+            parameter["type"] = parameter["schema"]["type"].clone();
+            if let Some(fields) = parameter.as_object_mut() {
+                fields.remove("schema");
+            }
+            parameter
+        })
+        .collect()
+}
+
+fn old_path(item: Value) -> Value {
+    let Value::Object(fields) = item else { return item };
+    let converted = fields.into_iter().map(|(name, mut operation)| {
+        if name == "parameters" {
+            return (name, old_parameters(&operation).into());
+        }
+        let mut parameters = old_parameters(&operation["parameters"]);
+        if let Some(body) = operation.as_object_mut().and_then(|fields| fields.remove("requestBody")) {
+            let content = body["content"].as_object();
+            let schema = content
+                .and_then(|types| types.values().next())
+                .map_or(json!({}), |media| downgrade(media["schema"].clone()));
+            operation["consumes"] =
+                content.into_iter().flatten().map(|(media, _)| Value::from(media.as_str())).collect();
+            parameters.push(json!({"name": "body", "in": "body", "required": true, "schema": schema}));
+        }
+        operation["parameters"] = parameters.into();
+        operation["produces"] = json!(["application/json", "application/yaml"]);
+        for response in
+            operation["responses"].as_object_mut().into_iter().flat_map(|responses| responses.values_mut())
+        {
+            if let Some(content) = response.as_object_mut().and_then(|fields| fields.remove("content")) {
+                response["schema"] = content
+                    .as_object()
+                    .and_then(|types| types.values().next())
+                    .map_or(json!({}), |media| downgrade(media["schema"].clone()));
+            }
+        }
+        (name, operation)
+    });
+    Value::Object(converted.collect())
+}

@@ -1,0 +1,116 @@
+//! Paths that are no resources: health, version, discovery, OpenAPI.
+
+use std::sync::Arc;
+
+use http::{Method, Response, header, request::Parts};
+use serde_json::{Value, json};
+
+use crate::{
+    http::{Body, Output, object, plain},
+    plane::Plane,
+    server::Core,
+    status::Failure,
+};
+
+/// The Kubernetes version whose behaviour is followed.
+fn version() -> Value {
+    json!({
+        "major": "1",
+        "minor": "35",
+        "emulationMajor": "1",
+        "emulationMinor": "35",
+        "minCompatibilityMajor": "1",
+        "minCompatibilityMinor": "34",
+        "gitVersion": concat!("v1.35.4+polis.", env!("CARGO_PKG_VERSION")),
+        "gitCommit": "",
+        "gitTreeState": "",
+        "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "",
+        "compiler": "rustc",
+        "platform": concat!("linux/", "amd64"),
+    })
+}
+
+/// Names of the single checks under `/healthz` and its like.
+const CHECKS: [&str; 3] = ["ping", "log", "store"];
+
+/// Answers a request for a path that is no resource's.
+pub(crate) fn answer(
+    core: &Arc<Core>,
+    plane: &Arc<Plane>,
+    path: &str,
+    parts: &Parts,
+) -> Result<Response<Body>, Failure> {
+    if parts.method != Method::GET && parts.method != Method::HEAD {
+        return Err(Failure::method_not_allowed());
+    }
+    let accept = parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
+    let output = Output::negotiate(accept).unwrap_or_default();
+    let kinds = plane.catalogue.kinds();
+    let path = path.trim_end_matches('/');
+    let mut steps = path.trim_start_matches('/').split('/');
+    match (steps.next().unwrap_or_default(), steps.next(), steps.next(), steps.next()) {
+        ("", ..) => Ok(object(200, &kinds.docs().paths(), output)),
+        ("version", None, ..) => Ok(object(200, &version(), output)),
+        (root @ ("healthz" | "livez" | "readyz"), check, None, _) => {
+            health(core, root, check, parts.uri.query().unwrap_or_default())
+        }
+        ("api", None, ..) if output.aggregated => Ok(aggregated(kinds.docs().aggregated_core())),
+        ("apis", None, ..) if output.aggregated => Ok(aggregated(kinds.docs().aggregated_groups())),
+        ("api", None, ..) => Ok(object(
+            200,
+            &json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}),
+            output,
+        )),
+        ("apis", None, ..) => Ok(object(200, kinds.docs().groups(), output)),
+        ("apis", Some(group), None, _) => {
+            kinds.docs().group(group).map(|doc| object(200, doc, output)).ok_or_else(Failure::no_such_path)
+        }
+        ("api", Some(version), None, _) => kinds
+            .docs()
+            .resources("", version)
+            .map(|doc| object(200, doc, output))
+            .ok_or_else(Failure::no_such_resource),
+        ("apis", Some(group), Some(version), None) => {
+            let known = group.ends_with(".k8s.io") && kinds.docs().group(group).is_some();
+            kinds.docs().resources(group, version).map(|doc| object(200, doc, output)).ok_or_else(if known {
+                Failure::no_such_resource
+            } else {
+                Failure::no_such_path
+            })
+        }
+        ("openapi", Some("v2"), None, _) => kinds.docs().openapi_v2(parts),
+        ("openapi", Some("v3"), None, _) => Ok(object(200, kinds.docs().openapi_index(), output)),
+        ("openapi", Some("v3"), Some(_), _) => {
+            kinds.docs().openapi_v3(path.trim_start_matches("/openapi/v3/"), parts)
+        }
+        _ => Err(Failure::no_such_path()),
+    }
+}
+
+fn aggregated(doc: &bytes::Bytes) -> Response<Body> {
+    let mut response = crate::http::json_bytes(200, doc.clone());
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        http::HeaderValue::from_static(
+            "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
+        ),
+    );
+    response
+}
+
+fn health(core: &Core, root: &str, check: Option<&str>, query: &str) -> Result<Response<Body>, Failure> {
+    // The store answers reads from memory; a store that stopped writing says so on the next write.
+    let _ = core.store.view().revision();
+    match check {
+        Some(name) if CHECKS.contains(&name) => return Ok(plain(200, "ok")),
+        Some(_) => return Err(Failure::no_such_path()),
+        None => {}
+    }
+    if query.split('&').any(|part| part == "verbose" || part.starts_with("verbose=")) {
+        let mut text: String = CHECKS.iter().map(|name| format!("[+]{name} ok\n")).collect();
+        text.push_str(&format!("{root} check passed\n"));
+        return Ok(plain(200, text));
+    }
+    Ok(plain(200, "ok"))
+}

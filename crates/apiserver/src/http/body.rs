@@ -1,0 +1,212 @@
+//! Bodies: reading those of requests within limits, and giving those of answers piece by piece.
+
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::{Bytes, BytesMut};
+use futures::{Stream, StreamExt, stream::BoxStream};
+use http::HeaderMap;
+use http_body::Frame;
+use http_body_util::BodyExt;
+use serde_json::Value;
+
+use crate::{protobuf, status::Failure, store::Stored, strict, verbs::WatchBody};
+
+/// Largest body of a request.
+const BODY_MAX: usize = 3 << 20;
+/// Bytes of a list that are put together before they are sent.
+const CHUNK: usize = 64 << 10;
+
+/// The body of an answer.
+pub struct Body(Kind);
+
+enum Kind {
+    Full(Option<Bytes>),
+    List(ListBody),
+    Watch(Box<WatchBody>),
+    Stream(BoxStream<'static, Bytes>),
+}
+
+/// A list that is written out as it is read by the client, never held as a whole.
+struct ListBody {
+    head: Option<Bytes>,
+    items: std::vec::IntoIter<Stored>,
+    /// Bytes at the start of each item, after its brace, that are left out.
+    lead: usize,
+    first: bool,
+    tail: Option<Bytes>,
+}
+
+impl Body {
+    /// A body that is there as a whole.
+    pub fn full(bytes: impl Into<Bytes>) -> Self {
+        Self(Kind::Full(Some(bytes.into())))
+    }
+
+    /// A body that comes piece by piece, as fast as the client reads it; it ends with the stream.
+    pub fn stream(pieces: impl Stream<Item = Bytes> + Send + 'static) -> Self {
+        Self(Kind::Stream(pieces.boxed()))
+    }
+
+    pub(crate) fn list(head: Bytes, items: Vec<Stored>, lead: usize, tail: Bytes) -> Self {
+        Self(Kind::List(ListBody {
+            head: Some(head),
+            items: items.into_iter(),
+            lead,
+            first: true,
+            tail: Some(tail),
+        }))
+    }
+
+    pub(crate) fn watch(watch: WatchBody) -> Self {
+        Self(Kind::Watch(Box::new(watch)))
+    }
+}
+
+impl ListBody {
+    fn next(&mut self) -> Option<Bytes> {
+        self.tail.as_ref()?;
+        let mut chunk = BytesMut::new();
+        if let Some(head) = self.head.take() {
+            chunk.extend_from_slice(&head);
+        }
+        while chunk.len() < CHUNK {
+            match self.items.next() {
+                Some(item) => {
+                    if !std::mem::take(&mut self.first) {
+                        chunk.extend_from_slice(b",");
+                    }
+                    match item.json().get(self.lead..).filter(|_| self.lead > 0) {
+                        Some(rest) => {
+                            chunk.extend_from_slice(b"{");
+                            chunk.extend_from_slice(rest);
+                        }
+                        None => chunk.extend_from_slice(item.json()),
+                    }
+                }
+                None => {
+                    if let Some(tail) = self.tail.take() {
+                        chunk.extend_from_slice(&tail);
+                    }
+                    break;
+                }
+            }
+        }
+        Some(chunk.freeze())
+    }
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match &mut self.get_mut().0 {
+            Kind::Full(bytes) => Poll::Ready(
+                bytes.take().filter(|bytes| !bytes.is_empty()).map(|bytes| Ok(Frame::data(bytes))),
+            ),
+            Kind::List(list) => Poll::Ready(list.next().map(|bytes| Ok(Frame::data(bytes)))),
+            Kind::Watch(watch) => watch.poll(context).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes)))),
+            Kind::Stream(pieces) => {
+                pieces.poll_next_unpin(context).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(&self.0, Kind::Full(None))
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        match &self.0 {
+            Kind::Full(bytes) => {
+                http_body::SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+            }
+            _ => http_body::SizeHint::default(),
+        }
+    }
+}
+
+/// Reads the body of a request, at most [`BODY_MAX`] bytes of it.
+pub(crate) async fn read<B>(body: B) -> Result<Bytes, Failure>
+where
+    B: http_body::Body<Data = Bytes>,
+    B::Error: std::fmt::Display,
+{
+    let too_large = || Failure::too_large(format!("Request entity too large: limit is {BODY_MAX}"));
+    if body.size_hint().lower() > BODY_MAX as u64 {
+        return Err(too_large());
+    }
+    let mut body = std::pin::pin!(body);
+    let mut first = Bytes::new();
+    let mut gathered = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| {
+            Failure::bad_request(format!("failed to read the body of the request: {error}"))
+        })?;
+        let Ok(data) = frame.into_data() else { continue };
+        if first.len() + gathered.len() + data.len() > BODY_MAX {
+            return Err(too_large());
+        }
+        // Most bodies are one frame, which then needs no copy.
+        if first.is_empty() && gathered.is_empty() {
+            first = data;
+        } else {
+            if gathered.is_empty() {
+                gathered.extend_from_slice(&std::mem::take(&mut first));
+            }
+            gathered.extend_from_slice(&data);
+        }
+    }
+    Ok(if gathered.is_empty() { first } else { gathered.freeze() })
+}
+
+/// The media type of a request's body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    Json,
+    Yaml,
+    Protobuf,
+    JsonPatch,
+    MergePatch,
+    StrategicPatch,
+    ApplyPatch,
+    ApplyPatchCbor,
+}
+
+impl Content {
+    /// What the headers say; JSON when they say nothing.
+    pub(crate) fn of(headers: &HeaderMap) -> Option<Self> {
+        let Some(value) = headers.get(http::header::CONTENT_TYPE) else { return Some(Self::Json) };
+        let media = value.to_str().ok()?.split(';').next()?.trim().to_ascii_lowercase();
+        Some(match media.as_str() {
+            "" | "application/json" | "*/*" => Self::Json,
+            "application/yaml" | "application/x-yaml" | "text/yaml" => Self::Yaml,
+            "application/vnd.kubernetes.protobuf" => Self::Protobuf,
+            "application/json-patch+json" => Self::JsonPatch,
+            "application/merge-patch+json" => Self::MergePatch,
+            "application/strategic-merge-patch+json" => Self::StrategicPatch,
+            "application/apply-patch+yaml" => Self::ApplyPatch,
+            "application/apply-patch+cbor" => Self::ApplyPatchCbor,
+            _ => return None,
+        })
+    }
+}
+
+/// An object from a request's body, with the complaints of a strict reading (fields that occur twice).
+pub(crate) fn decode_object(content: Option<Content>, bytes: &[u8]) -> Result<(Value, Vec<String>), Failure> {
+    match content {
+        Some(Content::Json) => strict::json(bytes),
+        Some(Content::Yaml | Content::ApplyPatch) => strict::yaml(bytes),
+        Some(Content::Protobuf) => protobuf::decode(bytes).map(|object| (object, Vec::new())),
+        _ => Err(Failure::unsupported_media_type(
+            "application/json, application/yaml, application/vnd.kubernetes.protobuf",
+        )),
+    }
+}

@@ -1,0 +1,98 @@
+//! Small questions to objects held as JSON values.
+
+use serde_json::{Map, Value};
+
+/// `metadata.<field>` as text; empty if it is not there.
+pub(crate) fn meta<'a>(object: &'a Value, field: &str) -> &'a str {
+    object
+        .get("metadata")
+        .and_then(|metadata| metadata.get(field))
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+}
+
+/// `metadata`, made if it is not there.
+pub(crate) fn meta_mut(object: &mut Value) -> &mut Map<String, Value> {
+    if !object.is_object() {
+        *object = Value::Object(Map::new());
+    }
+    let Value::Object(fields) = object else { unreachable!("it was just made an object") };
+    let metadata = fields.entry("metadata").or_insert_with(|| Value::Object(Map::new()));
+    if !metadata.is_object() {
+        *metadata = Value::Object(Map::new());
+    }
+    match metadata {
+        Value::Object(metadata) => metadata,
+        _ => unreachable!("it was just made an object"),
+    }
+}
+
+/// Sets `metadata.<field>`, or removes it for `None`.
+pub(crate) fn set_meta(object: &mut Value, field: &str, value: Option<Value>) {
+    let metadata = meta_mut(object);
+    match value {
+        Some(value) => drop(metadata.insert(field.to_owned(), value)),
+        None => drop(metadata.remove(field)),
+    }
+}
+
+/// `metadata.finalizers`.
+pub(crate) fn finalizers(object: &Value) -> Vec<String> {
+    texts(&object["metadata"]["finalizers"])
+}
+
+/// The texts in a list.
+pub(crate) fn texts(list: &Value) -> Vec<String> {
+    list.as_array().into_iter().flatten().filter_map(|item| item.as_str().map(str::to_owned)).collect()
+}
+
+/// Being deleted.
+pub(crate) fn is_deleting(object: &Value) -> bool {
+    object
+        .get("metadata")
+        .and_then(|metadata| metadata.get("deletionTimestamp"))
+        .is_some_and(|time| !time.is_null())
+}
+
+/// Whether `status.conditions` has `kind` with `status`.
+pub(crate) fn condition_is(object: &Value, kind: &str, status: &str) -> bool {
+    condition(object, kind).is_some_and(|condition| condition["status"] == status)
+}
+
+/// The condition `kind` of `status.conditions`.
+pub(crate) fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
+    object["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind)
+}
+
+/// Sets a condition; its transition time changes only with its status.
+pub(crate) fn set_condition(
+    object: &mut Value,
+    kind: &str,
+    status: &str,
+    reason: &str,
+    message: &str,
+    now: &str,
+) {
+    let transition = match condition(object, kind) {
+        Some(known) if known["status"] == status => known["lastTransitionTime"].clone(),
+        _ => now.into(),
+    };
+    let condition = serde_json::json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": transition});
+    if !object["status"].is_object() {
+        object["status"] = serde_json::json!({});
+    }
+    if !object["status"]["conditions"].is_array() {
+        object["status"]["conditions"] = serde_json::json!([]);
+    }
+    if let Some(conditions) = object["status"]["conditions"].as_array_mut() {
+        match conditions.iter_mut().find(|known| known["type"] == kind) {
+            Some(known) => *known = condition,
+            None => conditions.push(condition),
+        }
+    }
+}
+
+/// A moment as the API writes it: whole seconds, UTC.
+pub(crate) fn timestamp(at: jiff::Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}

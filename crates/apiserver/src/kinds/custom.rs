@@ -1,0 +1,154 @@
+//! From a CustomResourceDefinition to a kind.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::{Kind, Origin, Scale, Version};
+use crate::{form::Form, json, store::Revision, table::Columns};
+
+/// The names under which a CRD is served: `status.acceptedNames`.
+pub(crate) fn accepted_names(crd: &Value) -> &Value {
+    &crd["status"]["acceptedNames"]
+}
+
+fn strings(value: &Value) -> Vec<String> {
+    value.as_array().into_iter().flatten().filter_map(|item| item.as_str().map(str::to_owned)).collect()
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// Builds the kind that an established CRD defines. `None` while it is not established.
+pub(crate) fn from_crd(crd: &Value, revision: Revision) -> Option<Kind> {
+    if !json::condition_is(crd, "Established", "True") {
+        return None;
+    }
+    let names = accepted_names(crd);
+    let group = text(&crd["spec"]["group"]);
+    let plural = text(&names["plural"]);
+    let kind = text(&names["kind"]);
+    let mut versions: Vec<Arc<Version>> = Vec::new();
+    let mut storage = String::new();
+    for version in crd["spec"]["versions"].as_array()? {
+        let name = text(&version["name"]);
+        if version["storage"] == true {
+            storage.clone_from(&name);
+        }
+        versions.push(Arc::new(version_of(&group, &kind, version, &crd["spec"]["versions"])));
+    }
+    versions.sort_by(|a, b| precedence(&b.name).cmp(&precedence(&a.name)).then_with(|| a.name.cmp(&b.name)));
+    if versions.is_empty() || storage.is_empty() {
+        return None;
+    }
+    Some(Kind {
+        resource: format!("{plural}.{group}").into(),
+        singular: text(&names["singular"]),
+        list_kind: text(&names["listKind"]),
+        short_names: strings(&names["shortNames"]),
+        categories: strings(&names["categories"]),
+        namespaced: crd["spec"]["scope"] == "Namespaced",
+        origin: Origin::Custom { crd: text(&crd["metadata"]["name"]) },
+        schema_revision: revision,
+        terminating: json::condition_is(crd, "Terminating", "True"),
+        group,
+        plural,
+        kind,
+        versions,
+        storage,
+    })
+}
+
+fn version_of(group: &str, kind: &str, version: &Value, all: &Value) -> Version {
+    let name = text(&version["name"]);
+    let api_version = format!("{group}/{name}");
+    let raw = version
+        .pointer("/schema/openAPIV3Schema")
+        .cloned()
+        .unwrap_or_else(|| json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}));
+    let deprecation = (version["deprecated"] == true).then(|| {
+        version["deprecationWarning"]
+            .as_str()
+            .map_or_else(|| outdated(group, kind, &api_version, all), str::to_owned)
+    });
+    let scale = version.pointer("/subresources/scale").map(|scale| Scale {
+        spec_replicas: text(&scale["specReplicasPath"]),
+        status_replicas: text(&scale["statusReplicasPath"]),
+        label_selector: scale["labelSelectorPath"].as_str().map(str::to_owned),
+    });
+    let columns = Columns::custom(
+        version["additionalPrinterColumns"].as_array().map(Vec::as_slice).unwrap_or_default(),
+    );
+    let selectable = version["selectableFields"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|field| field["jsonPath"].as_str())
+        .map(|path| path.trim_start_matches('.').to_owned())
+        .collect();
+    Version {
+        served: version["served"] == true,
+        status: version.pointer("/subresources/status").is_some(),
+        form: Arc::new(Form::of_custom(&raw)),
+        openapi: Arc::new(raw),
+        name,
+        api_version,
+        deprecation,
+        scale,
+        columns,
+        selectable,
+    }
+}
+
+/// The warning about a deprecated version that brings none of its own: it names the best version to use instead.
+fn outdated(group: &str, kind: &str, api_version: &str, all: &Value) -> String {
+    let old = api_version.rsplit('/').next().unwrap_or_default();
+    let better = all
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(|version| version["served"] == true && version["deprecated"] != true)
+        .filter_map(|version| version["name"].as_str())
+        .filter(|name| precedence(name) > precedence(old))
+        .max_by_key(|name| precedence(name));
+    match better {
+        Some(better) => format!("{api_version} {kind} is deprecated; use {group}/{better} {kind}"),
+        None => format!("{api_version} {kind} is deprecated"),
+    }
+}
+
+/// The order of versions: GA before beta before alpha, higher before lower, everything else after, alphabetically.
+pub(crate) fn precedence(version: &str) -> (u8, u64, u64) {
+    let parse = || -> Option<(u8, u64, u64)> {
+        let rest = version.strip_prefix('v')?;
+        let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        let major: u64 = rest[..digits].parse().ok()?;
+        let rest = &rest[digits..];
+        Some(match rest {
+            "" => (3, major, 0),
+            _ => match (rest.strip_prefix("beta"), rest.strip_prefix("alpha")) {
+                (Some(minor), _) => (2, major, if minor.is_empty() { 0 } else { minor.parse().ok()? }),
+                (_, Some(minor)) => (1, major, if minor.is_empty() { 0 } else { minor.parse().ok()? }),
+                _ => return None,
+            },
+        })
+    };
+    parse().unwrap_or((0, 0, 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_stand_in_the_order_of_their_maturity() {
+        let mut versions =
+            vec!["foo10", "v1alpha1", "v2", "v11beta2", "v10", "v12alpha1", "v3beta1", "foo1", "v1"];
+        versions.sort_by(|a, b| precedence(b).cmp(&precedence(a)).then_with(|| a.cmp(b)));
+        assert_eq!(
+            versions,
+            ["v10", "v2", "v1", "v11beta2", "v3beta1", "v12alpha1", "v1alpha1", "foo1", "foo10"]
+        );
+    }
+}

@@ -1,0 +1,219 @@
+//! Selecting by fields: equality of their text.
+
+use std::fmt;
+
+use serde_json::Value;
+
+use super::{SelectorError, TERMS_MAX, write_joined};
+
+/// One term of a field selector: the field equals the value, or must not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FieldTerm {
+    /// The field, e.g. `metadata.name`.
+    pub field: String,
+    /// The value compared with, unescaped.
+    pub value: String,
+    /// True for `=` and `==`, false for `!=`.
+    pub equal: bool,
+}
+
+impl fmt::Display for FieldTerm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.field)?;
+        f.write_str(if self.equal { "=" } else { "!=" })?;
+        for c in self.value.chars() {
+            if matches!(c, '\\' | ',' | '=') {
+                f.write_str("\\")?;
+            }
+            write!(f, "{c}")?;
+        }
+        Ok(())
+    }
+}
+
+/// All terms of a `fieldSelector`; an object must satisfy each.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FieldSelector {
+    terms: Vec<FieldTerm>,
+}
+
+impl FieldSelector {
+    /// Selects every object.
+    pub fn everything() -> Self {
+        Self::default()
+    }
+
+    /// Reads the form of a query string: `metadata.name=a,spec.x!=b`.
+    pub fn parse(text: &str) -> Result<Self, SelectorError> {
+        let mut parts = split_unescaped(text);
+        parts.sort_unstable();
+        if parts.len() > TERMS_MAX {
+            return Err(SelectorError(format!("invalid selector: more than {TERMS_MAX} terms")));
+        }
+        let mut terms = Vec::new();
+        for part in parts.into_iter().filter(|p| !p.is_empty()) {
+            let split = part.char_indices().find_map(|(i, _)| {
+                let rest = &part[i..];
+                ["!=", "==", "="]
+                    .iter()
+                    .find(|op| rest.starts_with(**op))
+                    .map(|op| (&part[..i], *op, &rest[op.len()..]))
+            });
+            let Some((field, operator, value)) = split else {
+                return Err(SelectorError(format!("invalid selector: '{text}'; can't understand '{part}'")));
+            };
+            terms.push(FieldTerm {
+                field: field.to_owned(),
+                value: unescape(value)?,
+                equal: operator != "!=",
+            });
+        }
+        Ok(Self { terms })
+    }
+
+    /// True when nothing is asked for.
+    pub fn is_everything(&self) -> bool {
+        self.terms.is_empty()
+    }
+
+    /// The terms, sorted by their text.
+    pub fn terms(&self) -> &[FieldTerm] {
+        &self.terms
+    }
+
+    /// The value that `field` must have, when the selector asks for exactly one.
+    pub fn exact(&self, field: &str) -> Option<&str> {
+        self.terms.iter().find(|t| t.equal && t.field == field).map(|t| t.value.as_str())
+    }
+
+    /// Refuses fields that the kind does not offer. `metadata.name` and `metadata.namespace` are always offered.
+    pub fn check(&self, offered: impl Fn(&str) -> bool) -> Result<(), SelectorError> {
+        let known = |field: &str| matches!(field, "metadata.name" | "metadata.namespace") || offered(field);
+        match self.terms.iter().find(|t| !known(&t.field)) {
+            Some(term) => Err(SelectorError(format!("field label not supported: {}", term.field))),
+            None => Ok(()),
+        }
+    }
+
+    /// Does an object belong to the selection? `lookup` gives the text of a field; a missing field is the empty text.
+    pub fn matches<'a>(&self, lookup: impl Fn(&str) -> Option<std::borrow::Cow<'a, str>>) -> bool {
+        self.terms.iter().all(|term| (lookup(&term.field).unwrap_or_default() == term.value) == term.equal)
+    }
+
+    /// Does this object belong to the selection, reading fields by their dotted path?
+    pub fn matches_object(&self, object: &Value) -> bool {
+        self.matches(|field| field_text(object, field))
+    }
+}
+
+impl fmt::Display for FieldSelector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_joined(f, &self.terms)
+    }
+}
+
+/// The text of the scalar at a dotted path, with or without a leading dot; what a field selector compares with.
+pub fn field_text<'a>(object: &'a Value, path: &str) -> Option<std::borrow::Cow<'a, str>> {
+    let mut at = object;
+    for step in path.trim_start_matches('.').split('.') {
+        at = at.get(step)?;
+    }
+    match at {
+        Value::String(s) => Some(s.as_str().into()),
+        Value::Bool(b) => Some(if *b { "true".into() } else { "false".into() }),
+        Value::Number(n) => Some(n.to_string().into()),
+        _ => None,
+    }
+}
+
+fn split_unescaped(text: &str) -> Vec<&str> {
+    let mut parts = Vec::new();
+    let mut start = 0;
+    let mut escaped = false;
+    for (i, c) in text.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            ',' => {
+                parts.push(&text[start..i]);
+                start = i + 1;
+            }
+            _ => {}
+        }
+    }
+    if !text.is_empty() {
+        parts.push(&text[start..]);
+    }
+    parts
+}
+
+fn unescape(text: &str) -> Result<String, SelectorError> {
+    let mut out = String::with_capacity(text.len());
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => match chars.next() {
+                Some(c @ ('\\' | ',' | '=')) => out.push(c),
+                Some(c) => {
+                    return Err(SelectorError(format!(
+                        "invalid field selector: invalid escape sequence: \\{c}"
+                    )));
+                }
+                None => {
+                    return Err(SelectorError(
+                        "invalid field selector: invalid escape sequence: \\".to_owned(),
+                    ));
+                }
+            },
+            ',' | '=' => {
+                return Err(SelectorError(format!(
+                    "invalid field selector: unescaped character in value: {}",
+                    c as u32
+                )));
+            }
+            c => out.push(c),
+        }
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn fields_select_by_their_text() {
+        let object = json!({"metadata": {"name": "a", "namespace": "n"}, "spec": {"paused": true, "size": 3, "note": "x,y"}});
+        let cases = [
+            ("metadata.name=a", true),
+            ("metadata.name!=a", false),
+            ("metadata.name==a,metadata.namespace=n", true),
+            ("spec.paused=true", true),
+            ("spec.size=3", true),
+            ("spec.note=x\\,y", true),
+            ("spec.absent=", true),
+            ("spec.absent!=x", true),
+            (",,", true),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(FieldSelector::parse(text).unwrap().matches_object(&object), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_field_selector_that_cannot_be_read_is_refused_in_the_words_of_kubernetes() {
+        for (text, words) in [
+            ("metadata.name", "invalid selector: 'metadata.name'; can't understand 'metadata.name'"),
+            ("a=b\\x", "invalid field selector: invalid escape sequence: \\x"),
+            ("a=b\\", "invalid field selector: invalid escape sequence: \\"),
+            ("a=b=c", "invalid field selector: unescaped character in value: 61"),
+        ] {
+            assert_eq!(FieldSelector::parse(text).unwrap_err().to_string(), words);
+        }
+        let selector = FieldSelector::parse("spec.x=1").unwrap();
+        assert_eq!(selector.check(|_| false).unwrap_err().to_string(), "field label not supported: spec.x");
+        assert!(selector.check(|f| f == "spec.x").is_ok());
+    }
+}

@@ -1,0 +1,58 @@
+//! Delete of many.
+
+use http::Response;
+use serde_json::{Value, json};
+
+use super::{Call, DeleteOptions, filter::Filter, remove::Removed};
+use crate::{http::Body, json, status::Failure, store::Range};
+
+impl Call {
+    /// Deletes every object that the filter covers and answers what they were.
+    pub(crate) async fn delete_all(
+        &self,
+        each: &Self,
+        options: &DeleteOptions,
+    ) -> Result<Response<Body>, Failure> {
+        let filter = Filter::of(self)?;
+        let prefix = filter.prefix();
+        let page = self
+            .core
+            .store
+            .view()
+            .range(&self.collection(), &Range { prefix: &prefix, ..Range::default() })
+            .map_err(|gone| Failure::expired(gone.to_string()))?;
+        let mut items: Vec<Value> = Vec::new();
+        for (path, stored) in page.items.iter().filter(|(path, stored)| filter.accepts(path, stored)) {
+            let (namespace, name) =
+                path.split_once('/').map_or((None, &**path), |(namespace, name)| (Some(namespace), name));
+            let mut one =
+                Self::internal(&self.core, &self.plane, &self.kind, self.verb, namespace, Some(name));
+            one.version = self.version.clone();
+            one.identity = self.identity.clone();
+            one.options.dry_run = each.options.dry_run;
+            let exact = DeleteOptions {
+                uid: options.uid.clone().or_else(|| Some(json::meta(&stored.value(), "uid").to_owned())),
+                ..options.clone()
+            };
+            match one.delete_object(name, &exact).await {
+                Ok(Removed::Gone(last)) => items.push(last),
+                Ok(Removed::Marked(_)) => items.push(self.present_value(stored)),
+                // Gone or replaced meanwhile: not ours to delete any more.
+                Err(failure) if matches!(failure.code, 404 | 409) => {}
+                Err(failure) => return Err(failure),
+            }
+        }
+        if !self.kind.is_custom() {
+            for item in items.iter_mut().filter_map(Value::as_object_mut) {
+                item.remove("apiVersion");
+                item.remove("kind");
+            }
+        }
+        let list = json!({"kind": self.kind.list_kind, "apiVersion": self.version.api_version, "metadata": {"resourceVersion": page.revision.to_string()}, "items": items});
+        let mut list = list;
+        if self.kind.is_custom() {
+            list["metadata"]["continue"] = "".into();
+        }
+        Ok(crate::http::object(200, &list, self.output))
+    }
+}

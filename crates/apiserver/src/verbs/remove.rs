@@ -1,0 +1,289 @@
+//! Delete.
+//!
+//! An object goes at once unless a finalizer holds it; then it is marked, and goes with its last finalizer. What
+//! becomes of its dependents is written into its finalizers, for the garbage collector to act on.
+
+use http::Response;
+use serde_json::{Value, json};
+
+use super::{Call, Payload, commit::Written};
+use crate::{
+    admission, builtins,
+    http::{Body, DryRun, decode_object},
+    json,
+    schema::FieldError,
+    status::{About, Failure, success},
+    store::{Expect, Stored},
+};
+
+const ORPHAN: &str = "orphan";
+const FOREGROUND: &str = "foregroundDeletion";
+/// Most lost races before a delete gives up.
+const ATTEMPTS: usize = 16;
+
+/// What becomes of the dependents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Propagation {
+    /// They stay and lose their owner.
+    Orphan,
+    /// They go afterwards.
+    Background,
+    /// They go first.
+    Foreground,
+}
+
+/// How to delete.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DeleteOptions {
+    pub(crate) uid: Option<String>,
+    pub(crate) resource_version: Option<String>,
+    pub(crate) propagation: Option<Propagation>,
+}
+
+/// What a delete did.
+pub(crate) enum Removed {
+    /// It is gone; this was its last state.
+    Gone(Value),
+    /// It is marked and waits for its finalizers.
+    Marked(Written),
+}
+
+impl DeleteOptions {
+    /// The options of a request: its body, or the query where the body is silent.
+    fn read(call: &Call, payload: &Payload) -> Result<(Self, bool), Failure> {
+        let body = if payload.bytes.iter().all(u8::is_ascii_whitespace) {
+            json!({})
+        } else {
+            decode_object(payload.content, &payload.bytes)?.0
+        };
+        if let Some(kind) = body["kind"].as_str().filter(|kind| !kind.is_empty() && *kind != "DeleteOptions")
+        {
+            return Err(Failure::bad_request(format!(
+                "no kind \"{kind}\" is registered for version \"{}\" in scheme \"pkg/runtime/scheme.go:111\"",
+                body["apiVersion"].as_str().unwrap_or_default()
+            )));
+        }
+        let invalid = |error| Failure::invalid(&About::new("meta.k8s.io", "DeleteOptions"), "", &[error]);
+        let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+        let policy = text(&body["propagationPolicy"]).or_else(|| call.options.propagation.clone());
+        let orphan = body["orphanDependents"].as_bool().or(call.options.orphan_dependents);
+        let propagation = match (policy.as_deref(), orphan) {
+            (Some(_), Some(_)) => {
+                return Err(invalid(FieldError::invalid(
+                    "propagationPolicy",
+                    policy.unwrap_or_default(),
+                    "orphanDependents and deletionPropagation cannot be both set",
+                )));
+            }
+            (Some("Orphan"), None) | (None, Some(true)) => Some(Propagation::Orphan),
+            (Some("Background"), None) | (None, Some(false)) => Some(Propagation::Background),
+            (Some("Foreground"), None) => Some(Propagation::Foreground),
+            (Some(other), None) => {
+                return Err(invalid(FieldError::not_supported(
+                    "propagationPolicy",
+                    other,
+                    ["Foreground", "Background", "Orphan", "nil"],
+                )));
+            }
+            (None, None) => None,
+        };
+        let dry = match body["dryRun"].as_array().and_then(|list| list.first()).and_then(Value::as_str) {
+            Some("All") => true,
+            Some(other) => return Err(invalid(FieldError::not_supported("dryRun", json!([other]), ["All"]))),
+            None => call.options.dry_run == DryRun::All,
+        };
+        let preconditions = &body["preconditions"];
+        Ok((
+            Self {
+                uid: text(&preconditions["uid"]),
+                resource_version: text(&preconditions["resourceVersion"]),
+                propagation,
+            },
+            dry,
+        ))
+    }
+}
+
+impl Call {
+    pub(crate) async fn delete(&self, payload: &Payload) -> Result<Response<Body>, Failure> {
+        let (options, dry) = DeleteOptions::read(self, payload)?;
+        let name = self.target()?;
+        let removed = self.with_dry_run(dry).delete_object(name, &options).await?;
+        Ok(match removed {
+            Removed::Gone(last) if self.kind.rules().is_some_and(|rules| rules.returns_deleted) => {
+                self.answer_value(200, &last)
+            }
+            Removed::Gone(last) => crate::http::object(
+                200,
+                &success(&self.kind.about(), name, json::meta(&last, "uid")),
+                self.output,
+            ),
+            Removed::Marked(written) => self.answer_written(200, &written),
+        })
+    }
+
+    pub(crate) async fn delete_collection(&self, payload: &Payload) -> Result<Response<Body>, Failure> {
+        let (options, dry) = DeleteOptions::read(self, payload)?;
+        self.delete_all(&self.with_dry_run(dry), &options).await
+    }
+
+    /// The same call, with the dry run that its body asked for.
+    fn with_dry_run(&self, dry: bool) -> Self {
+        let mut options = self.options.clone();
+        options.dry_run = if dry { DryRun::All } else { DryRun::No };
+        Self {
+            core: self.core.clone(),
+            plane: self.plane.clone(),
+            kinds: self.kinds.clone(),
+            kind: self.kind.clone(),
+            version: self.version.clone(),
+            verb: self.verb,
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+            subresource: self.subresource,
+            identity: self.identity.clone(),
+            options,
+            output: self.output,
+            agent: self.agent.clone(),
+            warnings: parking_lot::Mutex::default(),
+        }
+    }
+
+    /// Deletes one object of the call's namespace.
+    pub(crate) async fn delete_object(
+        &self,
+        name: &str,
+        options: &DeleteOptions,
+    ) -> Result<Removed, Failure> {
+        let path = self.path(name);
+        for _ in 0..ATTEMPTS {
+            let Some(stored) = self.core.store.view().get(&self.collection(), &path) else {
+                return Err(self.not_found(name));
+            };
+            let old = self.present_value(&stored);
+            self.check_delete(&old, name, options)?;
+            builtins::may_delete(self, &old)?;
+            admission::validate(self, None, Some(&old)).await?;
+            if let Some(removed) = self.try_delete(&path, &stored, &old, options).await? {
+                return Ok(removed);
+            }
+        }
+        Err(Failure::modified(&self.kind.about(), name))
+    }
+
+    fn check_delete(&self, old: &Value, name: &str, options: &DeleteOptions) -> Result<(), Failure> {
+        let about = self.kind.about_kind();
+        if let Some(uid) = options.uid.as_deref().filter(|uid| *uid != json::meta(old, "uid")) {
+            let why = format!(
+                "the UID in the precondition ({uid}) does not match the UID in record ({}). The object might have been deleted and then recreated",
+                json::meta(old, "uid")
+            );
+            return Err(Failure::conflict(&about, name, &why));
+        }
+        if let Some(version) = options
+            .resource_version
+            .as_deref()
+            .filter(|version| *version != json::meta(old, "resourceVersion"))
+        {
+            let why = format!(
+                "the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in record ({}). The object might have been modified",
+                json::meta(old, "resourceVersion")
+            );
+            return Err(Failure::conflict(&about, name, &why));
+        }
+        Ok(())
+    }
+
+    /// One attempt; `None` when somebody else was faster.
+    async fn try_delete(
+        &self,
+        path: &str,
+        stored: &Stored,
+        old: &Value,
+        options: &DeleteOptions,
+    ) -> Result<Option<Removed>, Failure> {
+        let mut marked = old.clone();
+        // Events have no dependents: nothing is ever written into their finalizers.
+        let held = if self.kind.plural == "events" {
+            json::finalizers(old)
+        } else {
+            finalizers_after(&json::finalizers(old), options.propagation)
+        };
+        json::set_meta(&mut marked, "finalizers", (!held.is_empty()).then(|| json!(held)));
+        let waits = builtins::mark(self, &mut marked) || !held.is_empty();
+        if !waits {
+            return Ok(match self.remove(path, stored).await? {
+                Written::Conflict => None,
+                _ => {
+                    builtins::after_removal(self, old).await;
+                    Some(Removed::Gone(old.clone()))
+                }
+            });
+        }
+        if !json::is_deleting(old) {
+            json::set_meta(
+                &mut marked,
+                "deletionTimestamp",
+                Some(json::timestamp(self.core.clock.now()).into()),
+            );
+            // Definitions are marked by hand in Kubernetes, and nothing else of them changes.
+            let definition = self.kind.is("apiextensions.k8s.io", "customresourcedefinitions");
+            if !self.kind.is("", "namespaces") && !definition {
+                json::set_meta(&mut marked, "deletionGracePeriodSeconds", Some(0.into()));
+            }
+            if let Some(generation) = old["metadata"]["generation"].as_i64().filter(|_| !definition) {
+                json::set_meta(&mut marked, "generation", Some((generation + 1).into()));
+            }
+        }
+        if marked == *old {
+            return Ok(Some(Removed::Marked(Written::Stored(stored.clone()))));
+        }
+        Ok(match self.put(path, Expect::At(stored.revision()), &marked).await? {
+            Written::Conflict => None,
+            written => {
+                builtins::after_write(self, &written).await;
+                Some(Removed::Marked(written))
+            }
+        })
+    }
+}
+
+/// Finalizers of an object once its delete has been asked for.
+fn finalizers_after(finalizers: &[String], propagation: Option<Propagation>) -> Vec<String> {
+    let has = |name: &str| finalizers.iter().any(|finalizer| finalizer == name);
+    let (orphan, foreground) = match propagation {
+        Some(Propagation::Orphan) => (true, false),
+        Some(Propagation::Foreground) => (false, true),
+        Some(Propagation::Background) => (false, false),
+        // Nothing said now: what was said before holds.
+        None => (has(ORPHAN), has(FOREGROUND)),
+    };
+    let mut after: Vec<String> = finalizers
+        .iter()
+        .filter(|name| (*name != ORPHAN || orphan) && (*name != FOREGROUND || foreground))
+        .cloned()
+        .collect();
+    for (wanted, name) in [(orphan, ORPHAN), (foreground, FOREGROUND)] {
+        if wanted && !has(name) {
+            after.push(name.to_owned());
+        }
+    }
+    after
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_policy_is_written_into_the_finalizers() {
+        let after = |finalizers: &[&str], policy| {
+            finalizers_after(&finalizers.iter().map(|f| (*f).to_owned()).collect::<Vec<_>>(), policy)
+        };
+        assert_eq!(after(&[], None), Vec::<String>::new());
+        assert_eq!(after(&["a"], Some(Propagation::Foreground)), ["a", "foregroundDeletion"]);
+        assert_eq!(after(&["orphan", "a"], Some(Propagation::Background)), ["a"]);
+        assert_eq!(after(&["orphan"], None), ["orphan"]);
+        assert_eq!(after(&["foregroundDeletion"], Some(Propagation::Orphan)), ["orphan"]);
+    }
+}

@@ -1,0 +1,188 @@
+//! The scale subresource: one number of an object, seen as an `autoscaling/v1` Scale.
+
+use http::Response;
+use serde_json::{Value, json};
+
+use super::{Call, Payload, change::patch_failed, commit::Written};
+use crate::{
+    http::{Body, Content, decode_object},
+    json,
+    kinds::Scale,
+    patch,
+    schema::FieldError,
+    selector::field_text,
+    status::{About, Failure},
+    strict,
+};
+
+impl Call {
+    fn scale_paths(&self) -> Result<&Scale, Failure> {
+        self.version.scale.as_ref().ok_or_else(Failure::no_such_path)
+    }
+
+    /// The object's numbers as a Scale.
+    fn scale_of(&self, object: &Value) -> Result<Value, Failure> {
+        let paths = self.scale_paths()?;
+        let number = |path: &str| field_text(object, path).and_then(|text| text.parse::<i64>().ok());
+        let metadata: serde_json::Map<String, Value> =
+            ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"]
+                .iter()
+                .filter_map(|field| {
+                    object["metadata"].get(*field).map(|value| ((*field).to_owned(), value.clone()))
+                })
+                .collect();
+        let mut scale = json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata, "spec": {}, "status": {"replicas": number(&paths.status_replicas).unwrap_or(0)}});
+        if let Some(replicas) = number(&paths.spec_replicas) {
+            scale["spec"]["replicas"] = replicas.into();
+        }
+        if let Some(selector) = paths
+            .label_selector
+            .as_deref()
+            .and_then(|path| field_text(object, path))
+            .filter(|text| !text.is_empty())
+        {
+            scale["status"]["selector"] = selector.into_owned().into();
+        }
+        Ok(scale)
+    }
+
+    /// Complaints about the numbers of an object that a Scale could not show.
+    pub(crate) fn scale_faults(&self, object: &Value) -> Vec<FieldError> {
+        let Some(paths) = self.version.scale.as_ref().filter(|_| self.kind.is_custom()) else {
+            return Vec::new();
+        };
+        let mut wrong = Vec::new();
+        for path in [&paths.spec_replicas, &paths.status_replicas] {
+            match at_path(object, path) {
+                Err(why) => wrong.push(FieldError::invalid(path, 0, why)),
+                Ok(None) => {}
+                Ok(Some(value)) => match value.as_i64() {
+                    None => wrong.push(FieldError::invalid(path, 0, unlike(path, value, "int64"))),
+                    Some(number) if number < 0 => {
+                        wrong.push(FieldError::invalid(path, number, "should be a non-negative integer"))
+                    }
+                    Some(number) if number > i64::from(i32::MAX) => wrong.push(FieldError::invalid(
+                        path,
+                        number,
+                        format!("should be less than or equal to {}", i32::MAX),
+                    )),
+                    Some(_) => {}
+                },
+            }
+        }
+        if let Some(path) = &paths.label_selector {
+            match at_path(object, path) {
+                Err(why) => wrong.push(FieldError::invalid(path, "", why)),
+                Ok(Some(value)) if !value.is_string() => {
+                    wrong.push(FieldError::invalid(path, "", unlike(path, value, "string")))
+                }
+                Ok(_) => {}
+            }
+        }
+        wrong
+    }
+
+    pub(crate) fn get_scale(&self) -> Result<Response<Body>, Failure> {
+        let scale = self.scale_of(&self.present_value(&self.current()?))?;
+        Ok(crate::http::object(200, &scale, self.output))
+    }
+
+    pub(crate) async fn change_scale(&self, payload: &Payload) -> Result<Response<Body>, Failure> {
+        let name = self.target()?;
+        let path = self.path(name);
+        let paths = self.scale_paths()?;
+        for _ in 0..16 {
+            let stored = self.current()?;
+            let old = self.present_value(&stored);
+            let scale = self.scale_of(&old)?;
+            let wanted = match payload.content {
+                _ if self.verb == crate::route::Verb::Update => {
+                    decode_object(payload.content, &payload.bytes)?.0
+                }
+                Some(Content::JsonPatch) => patch::json::patch(&scale, &strict::json(&payload.bytes)?.0)
+                    .map_err(|error| patch_failed(&error))?,
+                Some(Content::MergePatch | Content::StrategicPatch) => {
+                    patch::merge::patch(&scale, &strict::json(&payload.bytes)?.0)
+                        .map_err(|error| patch_failed(&error))?
+                }
+                Some(Content::ApplyPatch) => patch::merge::patch(&scale, &strict::yaml(&payload.bytes)?.0)
+                    .map_err(|error| patch_failed(&error))?,
+                _ => {
+                    return Err(Failure::unsupported_media_type(
+                        "application/json-patch+json, application/merge-patch+json",
+                    ));
+                }
+            };
+            let version = json::meta(&wanted, "resourceVersion");
+            if !version.is_empty() && version != json::meta(&old, "resourceVersion") {
+                return Err(Failure::modified(&self.kind.about(), name));
+            }
+            let replicas = wanted["spec"]["replicas"].as_i64().unwrap_or(0);
+            if replicas < 0 {
+                let error =
+                    FieldError::invalid("spec.replicas", replicas, "must be greater than or equal to 0");
+                return Err(Failure::invalid(&About::new("autoscaling", "Scale"), name, &[error]));
+            }
+            let mut new = old.clone();
+            set_path(&mut new, &paths.spec_replicas, replicas.into());
+            match self.settle(&path, &stored, &old, new, false).await? {
+                Written::Conflict => {}
+                Written::Stored(stored) => {
+                    return Ok(crate::http::object(
+                        200,
+                        &self.scale_of(&self.present_value(&stored))?,
+                        self.output,
+                    ));
+                }
+                Written::Dry(object) => {
+                    return Ok(crate::http::object(200, &self.scale_of(&object)?, self.output));
+                }
+            }
+        }
+        Err(Failure::modified(&self.kind.about(), name))
+    }
+}
+
+/// The value at a dotted path; an error when the way there leads through something that is no map.
+fn at_path<'a>(object: &'a Value, path: &str) -> Result<Option<&'a Value>, String> {
+    let mut at = object;
+    for step in path.trim_start_matches('.').split('.') {
+        match at {
+            Value::Object(fields) => match fields.get(step) {
+                Some(value) => at = value,
+                None => return Ok(None),
+            },
+            Value::Null => return Ok(None),
+            other => return Err(unlike(path, other, "map[string]interface{}")),
+        }
+    }
+    Ok(Some(at).filter(|value| !value.is_null()))
+}
+
+/// That a value is of another type than was expected, in the words of Go.
+fn unlike(path: &str, value: &Value, expected: &str) -> String {
+    let (shown, kind) = match value {
+        Value::Bool(flag) => (flag.to_string(), "bool"),
+        Value::Number(number) if number.is_i64() => (number.to_string(), "int64"),
+        Value::Number(number) => (crate::schema::error::number(number), "float64"),
+        Value::String(text) => (text.clone(), "string"),
+        Value::Array(items) => (
+            format!("[{}]", items.iter().map(crate::schema::error::json).collect::<Vec<_>>().join(" ")),
+            "[]interface {}",
+        ),
+        other => (crate::schema::error::json(other), "map[string]interface {}"),
+    };
+    format!("{path} accessor error: {shown} is of the type {kind}, expected {expected}")
+}
+
+/// Sets the value at a dotted path, making the maps on the way.
+fn set_path(object: &mut Value, path: &str, value: Value) {
+    let mut at = object;
+    for step in path.trim_start_matches('.').split('.') {
+        if !at.is_object() {
+            *at = json!({});
+        }
+        at = &mut at[step];
+    }
+    *at = value;
+}

@@ -1,0 +1,280 @@
+//! What was acknowledged is there: after a restart, after a power cut at any moment, and never from a damaged file.
+
+mod common;
+
+use std::{
+    collections::BTreeMap,
+    io,
+    sync::{Arc, Mutex},
+};
+
+use common::*;
+use kube::{
+    ResourceExt,
+    api::{DeleteParams, ListParams, PostParams},
+};
+use polis_apiserver::{
+    PlaneSpec, Server, Storage, SystemClock,
+    store::{Collection, Draft, Expect, HistoryLimits, OpenError, Range, RedbStore, Store, Write},
+};
+use redb::StorageBackend;
+use serde_json::json;
+
+#[tokio::test]
+async fn a_restart_changes_nothing_but_the_process() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("polis.redb");
+    let storage = || Storage::Redb(file.clone());
+    let revision = {
+        let server = Server::builder().storage(storage()).build().await.expect("a server");
+        server.create_plane(PlaneSpec::own("cell")).await.expect("a plane");
+        server.install_crd_in("cell", &mk_widgets_crd()).await.expect("a definition");
+        let api = widgets(&mk_client(&server, "cell"));
+        api.create(&PostParams::default(), &mk_widget("a", json!({"size": 4}))).await.expect("creates");
+        api.create(&PostParams::default(), &mk_widget("b", json!({}))).await.expect("creates");
+        api.delete("b", &DeleteParams::default()).await.expect("deletes");
+        api.list(&ListParams::default()).await.expect("lists").metadata.resource_version.expect("a revision")
+    };
+    let server = eventually("the store to be closed", || async {
+        Server::builder().storage(storage()).build().await.ok()
+    })
+    .await;
+    let api = widgets(&mk_client(&server, "cell"));
+    let list = api.list(&ListParams::default()).await.expect("lists");
+    assert_eq!(list.items.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), ["a"]);
+    assert_eq!(list.metadata.resource_version.expect("a revision"), revision);
+    assert_eq!(list.items[0].data["spec"]["size"], 4);
+    let after = api.create(&PostParams::default(), &mk_widget("c", json!({}))).await.expect("creates");
+    assert!(
+        after.resource_version().expect("a revision").parse::<u64>().expect("a number")
+            > revision.parse().expect("a number")
+    );
+}
+
+fn open(path: &std::path::Path) -> Result<RedbStore, OpenError> {
+    RedbStore::open(path, HistoryLimits::default(), Arc::new(SystemClock))
+}
+
+#[tokio::test]
+async fn a_damaged_truncated_or_newer_file_is_named_and_left_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("polis.redb");
+    drop(open(&file).expect("a new store"));
+    let whole = std::fs::read(&file).expect("bytes");
+
+    std::fs::write(&file, b"").expect("writes");
+    assert!(matches!(open(&file), Err(OpenError::Damaged { path, .. }) if path.ends_with("polis.redb")));
+    for length in [1, 100, 4096, whole.len() / 2] {
+        std::fs::write(&file, &whole[..length]).expect("writes");
+        let error = open(&file).err().unwrap_or_else(|| panic!("opened {length} bytes"));
+        assert!(error.to_string().contains("polis.redb"), "{error}");
+        assert_eq!(std::fs::read(&file).expect("bytes").len(), length, "left alone");
+    }
+    std::fs::write(&file, b"this is no store at all, it is a sentence").expect("writes");
+    assert!(open(&file).is_err());
+
+    std::fs::write(&file, &whole).expect("writes");
+    {
+        let database = redb::Database::open(&file).expect("opens");
+        let transaction = database.begin_write().expect("begins");
+        transaction
+            .open_table(redb::TableDefinition::<&str, u64>::new("about"))
+            .expect("a table")
+            .insert("format", 99)
+            .expect("inserts");
+        transaction.commit().expect("commits");
+    }
+    let error = open(&file).err().expect("too new");
+    assert!(matches!(error, OpenError::Newer { found: 99, .. }), "{error}");
+}
+
+/// A disk that loses power after a given number of operations: what was not synced is lost or torn.
+#[derive(Clone, Debug, Default)]
+struct Disk(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    durable: Vec<u8>,
+    /// Writes since the last sync, in order.
+    pending: Vec<(u64, Vec<u8>)>,
+    length: u64,
+    /// Operations until the power goes; none for a disk that lives.
+    left: Option<u64>,
+    operations: u64,
+}
+
+impl State {
+    fn step(&mut self) -> io::Result<()> {
+        self.operations += 1;
+        match &mut self.left {
+            Some(0) => Err(io::Error::other("no power")),
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn write(bytes: &mut Vec<u8>, offset: u64, data: &[u8]) {
+        let (start, end) = (offset as usize, offset as usize + data.len());
+        if bytes.len() < end {
+            bytes.resize(end, 0);
+        }
+        bytes[start..end].copy_from_slice(data);
+    }
+
+    fn current(&self) -> Vec<u8> {
+        let mut bytes = self.durable.clone();
+        bytes.resize(self.length as usize, 0);
+        for (offset, data) in &self.pending {
+            Self::write(&mut bytes, *offset, data);
+        }
+        bytes.resize(self.length as usize, 0);
+        bytes
+    }
+}
+
+impl Disk {
+    /// The disk after the power came back: every write since the last sync is there, gone or torn, by `seed`.
+    fn after_power_loss(&self, mut seed: u64) -> Self {
+        let state = self.0.lock().expect("unpoisoned");
+        let mut bytes = state.durable.clone();
+        for (offset, data) in &state.pending {
+            for (n, sector) in data.chunks(512).enumerate() {
+                seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                if seed >> 62 != 0 {
+                    State::write(&mut bytes, offset + n as u64 * 512, sector);
+                }
+            }
+        }
+        let length = bytes.len() as u64;
+        Self(Arc::new(Mutex::new(State { durable: bytes, length, ..State::default() })))
+    }
+}
+
+impl StorageBackend for Disk {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.lock().expect("unpoisoned").length)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let state = self.0.lock().expect("unpoisoned");
+        if state.left == Some(0) {
+            return Err(io::Error::other("no power"));
+        }
+        let bytes = state.current();
+        let end = offset as usize + out.len();
+        out.copy_from_slice(
+            bytes.get(offset as usize..end).ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?,
+        );
+        Ok(())
+    }
+
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        let mut state = self.0.lock().expect("unpoisoned");
+        state.step()?;
+        state.length = length;
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        let mut state = self.0.lock().expect("unpoisoned");
+        state.step()?;
+        state.durable = state.current();
+        state.pending.clear();
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let mut state = self.0.lock().expect("unpoisoned");
+        state.step()?;
+        state.length = state.length.max(offset + data.len() as u64);
+        state.pending.push((offset, data.to_vec()));
+        Ok(())
+    }
+}
+
+fn open_disk(disk: &Disk) -> Result<RedbStore, OpenError> {
+    RedbStore::with_backend("disk", disk.clone(), HistoryLimits::default(), Arc::new(SystemClock))
+}
+
+/// What the writer knows to be there.
+type Known = BTreeMap<String, (u64, u64)>;
+
+/// Writes until the power goes; answers what was acknowledged, and the last write that was not.
+fn write_until_dark(store: &RedbStore, count: u64) -> (Known, Option<String>) {
+    let collection = Collection::new("p", "things");
+    let mut known = Known::new();
+    for n in 0..count {
+        let path = format!("o{}", n % 7);
+        let current = known.get(&path).map(|(revision, _)| *revision);
+        let removes = n % 5 == 4 && current.is_some();
+        let draft = (!removes)
+            .then(|| Draft::encode(&json!({"metadata": {"name": path}, "n": n, "fill": "x".repeat(700)})));
+        let write = Write {
+            collection: collection.clone(),
+            path: path.clone(),
+            expect: current.map_or(Expect::Absent, Expect::At),
+            draft,
+        };
+        match futures::executor::block_on(store.commit(write)) {
+            Ok(_) if removes => drop(known.remove(&path)),
+            Ok(stored) => drop(known.insert(path, (stored.revision(), n))),
+            Err(_) => return (known, Some(path)),
+        }
+    }
+    (known, None)
+}
+
+/// Every acknowledged write is there; the one that was not acknowledged may be.
+fn check(store: &RedbStore, known: &Known, unsure: Option<&str>, at: u64) {
+    let page = store.view().range(&Collection::new("p", "things"), &Range::default()).expect("the present");
+    let found: BTreeMap<String, u64> = page
+        .items
+        .iter()
+        .map(|(path, stored)| (path.to_string(), stored.value()["n"].as_u64().expect("whole")))
+        .collect();
+    for (path, (revision, n)) in known.iter().filter(|(path, _)| Some(path.as_str()) != unsure) {
+        assert_eq!(found.get(path), Some(n), "power lost at operation {at}");
+        assert!(store.view().revision() >= *revision, "revisions went back at operation {at}");
+    }
+    let stray: Vec<_> =
+        found.keys().filter(|path| !known.contains_key(*path) && Some(path.as_str()) != unsure).collect();
+    assert!(stray.is_empty(), "{stray:?} came back at operation {at}");
+}
+
+/// `POLIS_CRASH_POINTS` lengthens the run.
+#[test]
+fn a_power_cut_at_any_operation_loses_nothing_that_was_acknowledged() {
+    const WRITES: u64 = 24;
+    let limit: u64 =
+        std::env::var("POLIS_CRASH_POINTS").ok().and_then(|text| text.parse().ok()).unwrap_or(150);
+    let total = {
+        let disk = Disk::default();
+        let store = open_disk(&disk).expect("opens");
+        write_until_dark(&store, WRITES);
+        drop(store);
+        disk.0.lock().expect("unpoisoned").operations
+    };
+    let step = (total / limit).max(1);
+    let mut cuts = 0;
+    for round in 0..limit.div_ceil(total).max(1) {
+        for at in (0..total).step_by(usize::try_from(step).expect("small")) {
+            let disk = Disk::default();
+            disk.0.lock().expect("unpoisoned").left = Some(at);
+            let (known, unsure) = match open_disk(&disk) {
+                Ok(store) => write_until_dark(&store, WRITES),
+                Err(_) => (Known::new(), None),
+            };
+            let survivor = disk.after_power_loss(at.wrapping_mul(31).wrapping_add(round));
+            // A store that never came to be may have to be made anew; one that acknowledged anything must open.
+            match open_disk(&survivor) {
+                Ok(store) => check(&store, &known, unsure.as_deref(), at),
+                Err(error) => assert!(known.is_empty(), "operation {at}: {error}"),
+            }
+            cuts += 1;
+        }
+    }
+    assert!(cuts >= 50, "{cuts} power cuts are too few to mean anything");
+}

@@ -1,0 +1,140 @@
+//! A plane over TLS, and kubectl in front of it.
+
+use std::{path::PathBuf, process::Stdio, sync::Arc};
+
+use polis_apiserver::{Access, Authority, Server, Tls, kubeconfig};
+use polis_testbed::{Say, binaries::Binaries, pins};
+use tempfile::TempDir;
+use tokio::{io::AsyncWriteExt, process::Command, task::JoinHandle};
+
+use crate::common::mk_widgets_crd;
+
+/// A server on a free port that serves widgets, with a home for kubectl. Both end with the value.
+pub struct Plane {
+    pub url: String,
+    pub home: TempDir,
+    kubectl: PathBuf,
+    authority: Authority,
+    _server: Server,
+    serving: JoinHandle<()>,
+}
+
+impl Drop for Plane {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+/// What kubectl said.
+#[derive(Debug)]
+pub struct Said {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+}
+
+impl Said {
+    /// Everything went well.
+    #[track_caller]
+    pub fn ok(self) -> String {
+        assert_eq!(self.code, 0, "kubectl failed\nout: {}\nerr: {}", self.out, self.err);
+        self.out
+    }
+
+    /// It did not, for this reason.
+    #[track_caller]
+    pub fn refused(self, why: &str) -> String {
+        assert_ne!(self.code, 0, "kubectl went through: {}", self.out);
+        assert!(self.err.contains(why), "{why:?} is not in: {}", self.err);
+        self.err
+    }
+}
+
+impl Plane {
+    pub async fn new() -> Self {
+        let kubectl = Binaries::ensure(&(Arc::new(|_: &str| {}) as Say))
+            .expect("the programs of the bed")
+            .path(pins::KUBECTL);
+        let authority = Authority::new().expect("an authority");
+        let server = Server::builder()
+            .access(Access::default().authority(authority.pem()))
+            .build()
+            .await
+            .expect("a server");
+        server.install_crd_in("", &mk_widgets_crd()).await.expect("a definition");
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("https://{}", listener.local_addr().expect("an address"));
+        let tls = Tls::new(&authority.server(&["127.0.0.1"]).expect("a certificate"), Some(authority.pem()))
+            .expect("TLS");
+        let answering = server.clone();
+        let serving = tokio::spawn(async move { answering.serve(listener, tls).await });
+        let home = tempfile::tempdir().expect("a folder");
+        let plane = Self { url, home, kubectl, authority, _server: server, serving };
+        plane.login("admin", &["system:masters"]);
+        plane
+    }
+
+    /// Writes the kubeconfig of a user.
+    pub fn login(&self, user: &str, groups: &[&str]) {
+        let certificate = self.authority.client(user, groups).expect("a certificate");
+        let config = kubeconfig(&self.url, "", self.authority.pem(), &certificate);
+        std::fs::write(self.home.path().join(user), config).expect("a kubeconfig");
+    }
+
+    /// A kubectl command as a user, with a home of its own.
+    pub fn command(&self, user: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.kubectl);
+        command
+            .args(arguments)
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("HOME", self.home.path())
+            .env("KUBECONFIG", self.home.path().join(user))
+            .current_dir(self.home.path())
+            .stdin(Stdio::null())
+            .kill_on_drop(true);
+        command
+    }
+
+    pub async fn as_user(&self, user: &str, arguments: &[&str]) -> Said {
+        finish(self.command(user, arguments).output().await)
+    }
+
+    /// Runs kubectl as the administrator, with the words of a line as arguments.
+    pub async fn run(&self, line: &str) -> Said {
+        let arguments: Vec<&str> = line.split_whitespace().collect();
+        self.as_user("admin", &arguments).await
+    }
+
+    /// Runs kubectl with arguments that hold blanks.
+    pub async fn args(&self, arguments: &[&str]) -> Said {
+        self.as_user("admin", arguments).await
+    }
+
+    /// Runs kubectl with something to read.
+    pub async fn feed(&self, line: &str, input: &str) -> Said {
+        let arguments: Vec<&str> = line.split_whitespace().collect();
+        let mut child = self
+            .command("admin", &arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("kubectl");
+        let mut stdin = child.stdin.take().expect("a pipe");
+        stdin.write_all(input.as_bytes()).await.expect("kubectl reads");
+        drop(stdin);
+        finish(child.wait_with_output().await)
+    }
+
+    /// Writes a file into the home of kubectl.
+    pub fn file(&self, name: &str, text: &str) {
+        std::fs::write(self.home.path().join(name), text).expect("a file");
+    }
+}
+
+pub fn finish(output: std::io::Result<std::process::Output>) -> Said {
+    let output = output.expect("kubectl runs");
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    Said { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
+}

@@ -1,0 +1,197 @@
+//! A line to a plane that can be cut, and that remembers what went over it.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{Method, Request, Response};
+use http_body::{Body, Frame};
+use http_body_util::Full;
+use parking_lot::Mutex;
+use polis_apiserver::Service;
+use polis_engine::transport::{BoxError, TransportError};
+use tokio::sync::watch;
+
+/// How a line is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Answers come.
+    Up,
+    /// Nobody is there: every request fails at once, and streams end.
+    Cut,
+    /// Requests are swallowed, and streams go silent.
+    Silent,
+}
+
+/// Cheap to clone; all clones are one line.
+#[derive(Clone)]
+pub struct Line {
+    service: Service,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    name: &'static str,
+    state: watch::Sender<State>,
+    log: Mutex<Vec<String>>,
+    fuse: Fuse,
+}
+
+/// Burns through after a number of writes, over all lines that it is in: the end of a process.
+#[derive(Clone, Default)]
+pub struct Fuse(Arc<Mutex<Option<u32>>>);
+
+impl Fuse {
+    /// Lets this many more writes through.
+    pub fn after(&self, writes: u32) {
+        *self.0.lock() = Some(writes);
+    }
+
+    /// Holds for ever.
+    pub fn mend(&self) {
+        *self.0.lock() = None;
+    }
+
+    /// Whether it has burnt through.
+    pub fn is_burnt(&self) -> bool {
+        *self.0.lock() == Some(0)
+    }
+
+    /// True if a request may pass; a write is counted.
+    fn pass(&self, write: bool) -> bool {
+        let mut left = self.0.lock();
+        match &mut *left {
+            None => true,
+            Some(0) => false,
+            Some(left) => {
+                *left -= u32::from(write);
+                true
+            }
+        }
+    }
+}
+
+impl Line {
+    pub fn new(name: &'static str, service: Service, fuse: &Fuse) -> Self {
+        let shared =
+            Shared { name, state: watch::Sender::new(State::Up), log: Mutex::default(), fuse: fuse.clone() };
+        Self { service, shared: Arc::new(shared) }
+    }
+
+    pub fn set(&self, state: State) {
+        self.shared.state.send_replace(state);
+    }
+
+    /// What went over the line so far, as `METHOD path-behind-the-namespace`, watches left out.
+    pub fn log(&self) -> Vec<String> {
+        self.shared.log.lock().clone()
+    }
+
+    /// What went over the line so far and begins like this.
+    pub fn logged(&self, start: &str) -> Vec<String> {
+        self.log().into_iter().filter(|entry| entry.starts_with(start)).collect()
+    }
+
+    /// Forgets what went over the line.
+    pub fn clear(&self) {
+        self.shared.log.lock().clear();
+    }
+
+    /// How often each verb was used, for people.
+    pub fn census(&self) -> BTreeMap<String, usize> {
+        let mut census = BTreeMap::new();
+        for entry in self.log() {
+            *census.entry(entry).or_default() += 1;
+        }
+        census
+    }
+
+    fn note(&self, request: &Request<Full<Bytes>>) {
+        let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
+        if query.contains("watch=") || !path.contains("/namespaces/") && request.method() == Method::GET {
+            return; // watches, and the lists and discovery that lead to them
+        }
+        let short = match path.rsplit_once("/namespaces/") {
+            Some((_, rest)) => rest.split_once('/').map_or("namespace", |(_, rest)| rest),
+            None => path,
+        };
+        self.shared.log.lock().push(format!("{} {short}", request.method()));
+    }
+
+    fn lost(&self) -> BoxError {
+        let (host, why) = (self.shared.name.into(), "the line is cut".into());
+        Box::new(TransportError::Connect { host, why })
+    }
+}
+
+impl tower::Service<Request<Full<Bytes>>> for Line {
+    type Response = Response<Answer>;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Answer>, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Full<Bytes>>) -> Self::Future {
+        let line = self.clone();
+        Box::pin(async move {
+            let state = *line.shared.state.borrow();
+            match state {
+                State::Up => {}
+                State::Cut => return Err(line.lost()),
+                State::Silent => return std::future::pending().await,
+            }
+            if !line.shared.fuse.pass(request.method() != Method::GET) {
+                return Err(line.lost());
+            }
+            line.note(&request);
+            let response = line.service.handle(request).await;
+            Ok(response.map(|body| Answer { body: Box::pin(body), line: line.watch() }))
+        })
+    }
+}
+
+impl Line {
+    /// Ends, or never does, when the line does.
+    fn watch(&self) -> Pin<Box<dyn Future<Output = State> + Send>> {
+        let mut state = self.shared.state.subscribe();
+        Box::pin(async move {
+            let broken = state.wait_for(|state| *state != State::Up).await;
+            broken.map_or(State::Cut, |state| *state)
+        })
+    }
+}
+
+/// The body of an answer, for as long as the line holds.
+pub struct Answer {
+    body: Pin<Box<polis_apiserver::Body>>,
+    line: Pin<Box<dyn Future<Output = State> + Send>>,
+}
+
+impl Body for Answer {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if let Poll::Ready(state) = self.line.as_mut().poll(context) {
+            self.line = Box::pin(std::future::ready(state));
+            return match state {
+                State::Silent => Poll::Pending,
+                _ => Poll::Ready(Some(Err("the line is cut".into()))),
+            };
+        }
+        self.body.as_mut().poll_frame(context).map(|frame| frame.map(|frame| frame.map_err(never)))
+    }
+}
+
+fn never(never: Infallible) -> BoxError {
+    match never {}
+}

@@ -1,0 +1,127 @@
+//! `polis manager`: the process that runs controllers.
+//!
+//! It reads its configuration, reaches the planes that its roles need, declares the controllers on an engine and runs
+//! until it is told to stop. What a role lacks is an error before anything runs: nothing is switched off silently.
+
+mod address;
+mod config;
+mod flags;
+mod planes;
+mod webhooks;
+
+pub use flags::Flags;
+
+use anyhow::{Context, Result, bail};
+use polis_engine::{Clock, Election, Engine};
+use tokio::signal::unix::{SignalKind, signal};
+
+use config::{Config, Mode};
+
+/// Name of the Lease by which replicas of one role elect a leader.
+const LEASE: &str = "e98b06c6.datumapis.com";
+
+/// Runs until it is told to stop.
+pub fn run(flags: Flags) -> Result<()> {
+    let config = Config::load(flags.server_config.as_deref())?;
+    check(&flags, &config)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(serve(flags, config))
+}
+
+/// What can be known to be wrong before anything is reached.
+fn check(flags: &Flags, config: &Config) -> Result<()> {
+    let roles = [flags.enable_management_controllers, flags.enable_cell_controllers];
+    if !roles.contains(&true) {
+        bail!("no role is switched on: give --enable-management-controllers or --enable-cell-controllers");
+    }
+    if flags.federation_kubeconfig.is_none() {
+        bail!("the hub is not given: name its kubeconfig with --federation-kubeconfig");
+    }
+    // A deployment that comes to the cell would look like one of the project and go out again, without end.
+    if roles == [true, true] && config.discovery.mode == Mode::Single {
+        bail!(
+            "one cluster cannot be project plane and cell: set discovery.mode: milo, or run the roles beside two API servers"
+        );
+    }
+    Ok(())
+}
+
+async fn serve(flags: Flags, config: Config) -> Result<()> {
+    let planes = planes::Planes::reach(&flags, &config).await?;
+    let clock = Clock::system();
+    let mut engine = Engine::new();
+    engine.admin(address::parse(&flags.health_probe_bind_address)?);
+    if flags.leader_elect {
+        let identity = format!("{}_{}", hostname(), std::process::id());
+        engine.lead(Election::new(planes.own.clone(), &flags.leader_elect_namespace, LEASE, identity));
+    }
+    let projects = flags.enable_management_controllers.then(|| {
+        polis_management::declare(&mut engine, clock.clone(), planes.projects(), planes.hub.clone())
+    });
+    let webhooks = match &config.webhook_server {
+        Some(server) => Some(webhooks::open(server, &mut engine, &planes, projects).await?),
+        None => None,
+    };
+    if flags.enable_cell_controllers {
+        polis_cell::declare(&mut engine, clock, planes.cell(&config)?)?;
+    }
+    let mut terminate = signal(SignalKind::terminate())?;
+    let told_to_stop = async move {
+        tokio::select! {
+            _ = tokio::signal::ctrl_c() => {}
+            _ = terminate.recv() => {}
+        }
+    };
+    tokio::select! {
+        ended = engine.run(told_to_stop) => ended.context("the manager stopped"),
+        () = webhooks::serve(webhooks) => bail!("the webhook server stopped"),
+    }
+}
+
+fn hostname() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .map_or_else(|_| "polis".into(), |name| name.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mk_flags() -> Flags {
+        Flags { federation_kubeconfig: Some("hub".into()), enable_cell_controllers: true, ..Flags::default() }
+    }
+
+    #[test]
+    fn a_role_and_the_hub_are_enough() {
+        assert!(check(&mk_flags(), &Config::default()).is_ok());
+    }
+
+    #[test]
+    fn both_roles_need_projects_that_are_not_the_cell() {
+        let flags = Flags { enable_management_controllers: true, ..mk_flags() };
+        let mut config = Config::default();
+        let refusal = check(&flags, &config).unwrap_err().to_string();
+        assert!(refusal.contains("discovery.mode: milo"), "{refusal}");
+        config.discovery.mode = Mode::Milo;
+        assert!(check(&flags, &config).is_ok());
+    }
+
+    #[test]
+    fn a_manager_without_a_role_does_not_start() {
+        let flags = Flags { enable_cell_controllers: false, ..mk_flags() };
+        assert!(
+            check(&flags, &Config::default())
+                .unwrap_err()
+                .to_string()
+                .contains("--enable-management-controllers")
+        );
+    }
+
+    #[test]
+    fn management_without_the_hub_does_not_start() {
+        let flags = Flags { enable_management_controllers: true, federation_kubeconfig: None, ..mk_flags() };
+        assert!(
+            check(&flags, &Config::default()).unwrap_err().to_string().contains("--federation-kubeconfig")
+        );
+    }
+}

@@ -1,0 +1,93 @@
+//! The webhook server of a manager: where it listens, with which certificate, and about which projects.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use polis_admission::{CertificateFiles, Certificates, Webhook};
+use polis_api::networking::LocationBinding;
+use polis_engine::{Engine, PlaneSet, Watch};
+use tokio::net::TcpListener;
+
+use super::config::{Tls, WebhookServer};
+use super::planes::Planes;
+
+/// A webhook server that listens and does not answer yet.
+pub(crate) struct Webhooks {
+    listener: TcpListener,
+    certificates: Certificates,
+    webhook: Webhook,
+}
+
+/// Opens the server. It shares the planes of the projects with the controllers, where there are any: projects are
+/// engaged on every replica, leader or not, and readiness waits for them.
+pub(crate) async fn open(
+    server: &WebhookServer,
+    engine: &mut Engine,
+    planes: &Planes,
+    projects: Option<PlaneSet>,
+) -> Result<Webhooks> {
+    let certificates = Certificates::open(files(&server.tls, &server.client_ca_name)?)?;
+    let host = if server.host.is_empty() { "0.0.0.0" } else { &server.host };
+    let listener = TcpListener::bind((host, server.port)).await.with_context(|| {
+        format!("failed to listen on {host}:{} (webhookServer.host and .port)", server.port)
+    })?;
+    tracing::info!(address = %listener.local_addr()?, "webhooks are served");
+    let projects = projects
+        .unwrap_or_else(|| engine.planes("project", planes.projects(), [Watch::of::<LocationBinding>()]));
+    let webhook = Webhook::new(planes.judged(projects), &engine.handle().registry());
+    Ok(Webhooks { listener, certificates, webhook })
+}
+
+/// Serves for ever; without a server, waits for ever.
+pub(crate) async fn serve(webhooks: Option<Webhooks>) {
+    match webhooks {
+        Some(Webhooks { listener, certificates, webhook }) => {
+            polis_admission::serve(listener, certificates, webhook).await
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// The files of a certificate, by the configuration.
+fn files(tls: &Tls, client_ca_name: &str) -> Result<CertificateFiles> {
+    if let Some(secret) = &tls.secret_ref {
+        bail!(
+            "webhookServer.tls.secretRef names Secret {}/{}: mount it into the pod and give its folder as certDir; its renewal is seen there",
+            secret.namespace,
+            secret.name
+        );
+    }
+    let usual = || std::env::temp_dir().join("k8s-webhook-server/serving-certs");
+    let folder: PathBuf = tls.cert_dir.clone().unwrap_or_else(usual);
+    let named = |name: &Option<String>, usual: &str| {
+        folder.join(name.as_deref().filter(|name| !name.is_empty()).unwrap_or(usual))
+    };
+    Ok(CertificateFiles {
+        certificate: named(&tls.cert_name, "tls.crt"),
+        key: named(&tls.key_name, "tls.key"),
+        clients: Some(client_ca_name).filter(|name| !name.is_empty()).map(|name| folder.join(name)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::config::SecretRef;
+    use super::*;
+
+    #[test]
+    fn the_files_of_a_mounted_secret_are_the_usual_ones() {
+        let tls = Tls { cert_dir: Some("/certs".into()), ..Tls::default() };
+        let found = files(&tls, "").unwrap();
+        assert_eq!(found, CertificateFiles::within("/certs".as_ref()));
+        let tls = Tls { cert_name: Some("a.pem".into()), key_name: Some("a.key".into()), ..tls };
+        let found = files(&tls, "ca.pem").unwrap();
+        assert_eq!(found.certificate, PathBuf::from("/certs/a.pem"));
+        assert_eq!(found.clients, Some(PathBuf::from("/certs/ca.pem")));
+    }
+
+    #[test]
+    fn a_secret_that_is_not_mounted_is_refused_with_what_to_do() {
+        let tls = Tls { secret_ref: Some(SecretRef::default()), ..Tls::default() };
+        assert!(files(&tls, "").unwrap_err().to_string().contains("certDir"));
+    }
+}

@@ -1,0 +1,55 @@
+//! The generated pages of `docs/reference/`, and the test that they are as the code says.
+//!
+//! `POLIS_WRITE_DOCS=1 cargo test --bin polis` writes them anew.
+
+use std::path::PathBuf;
+
+use clap::Command;
+
+/// Columns of the help texts in the reference.
+const WIDTH: usize = 100;
+
+/// The page `docs/reference/cli.md`.
+fn cli_page() -> String {
+    let mut page = String::from(
+        "# Command line\n\n<!-- Generated from the command line of `polis`; `POLIS_WRITE_DOCS=1 cargo test --bin polis` writes it anew. -->\n",
+    );
+    describe(&crate::command().term_width(WIDTH), "polis", &mut page);
+    page
+}
+
+fn describe(command: &Command, path: &str, page: &mut String) {
+    let help = command.clone().bin_name(path).term_width(WIDTH).render_long_help().to_string();
+    let lines: Vec<&str> = help.lines().map(str::trim_end).collect();
+    page.push_str(&format!("\n## {path}\n\n```text\n{}\n```\n", lines.join("\n").trim_end()));
+    for verb in command.get_subcommands().filter(|verb| verb.get_name() != "help" && !verb.is_hide_set()) {
+        describe(verb, &format!("{path} {}", verb.get_name()), page);
+    }
+}
+
+fn check(name: &str, text: &str) {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference").join(name);
+    if std::env::var_os("POLIS_WRITE_DOCS").is_some() {
+        std::fs::write(&path, text).unwrap();
+    }
+    let standing = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        standing == text,
+        "docs/reference/{name} has drifted; POLIS_WRITE_DOCS=1 cargo test --bin polis writes it anew"
+    );
+}
+
+#[test]
+fn the_reference_of_the_command_line_is_as_the_code_says() {
+    check("cli.md", &cli_page());
+}
+
+#[test]
+fn the_reference_of_reasons_is_as_the_table_says() {
+    check("reasons.md", &crate::view::reasons::page());
+}
+
+#[test]
+fn the_command_line_is_well_formed() {
+    crate::command().debug_assert();
+}

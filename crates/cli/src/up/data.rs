@@ -1,0 +1,217 @@
+//! The data directory: everything that outlives one `polis up`, and the lock that keeps a second one out.
+//!
+//! | name | holds |
+//! |---|---|
+//! | `version` | the form of this directory |
+//! | `lock` | locked while a process uses the directory; names that process |
+//! | `store.redb` | every object of every embedded plane |
+//! | `ca.crt`, `ca.key`, `tokens.key` | the authority of this installation, and what signs its tokens |
+//! | `kubeconfig` | a context per plane |
+//! | `cells/<city>` | working files and logs of instances |
+
+use std::fs::{self, File, TryLockError};
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use polis_apiserver::Authority;
+
+/// The form that this program reads and writes.
+const VERSION: &str = "1";
+
+/// A data directory that this process holds.
+pub struct DataDir {
+    path: PathBuf,
+    _lock: File,
+    /// Keeps a directory that goes with the process.
+    _passing: Option<tempfile::TempDir>,
+}
+
+/// The directory for installations of this user; none if no home directory is known.
+pub fn usual() -> Option<PathBuf> {
+    let data = std::env::var_os("XDG_DATA_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let data = data.or_else(|| std::env::home_dir().map(|home| home.join(".local/share")))?;
+    Some(data.join("polis"))
+}
+
+impl DataDir {
+    /// Makes the directory if it is not there, and takes it.
+    pub fn open(path: &Path) -> Result<Self> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(path).with_context(|| {
+            format!("cannot make the data directory {}: choose another with --data-dir", path.display())
+        })?;
+        let lock = take_lock(path)?;
+        let directory = Self { path: path.to_owned(), _lock: lock, _passing: None };
+        directory.check_version()?;
+        Ok(directory)
+    }
+
+    /// A directory that goes with the process.
+    pub fn passing() -> Result<Self> {
+        let folder =
+            tempfile::Builder::new().prefix("polis-").tempdir().context("cannot make a temporary folder")?;
+        let directory = Self::open(folder.path())?;
+        Ok(Self { _passing: Some(folder), ..directory })
+    }
+
+    /// Where something is in the directory.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// The directory itself.
+    pub fn folder(&self) -> &Path {
+        &self.path
+    }
+
+    fn check_version(&self) -> Result<()> {
+        let path = self.path("version");
+        match fs::read_to_string(&path) {
+            Ok(found) if found.trim() == VERSION => Ok(()),
+            Ok(found) => bail!(
+                "the data directory {} has form {:?} and this program knows form {VERSION}: use the program that made it, or another directory with --data-dir",
+                self.path.display(),
+                found.trim()
+            ),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                write_private(&path, VERSION).with_context(|| format!("cannot write {}", path.display()))
+            }
+            Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+        }
+    }
+
+    /// The number of a city: which part of the loopback its instances have. A city keeps its number.
+    pub fn number_of(&self, city: &str) -> Result<u8> {
+        let cells = self.path("cells");
+        let number = |city: &str| -> Option<u8> {
+            fs::read_to_string(cells.join(city).join("number")).ok()?.trim().parse().ok()
+        };
+        if let Some(number) = number(city) {
+            return Ok(number);
+        }
+        fs::create_dir_all(cells.join(city))
+            .with_context(|| format!("cannot make {}", cells.join(city).display()))?;
+        let listed = fs::read_dir(&cells).with_context(|| format!("cannot read {}", cells.display()))?;
+        let taken: Vec<u8> =
+            listed.filter_map(|entry| number(&entry.ok()?.file_name().to_string_lossy())).collect();
+        // More cities than numbers share them: their instances may then have the same addresses.
+        let free = (0..=u8::MAX).find(|number| !taken.contains(number)).unwrap_or(u8::MAX);
+        let path = cells.join(city).join("number");
+        write_private(&path, &free.to_string())
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(free)
+    }
+
+    /// The authority of this installation, made at the first start.
+    pub fn authority(&self) -> Result<Authority> {
+        let (cert, key) = (self.path("ca.crt"), self.path("ca.key"));
+        if !cert.exists() || !key.exists() {
+            let authority = Authority::new()?;
+            write_private(&key, &authority.key())
+                .with_context(|| format!("cannot write {}", key.display()))?;
+            write_private(&cert, authority.pem())
+                .with_context(|| format!("cannot write {}", cert.display()))?;
+            return Ok(authority);
+        }
+        let read =
+            |path: &Path| fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
+        Authority::load(&read(&cert)?, &read(&key)?)
+            .with_context(|| format!("{} and {} are no certificate authority", cert.display(), key.display()))
+    }
+
+    /// The key that signs tokens, made at the first start.
+    pub fn token_key(&self) -> Result<Vec<u8>> {
+        let path = self.path("tokens.key");
+        if !path.exists() {
+            let key = format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple());
+            write_private(&path, &key).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        fs::read(&path).with_context(|| format!("cannot read {}", path.display()))
+    }
+}
+
+/// Writes a file that only its owner may read, whole or not at all.
+pub fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
+    let draft = path.with_extension("new");
+    let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(draft, path)
+}
+
+fn take_lock(folder: &Path) -> Result<File> {
+    let path = folder.join("lock");
+    let opened = File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
+    let mut file = opened.with_context(|| {
+        format!("cannot write to the data directory {}: choose another with --data-dir", folder.display())
+    })?;
+    match file.try_lock() {
+        Ok(()) => {
+            file.set_len(0)?;
+            write!(file, "{}", std::process::id())?;
+            Ok(file)
+        }
+        Err(TryLockError::WouldBlock) => {
+            let mut holder = String::new();
+            let _empty_while_it_starts = file.read_to_string(&mut holder);
+            bail!(
+                "the data directory {} is in use by process {}: stop that one, or choose another directory with --data-dir",
+                folder.display(),
+                if holder.is_empty() { "unknown" } else { &holder }
+            )
+        }
+        Err(TryLockError::Error(error)) => {
+            Err(error).with_context(|| format!("cannot lock {}", path.display()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_in_use_names_who_uses_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = DataDir::open(folder.path()).unwrap();
+        let refused = DataDir::open(folder.path()).err().unwrap().to_string();
+        assert!(refused.contains(&format!("in use by process {}", std::process::id())), "{refused}");
+        drop(first);
+        DataDir::open(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn a_directory_of_another_form_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("version"), "7").unwrap();
+        let refused = DataDir::open(folder.path()).err().unwrap().to_string();
+        assert!(refused.contains("form \"7\""), "{refused}");
+        assert_eq!(fs::read_to_string(folder.path().join("version")).unwrap(), "7");
+    }
+
+    #[test]
+    fn the_authority_and_the_token_key_stay_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = DataDir::open(folder.path()).unwrap();
+        assert_eq!(directory.authority().unwrap().pem(), directory.authority().unwrap().pem());
+        assert_eq!(directory.token_key().unwrap(), directory.token_key().unwrap());
+    }
+
+    #[test]
+    fn every_city_has_a_number_of_its_own_and_keeps_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = DataDir::open(folder.path()).unwrap();
+        let numbers = ["dfw", "ord", "dfw", "lhr", "ord"].map(|city| directory.number_of(city).unwrap());
+        assert_eq!(numbers, [0, 1, 0, 2, 1]);
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_made_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, "").unwrap();
+        let refused = DataDir::open(&file.join("below")).err().unwrap().to_string();
+        assert!(refused.contains("--data-dir"), "{refused}");
+    }
+}

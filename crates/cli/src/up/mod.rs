@@ -1,0 +1,212 @@
+//! `polis up`: the whole federation in one process.
+//!
+//! ```text
+//!   data ─► planes (embedded API server) ─► furniture ─► staff ─► summary
+//! ```
+//!
+//! The same controllers as anywhere else, on planes of its own: they cannot tell.
+
+mod admission;
+mod data;
+mod flags;
+mod furniture;
+mod kubeconfig;
+mod logs;
+mod planes;
+mod staff;
+mod summary;
+
+pub use data::usual as usual_data_dir;
+pub use flags::Flags;
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use indicatif::ProgressBar;
+use polis_api::karmada::Cluster;
+use polis_api::kube::Api;
+use polis_api::kube::api::ListParams;
+use polis_apiserver::{Access, Authority, Server, Storage, Tls};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+use admission::Doorway;
+use data::DataDir;
+use planes::{Planes, Reached};
+use staff::Staff;
+use summary::Summary;
+
+/// Longest time until everything is ready; a machine that is asleep half of the time takes it.
+const READY_WITHIN: Duration = Duration::from_secs(120);
+/// How often readiness is looked at while starting.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// Runs until it is told to stop.
+pub fn run(flags: Flags) -> Result<()> {
+    flags.check()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(serve(flags))
+}
+
+async fn serve(flags: Flags) -> Result<()> {
+    let start = Instant::now();
+    let progress = progress();
+    let data = match (&flags.data_dir, flags.ephemeral) {
+        (_, true) => DataDir::passing()?,
+        (Some(path), false) => DataDir::open(path)?,
+        (None, false) => {
+            let usual = data::usual().context("no home directory is known: name a folder with --data-dir")?;
+            DataDir::open(&usual)?
+        }
+    };
+    let authority = data.authority()?;
+    let listener = listen(flags.listen).await?;
+    let address = listener.local_addr()?;
+
+    progress.set_message("opening the store");
+    let reader = logs::Reader::default();
+    let doorway = Doorway::default();
+    let server = server(&flags, &data, &authority, doorway.clone(), reader.clone()).await?;
+    progress.set_message("making planes");
+    let planes = Planes::make(server.clone(), &flags).await?;
+    furniture::place(&planes, &flags.projects).await?;
+    admission::configure(&planes).await?;
+
+    progress.set_message("putting controllers to work");
+    let mut staff = Staff::hire(&planes, &data, &doorway)?;
+    reader
+        .learn(server.clone(), staff.runtimes.iter().map(|(city, run)| (city.clone(), run.logs())).collect());
+    let tls = Tls::new(&authority.server(&[&address.ip().to_string(), "localhost"])?, Some(authority.pem()))?;
+    let serving = tokio::spawn(async move { server.serve(listener, tls).await });
+
+    let told_to_stop = told_to_stop()?;
+    tokio::pin!(told_to_stop);
+    let ready = tokio::time::timeout(READY_WITHIN, ready(&planes, &flags.projects, &staff));
+    let outcome = tokio::select! {
+        ready = ready => match ready {
+            Ok(()) => Ok(true),
+            Err(_) => Err(anyhow::anyhow!("Polis was not ready within {} s: {}", READY_WITHIN.as_secs(), missing(&staff))),
+        },
+        () = &mut told_to_stop => Ok(false),
+    };
+    progress.finish_and_clear();
+    let outcome = match outcome {
+        Ok(true) => {
+            let summary = write_kubeconfig(&flags, &data, &authority, address, &planes)?;
+            println!("{}", Summary { took: start.elapsed(), ..summary });
+            tokio::select! {
+                trouble = staff.trouble() => Err(trouble),
+                () = &mut told_to_stop => Ok(()),
+            }
+        }
+        Ok(false) => Ok(()),
+        Err(error) => Err(error),
+    };
+    let dismissed = staff.dismiss(flags.keep_instances).await;
+    serving.abort();
+    outcome.and(dismissed)
+}
+
+/// Says what is going on, if there is somebody to see it.
+fn progress() -> ProgressBar {
+    let bar = ProgressBar::new_spinner().with_message("starting");
+    bar.enable_steady_tick(Duration::from_millis(100));
+    bar
+}
+
+async fn listen(address: SocketAddr) -> Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| {
+        format!("cannot listen on {address}: stop what uses it, or choose another with --listen (port 0 takes a free one)")
+    })
+}
+
+async fn server(
+    flags: &Flags,
+    data: &DataDir,
+    authority: &Authority,
+    doorway: Doorway,
+    logs: logs::Reader,
+) -> Result<Server> {
+    let storage = if flags.ephemeral { Storage::Memory } else { Storage::Redb(data.path("store.redb")) };
+    let access = Access::default().authority(authority.pem()).signing_key(&data.token_key()?);
+    let builder = Server::builder().storage(storage).access(access).webhooks(doorway);
+    let builder = builder.subresource("compute.datumapis.com", "instances", "log", move |request| {
+        logs.clone().answer(request)
+    });
+    Ok(builder.build().await?)
+}
+
+/// Waits until every engine sees its planes, every cell is a member, and a workload in every city would be taken.
+async fn ready(planes: &Planes, projects: &[String], staff: &Staff) {
+    let embedded = matches!(planes.hub, Reached::Here(_));
+    let clusters: Api<Cluster> = Api::all(planes.client(&planes.hub, "up"));
+    let joined = async || {
+        let members = clusters.list(&ListParams::default()).await;
+        !embedded || members.is_ok_and(|members| members.iter().all(is_ready))
+    };
+    while !staff.engines.values().all(|engine| engine.is_ready()) || !joined().await {
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+    for project in projects {
+        while !furniture::would_run(planes, project).await {
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    }
+}
+
+fn is_ready(cluster: &Cluster) -> bool {
+    let conditions = cluster.status.iter().flat_map(|status| &status.conditions);
+    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+/// What is not ready, in words.
+fn missing(staff: &Staff) -> String {
+    let waiting = staff.engines.iter().filter(|(_, engine)| !engine.is_ready());
+    let words: Vec<String> =
+        waiting.map(|(role, engine)| format!("{role} waits for {:?}", engine.readiness())).collect();
+    if words.is_empty() { "a cell has not become a member of the hub".to_owned() } else { words.join("; ") }
+}
+
+fn write_kubeconfig(
+    flags: &Flags,
+    data: &DataDir,
+    authority: &Authority,
+    address: SocketAddr,
+    planes: &Planes,
+) -> Result<Summary> {
+    let here = |reached: &Reached| matches!(reached, Reached::Here(_));
+    let cells = planes.cells.iter().filter(|(_, reached)| here(reached)).map(|(city, _)| city.clone());
+    let entries = kubeconfig::entries(&flags.projects, &cells.collect::<Vec<_>>(), here(&planes.hub));
+    let host = if address.ip().is_unspecified() { "127.0.0.1".to_owned() } else { address.ip().to_string() };
+    let url = format!("https://{host}:{}", address.port());
+    let client = authority.client("polis-admin", &[polis_apiserver::MASTERS])?;
+    let text = kubeconfig::render(&url, authority.pem(), &client, &entries);
+    let path = data.path("kubeconfig");
+    data::write_private(&path, &text).with_context(|| format!("cannot write {}", path.display()))?;
+    if flags.merge_kubeconfig {
+        let Some(own) = kubeconfig::own() else {
+            bail!("no home directory is known, so your kubeconfig cannot be found: name it in $KUBECONFIG")
+        };
+        kubeconfig::merge(&text, &own)?;
+    }
+    Ok(Summary {
+        url,
+        projects: flags.projects.clone(),
+        cities: planes.cells.iter().map(|(city, _)| city.clone()).collect(),
+        data: (!flags.ephemeral).then(|| data.folder().to_owned()),
+        kubeconfig: path,
+        took: Duration::ZERO,
+    })
+}
+
+fn told_to_stop() -> Result<impl Future<Output = ()>> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
+}

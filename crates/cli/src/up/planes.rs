@@ -1,0 +1,153 @@
+//! The planes of one `polis up`: made, given their kinds, and reached.
+//!
+//! The root plane is the platform's: its Projects are the projects of this installation. Every project has a plane
+//! behind Milo's path, the hub is `/planes/hub`, the cell of a city `/planes/cell-<city>`. A real hub or a real cell
+//! stands in for an embedded one without anybody noticing.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use polis_api::crds::{self, CrdFile};
+use polis_api::kube::Client;
+use polis_api::kube::client::Body;
+use polis_apiserver::{Identity, MASTERS, PlaneSpec, Server, Service};
+use polis_engine::Plane;
+use tower::ServiceExt as _;
+
+use super::flags::Flags;
+
+/// Name of the hub among the planes.
+pub const HUB: &str = "hub";
+/// What the names of cells begin with among the planes.
+const CELL: &str = "cell-";
+/// The kinds of every project.
+pub const PROJECT_KINDS: &str = "projects";
+
+/// Every plane, and how it is reached.
+pub struct Planes {
+    /// The API server of the embedded ones.
+    pub server: Server,
+    /// The hub.
+    pub hub: Reached,
+    /// The cells, by city.
+    pub cells: Vec<(String, Reached)>,
+}
+
+/// How a plane is reached.
+#[derive(Clone)]
+pub enum Reached {
+    /// In this process, under this name.
+    Here(String),
+    /// Over the network.
+    There(Plane),
+}
+
+impl Planes {
+    /// Makes the embedded planes that are missing, with their kinds, and connects to the real ones.
+    pub async fn make(server: Server, flags: &Flags) -> Result<Self> {
+        let cities = flags.all_cities(&known_cities(&server))?;
+        let hub = match &flags.federation_kubeconfig {
+            Some(path) => real("hub", path).await?,
+            None => here(&server, HUB, &crds::of_hub()).await?,
+        };
+        let (of_cell, of_project) = (crds::of_cell(), crds::of_project());
+        let mut cells = Vec::new();
+        for city in cities {
+            let reached = match flags.cells.iter().find(|(real, _)| *real == city) {
+                Some((_, path)) => real(&city, path).await?,
+                None if flags.federation_kubeconfig.is_some() => continue, // out of a real hub's reach
+                None => here(&server, &cell_plane(&city), &of_cell).await?,
+            };
+            cells.push((city, reached));
+        }
+        install(&server, "", &of_project).await?;
+        for CrdFile { crd, .. } in &of_project {
+            server.install_crd(PROJECT_KINDS, crd).await?;
+        }
+        Ok(Self { server, hub, cells })
+    }
+
+    /// A plane as controllers of that role reach it.
+    pub fn plane(&self, reached: &Reached, role: &str) -> Plane {
+        match reached {
+            Reached::Here(name) => {
+                Plane::in_process(name.as_str(), named(self.server.plane_service(name), role))
+            }
+            Reached::There(plane) => plane.clone(),
+        }
+    }
+
+    /// The plane of the platform, as controllers of that role reach it.
+    pub fn root(&self, role: &str) -> Plane {
+        Plane::in_process("platform", named(self.server.service(), role))
+    }
+
+    /// A client of a plane for that role.
+    pub fn client(&self, reached: &Reached, role: &str) -> Client {
+        match reached {
+            Reached::Here(name) => Client::new(named(self.server.plane_service(name), role), "default"),
+            Reached::There(plane) => plane.kube_client(),
+        }
+    }
+
+    /// A client of the platform for that role.
+    pub fn root_client(&self, role: &str) -> Client {
+        Client::new(named(self.server.service(), role), "default")
+    }
+}
+
+/// The plane of a city's cell.
+pub fn cell_plane(city: &str) -> String {
+    format!("{CELL}{city}")
+}
+
+/// The cities that the store has a cell for.
+pub fn known_cities(server: &Server) -> Vec<String> {
+    server.planes().iter().filter_map(|plane| plane.strip_prefix(CELL).map(str::to_owned)).collect()
+}
+
+async fn here(server: &Server, plane: &str, kinds: &[CrdFile]) -> Result<Reached> {
+    if !server.has_plane(plane) {
+        server.create_plane(PlaneSpec::own(plane)).await?;
+    }
+    install(server, plane, kinds).await?;
+    Ok(Reached::Here(plane.to_owned()))
+}
+
+async fn install(server: &Server, plane: &str, kinds: &[CrdFile]) -> Result<()> {
+    for CrdFile { crd, .. } in kinds {
+        server.install_crd_in(plane, crd).await?;
+    }
+    Ok(())
+}
+
+/// A plane of somebody else's. It has to serve our kinds already: they are installed by whoever runs it.
+async fn real(name: &str, kubeconfig: &Path) -> Result<Reached> {
+    let plane = Plane::from_kubeconfig(name, kubeconfig, None).await?;
+    let asked = plane.kube_client().list_api_group_resources("compute.datumapis.com/v1alpha").await;
+    let served = asked.with_context(|| format!("{name} ({}) cannot be used", kubeconfig.display()))?;
+    if !served.resources.iter().any(|resource| resource.kind == "WorkloadDeployment") {
+        bail!("{name} ({}) does not serve our kinds: apply deploy/base/crds to it", kubeconfig.display());
+    }
+    Ok(Reached::There(plane))
+}
+
+/// The service, as used by a role of this process: everything may be done, and the record says who did it.
+fn named(
+    service: Service,
+    role: &str,
+) -> impl tower::Service<
+    http::Request<Body>,
+    Response = http::Response<polis_apiserver::Body>,
+    Error = std::convert::Infallible,
+    Future: Send,
+> + Clone
++ Send
++ Sync
++ 'static {
+    let identity = Identity::new(format!("polis:{role}"), [MASTERS]);
+    service.map_request(move |mut request: http::Request<Body>| {
+        request.extensions_mut().insert(identity.clone());
+        request
+    })
+}

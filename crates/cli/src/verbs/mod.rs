@@ -1,0 +1,85 @@
+//! The user's verbs: one file each. A verb reads, lets `view` decide and draw, and writes what it was told to.
+
+mod cities;
+mod completion;
+mod deploy;
+mod destroy;
+mod doctor;
+mod instances;
+mod logs;
+mod projects;
+mod quota;
+mod restart;
+mod rollout;
+mod scale;
+mod status;
+mod version;
+mod why;
+mod workloads;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+use crate::exit::{Exit, Fault};
+use crate::terminal;
+
+/// What a user can ask for.
+#[derive(Subcommand)]
+pub enum Verb {
+    Deploy(deploy::Flags),
+    Workloads(workloads::Flags),
+    Status(status::Flags),
+    Instances(instances::Flags),
+    Logs(logs::Flags),
+    Scale(scale::Flags),
+    Restart(restart::Flags),
+    Rollout(rollout::Flags),
+    Destroy(destroy::Flags),
+    Why(why::Flags),
+    Cities(cities::Flags),
+    Quota(quota::Flags),
+    Projects(projects::Flags),
+    Doctor(doctor::Flags),
+    Version(version::Flags),
+    Completion(completion::Flags),
+}
+
+/// Runs a verb and says how it ended.
+pub fn run(verb: Verb) -> ExitCode {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            terminal::complain(&Fault::new(Exit::Failed, "failed to start", error.to_string(), ""));
+            return Exit::Failed.into();
+        }
+    };
+    match runtime.block_on(Box::pin(perform(verb))) {
+        Ok(exit) => exit.into(),
+        Err(fault) => {
+            terminal::complain(&fault);
+            fault.exit.into()
+        }
+    }
+}
+
+async fn perform(verb: Verb) -> Result<Exit, Fault> {
+    match verb {
+        Verb::Deploy(flags) => deploy::run(flags).await,
+        Verb::Workloads(flags) => workloads::run(flags).await,
+        Verb::Status(flags) => status::run(flags).await,
+        Verb::Instances(flags) => instances::run(flags).await,
+        Verb::Logs(flags) => logs::run(flags).await,
+        Verb::Scale(flags) => scale::run(flags).await,
+        Verb::Restart(flags) => restart::run(flags).await,
+        Verb::Rollout(flags) => rollout::run(flags).await,
+        Verb::Destroy(flags) => destroy::run(flags).await,
+        Verb::Why(flags) => why::run(flags).await,
+        Verb::Cities(flags) => cities::run(flags).await,
+        Verb::Quota(flags) => quota::run(flags).await,
+        Verb::Projects(flags) => projects::run(flags).await,
+        Verb::Doctor(flags) => doctor::run(flags).await,
+        Verb::Version(flags) => version::run(flags).await,
+        Verb::Completion(flags) => completion::run(flags),
+    }
+}

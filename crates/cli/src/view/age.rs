@@ -1,0 +1,101 @@
+//! How long ago, and how long to wait: `42s`, `7m`, `3h20m`, `12d`.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+/// The schema's default conditions carry 1970: before this moment a time is no time. 2001-09-09.
+const EPOCH: i64 = 1_000_000_000;
+
+/// How long ago something was, in at most five characters for the first day.
+pub fn since(then: Timestamp, now: Timestamp) -> String {
+    in_words(now.duration_since(then).as_secs().max(0))
+}
+
+/// How long ago something was; a dash when it never was.
+pub fn since_maybe(then: Option<Timestamp>, now: Timestamp) -> String {
+    then.filter(|then| then.as_second() >= EPOCH).map_or_else(|| "-".to_owned(), |then| since(then, now))
+}
+
+fn in_words(seconds: i64) -> String {
+    let (minute, hour, day) = (60, 3600, 86400);
+    let pair = |large: i64, letter, small: i64, unit| match small {
+        0 => format!("{large}{letter}"),
+        _ => format!("{large}{letter}{small}{unit}"),
+    };
+    match seconds {
+        s if s < 2 * minute => format!("{s}s"),
+        s if s < 10 * minute => pair(s / minute, 'm', s % minute, 's'),
+        s if s < 3 * hour => format!("{}m", s / minute),
+        s if s < day => pair(s / hour, 'h', s % hour / minute, 'm'),
+        s if s < 8 * day => pair(s / day, 'd', s % day / hour, 'h'),
+        s => format!("{}d", s / day),
+    }
+}
+
+/// Reads a duration: `90`, `90s`, `5m`, `1h30m`, `2d`. A bare number is seconds.
+pub fn parse(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is no duration; write it as 30s, 5m or 1h30m");
+    if let Ok(seconds) = text.parse::<u64>() {
+        return Ok(Duration::from_secs(seconds));
+    }
+    let (mut total, mut digits) = (0u64, String::new());
+    for letter in text.chars() {
+        if letter.is_ascii_digit() {
+            digits.push(letter);
+            continue;
+        }
+        let unit = match letter {
+            's' => 1,
+            'm' => 60,
+            'h' => 3600,
+            'd' => 86400,
+            _ => return Err(wrong()),
+        };
+        let count: u64 = digits.parse().map_err(|_| wrong())?;
+        total = count.checked_mul(unit).and_then(|part| total.checked_add(part)).ok_or_else(wrong)?;
+        digits.clear();
+    }
+    if digits.is_empty() && !text.is_empty() { Ok(Duration::from_secs(total)) } else { Err(wrong()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_age_grows_coarser_as_it_grows() {
+        let table = [
+            (0, "0s"),
+            (119, "119s"),
+            (120, "2m"),
+            (125, "2m5s"),
+            (3599, "59m"),
+            (10800, "3h"),
+            (12000, "3h20m"),
+            (90000, "1d1h"),
+            (864_000, "10d"),
+        ];
+        for (seconds, text) in table {
+            assert_eq!(in_words(seconds), text);
+        }
+    }
+
+    #[test]
+    fn a_time_in_the_future_is_now_and_the_year_1970_is_never() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        assert_eq!(since(at(2_000_000_010), at(2_000_000_000)), "0s");
+        assert_eq!(since_maybe(Some(at(0)), at(2_000_000_000)), "-");
+        assert_eq!(since_maybe(None, at(2_000_000_000)), "-");
+    }
+
+    #[test]
+    fn a_duration_is_read_as_people_write_it() {
+        for (text, seconds) in [("90", 90), ("90s", 90), ("5m", 300), ("1h30m", 5400), ("2d", 172_800)] {
+            assert_eq!(parse(text), Ok(Duration::from_secs(seconds)), "{text}");
+        }
+        for text in ["", "m", "5x", "5m3", "-1s", "99999999999999999999d"] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+}

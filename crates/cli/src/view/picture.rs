@@ -1,0 +1,152 @@
+//! A workload with all that belongs to it in its project: what most verbs look at.
+
+use std::collections::BTreeSet;
+
+use polis_api::compute::{Instance, Workload, WorkloadDeployment};
+use polis_api::labels;
+use polis_core::{instances, metadata, owner};
+use serde::Serialize;
+
+/// A workload, its deployments and their instances, in the project.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Picture {
+    /// The workload; none once it is gone.
+    pub workload: Option<Workload>,
+    /// Its deployments, by placement and city.
+    pub deployments: Vec<WorkloadDeployment>,
+    /// Its instances, by name.
+    pub instances: Vec<Instance>,
+}
+
+impl Picture {
+    /// A picture in the order in which people read it.
+    pub fn new(
+        workload: Option<Workload>,
+        mut deployments: Vec<WorkloadDeployment>,
+        mut instances: Vec<Instance>,
+    ) -> Self {
+        deployments.sort_by(|a, b| site(a).cmp(&site(b)));
+        instances.sort_by_key(|instance| (deployment_of(instance).to_owned(), ordinal(instance)));
+        Picture { workload, deployments, instances }
+    }
+
+    /// The instances of a deployment: the name is the same on every plane, the UID is not.
+    pub fn instances_of(&self, deployment: &WorkloadDeployment) -> impl Iterator<Item = &Instance> {
+        let name = owner::name(&deployment.metadata).to_owned();
+        self.instances.iter().filter(move |instance| deployment_of(instance) == name)
+    }
+
+    /// Placement and city of everything that the workload asks for, in its own order, each once.
+    pub fn wanted_sites(&self) -> Vec<(String, String)> {
+        let mut seen = BTreeSet::new();
+        let placements = self.workload.iter().flat_map(|workload| &workload.spec.placements);
+        placements
+            .flat_map(|placement| {
+                placement.city_codes.iter().map(|city| (placement.name.clone(), city.clone()))
+            })
+            .filter(|site| seen.insert(site.clone()))
+            .collect()
+    }
+
+    /// The deployment of a site.
+    pub fn deployment_at(&self, (placement, city): &(String, String)) -> Option<&WorkloadDeployment> {
+        self.deployments.iter().find(|deployment| {
+            deployment.spec.placement_name == *placement && deployment.spec.city_code == *city
+        })
+    }
+
+    /// Ready instances and wanted ones, over all cities.
+    pub fn ready_of_wanted(&self) -> (usize, u32) {
+        let ready = self.instances.iter().filter(|instance| instances::is_ready(instance)).count();
+        let wanted = self.wanted_sites().iter().map(|site| self.wanted_at(site)).sum();
+        (ready, wanted)
+    }
+
+    /// How many instances a site should have.
+    pub fn wanted_at(&self, site: &(String, String)) -> u32 {
+        if let Some(deployment) = self.deployment_at(site) {
+            return instances::desired(deployment);
+        }
+        let placements = self.workload.iter().flat_map(|workload| &workload.spec.placements);
+        let least = placements
+            .filter(|placement| placement.name == site.0)
+            .map(|placement| placement.scale_settings.min_replicas)
+            .next();
+        least.and_then(|least| u32::try_from(least).ok()).unwrap_or(0)
+    }
+}
+
+fn site(deployment: &WorkloadDeployment) -> (&str, &str, &str) {
+    let spec = &deployment.spec;
+    (&spec.placement_name, &spec.city_code, owner::name(&deployment.metadata))
+}
+
+/// Name of the deployment that an instance belongs to.
+pub fn deployment_of(instance: &Instance) -> &str {
+    metadata::label(&instance.metadata, labels::WORKLOAD_DEPLOYMENT_NAME).unwrap_or_default()
+}
+
+/// Name of the workload that an instance belongs to.
+pub fn workload_of(instance: &Instance) -> &str {
+    metadata::label(&instance.metadata, labels::WORKLOAD_NAME).unwrap_or_default()
+}
+
+/// City that an instance runs in.
+pub fn city_of(instance: &Instance) -> &str {
+    metadata::label(&instance.metadata, labels::CITY_CODE).unwrap_or_default()
+}
+
+/// Ordinal of an instance in its deployment.
+pub fn ordinal(instance: &Instance) -> Option<u32> {
+    metadata::label(&instance.metadata, labels::INSTANCE_INDEX)?.parse().ok()
+}
+
+/// Where an instance can be reached: the address from outside, else the one of its network, with its first port.
+pub fn address(instance: &Instance) -> String {
+    let interfaces = instance.status.iter().flat_map(|status| &status.network_interfaces);
+    let assigned = interfaces.filter_map(|interface| interface.assignments.as_ref());
+    let host = assigned
+        .filter_map(|assigned| assigned.external_ip.clone().or_else(|| assigned.network_ip.clone()))
+        .find(|host| !host.is_empty());
+    match (host, first_port(instance)) {
+        (Some(host), Some(port)) if host.contains(':') => format!("[{host}]:{port}"),
+        (Some(host), Some(port)) => format!("{host}:{port}"),
+        (host, _) => host.unwrap_or_default(),
+    }
+}
+
+fn first_port(instance: &Instance) -> Option<i32> {
+    let runtime = &instance.spec.runtime;
+    let sandbox = runtime.sandbox.iter().flat_map(|sandbox| &sandbox.containers).flat_map(|c| &c.ports);
+    let machine = runtime.virtual_machine.iter().flat_map(|machine| &machine.ports);
+    sandbox.chain(machine).map(|port| port.port).next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::testing::{mk_instance, mk_picture, mk_ready};
+
+    #[test]
+    fn an_address_is_the_outer_one_with_the_first_port() {
+        let instance = mk_ready(mk_instance("dfw", 0));
+        assert_eq!(address(&instance), "127.1.0.1:8080");
+        assert_eq!(address(&mk_instance("dfw", 0)), "");
+    }
+
+    #[test]
+    fn an_address_of_version_six_is_bracketed_before_its_port() {
+        let mut instance = mk_ready(mk_instance("dfw", 0));
+        let interface = &mut instance.status.as_mut().unwrap().network_interfaces[0];
+        interface.assignments.as_mut().unwrap().external_ip = Some("2001:db8::1".into());
+        assert_eq!(address(&instance), "[2001:db8::1]:8080");
+    }
+
+    #[test]
+    fn a_city_named_twice_is_wanted_once() {
+        let mut picture = mk_picture(&["dfw", "ord"], 2);
+        picture.workload.as_mut().unwrap().spec.placements[0].city_codes.push("dfw".into());
+        assert_eq!(picture.wanted_sites().len(), 2);
+        assert_eq!(picture.ready_of_wanted(), (4, 4));
+    }
+}

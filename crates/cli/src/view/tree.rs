@@ -1,0 +1,205 @@
+//! The tree of `polis status`: workload → city → instance.
+
+use jiff::Timestamp;
+use polis_api::conditions::AVAILABLE;
+use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use polis_core::{conditions, instances, owner};
+
+use super::picture::{self, Picture};
+use super::state::{self, State};
+use super::table::Table;
+use super::{Mood, age};
+
+/// The tree, with a sentence below for everything that is not as wanted.
+pub fn draw(picture: &Picture, now: Timestamp, width: Option<u16>, wide: bool) -> String {
+    let mut tree = Tree::new(now, wide);
+    if let Some(workload) = &picture.workload {
+        let status = workload.status.clone().unwrap_or_default();
+        let available = conditions::find(&status.conditions, AVAILABLE);
+        let (ready, wanted) = picture.ready_of_wanted();
+        tree.add(Row {
+            name: owner::name(&workload.metadata),
+            word: format!("{ready}/{wanted} ready"),
+            made: made(&workload.metadata),
+            ..Row::new(state::judged(&workload.metadata, available, "starting"))
+        });
+    }
+    let sites = sites(picture);
+    for (index, site) in sites.iter().enumerate() {
+        tree.city(picture, site, index + 1 == sites.len());
+    }
+    tree.finish(width)
+}
+
+/// Sites that are wanted, then those that are left over.
+fn sites(picture: &Picture) -> Vec<(String, String)> {
+    let mut sites = picture.wanted_sites();
+    for deployment in &picture.deployments {
+        let site = (deployment.spec.placement_name.clone(), deployment.spec.city_code.clone());
+        if !sites.contains(&site) {
+            sites.push(site);
+        }
+    }
+    sites
+}
+
+/// One line of the tree.
+struct Row<'a> {
+    branch: String,
+    name: &'a str,
+    word: String,
+    reason: String,
+    address: String,
+    cell: String,
+    made: Option<Timestamp>,
+    state: State,
+}
+
+impl Row<'_> {
+    /// A city with one ready instance is available and may still be short of others: its count says so, and a reason is
+    /// told only when something is wrong.
+    fn new(state: State) -> Self {
+        let reason = if state.mood == Mood::Good { String::new() } else { state.reason.clone() };
+        let (branch, word, address, cell) = Default::default();
+        Row { branch, name: "", word, reason, address, cell, made: None, state }
+    }
+}
+
+fn made(meta: &ObjectMeta) -> Option<Timestamp> {
+    meta.creation_timestamp.as_ref().map(|time| time.0)
+}
+
+struct Tree {
+    table: Table,
+    notes: Vec<String>,
+    now: Timestamp,
+    wide: bool,
+}
+
+impl Tree {
+    fn new(now: Timestamp, wide: bool) -> Self {
+        let heads: &[&str] = match wide {
+            true => &["NAME", "STATE", "REASON", "ADDRESS", "AGE", "CELL", "MESSAGE"],
+            false => &["NAME", "STATE", "REASON", "ADDRESS", "AGE"],
+        };
+        Tree { table: Table::new(heads, ""), notes: Vec::new(), now, wide }
+    }
+
+    fn city(&mut self, picture: &Picture, site: &(String, String), last: bool) {
+        let (branch, stem) = if last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
+        let name = match site.0.as_str() {
+            "default" => site.1.clone(),
+            placement => format!("{} ({placement})", site.1),
+        };
+        let (name, wanted) = (name.as_str(), picture.wanted_at(site));
+        let Some(deployment) = picture.deployment_at(site) else {
+            let word = format!("0/{wanted} ready");
+            self.add(Row { branch: branch.into(), name, word, ..Row::new(missing(picture, site)) });
+            return;
+        };
+        let status = deployment.status.clone().unwrap_or_default();
+        let available = conditions::find(&status.conditions, AVAILABLE);
+        let mine: Vec<_> = picture.instances_of(deployment).collect();
+        let ready = mine.iter().filter(|instance| instances::is_ready(instance)).count();
+        self.add(Row {
+            branch: branch.into(),
+            name,
+            word: format!("{ready}/{wanted} ready"),
+            cell: status.cell.clone().unwrap_or_default(),
+            made: made(&deployment.metadata),
+            ..Row::new(state::judged(&deployment.metadata, available, "starting"))
+        });
+        for (index, instance) in mine.iter().enumerate() {
+            let twig = if index + 1 == mine.len() { "└─ " } else { "├─ " };
+            let state = state::of_instance(instance);
+            self.add(Row {
+                branch: format!("{stem}{twig}"),
+                name: owner::name(&instance.metadata),
+                word: state.word.to_owned(),
+                reason: state.reason.clone(),
+                address: picture::address(instance),
+                made: made(&instance.metadata),
+                ..Row::new(state)
+            });
+        }
+    }
+
+    fn add(&mut self, row: Row) {
+        let word = if row.state.word == "stopping" { "stopping".to_owned() } else { row.word };
+        // A branch is not torn from its name when the column is narrow.
+        let name = format!("{}{}", row.branch.replace(' ', "\u{a0}"), row.name);
+        let mut cells = vec![name, word, row.reason, row.address, age::since_maybe(row.made, self.now)];
+        if self.wide {
+            cells.extend([row.cell, row.state.message]);
+        } else if row.state.mood != Mood::Good && !row.state.message.is_empty() {
+            self.notes.push(format!("{}: {}", row.name, row.state.message));
+        }
+        self.table.row(cells);
+    }
+
+    fn finish(self, width: Option<u16>) -> String {
+        let table = self.table.draw(width).replace('\u{a0}', " ");
+        if self.notes.is_empty() { table } else { format!("{table}\n\n{}", self.notes.join("\n")) }
+    }
+}
+
+/// What is known about a site that has no deployment: the word of its placement.
+pub fn missing(picture: &Picture, site: &(String, String)) -> State {
+    let meta = picture.workload.as_ref().map(|workload| workload.metadata.clone()).unwrap_or_default();
+    let status = picture.workload.as_ref().and_then(|workload| workload.status.as_ref());
+    let placements = status.iter().flat_map(|status| &status.placements);
+    let condition = placements
+        .filter(|placement| placement.name == site.0)
+        .find_map(|placement| conditions::find(&placement.conditions, AVAILABLE))
+        .filter(|condition| condition.status != "True");
+    state::judged(&meta, condition, "starting")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::testing::{mk_blocked, mk_condition, mk_instance, mk_picture, mk_starting, now};
+
+    #[test]
+    fn a_workload_that_is_ready_everywhere() {
+        insta::assert_snapshot!(draw(&mk_picture(&["dfw", "ord"], 2), now(65), Some(80), false));
+    }
+
+    #[test]
+    fn what_holds_an_instance_up_is_said_below_the_tree() {
+        let mut picture = mk_picture(&["dfw", "ord"], 1);
+        let words = "nothing is known about image nginx: use polis.local/hello";
+        picture.instances[1] = mk_blocked(mk_instance("ord", 0), "ImageUnavailable", words);
+        let status = picture.deployments[1].status.as_mut().unwrap();
+        status.conditions = vec![mk_condition("Available", "False", "ProvisioningInstances", "", 5)];
+        insta::assert_snapshot!(draw(&picture, now(65), Some(80), false));
+    }
+
+    #[test]
+    fn a_city_without_a_deployment_shows_why_its_placement_has_none() {
+        let mut picture = mk_picture(&["dfw"], 1);
+        let workload = picture.workload.as_mut().unwrap();
+        workload.spec.placements[0].city_codes.push("xyz".into());
+        let status = workload.status.as_mut().unwrap();
+        status.placements = vec![Default::default()];
+        status.placements[0].name = "default".into();
+        status.placements[0].conditions =
+            vec![mk_condition("Available", "False", "NoMatchingLocations", "no location serves xyz", 3)];
+        insta::assert_snapshot!(draw(&picture, now(65), Some(80), false));
+    }
+
+    #[test]
+    fn a_wide_tree_has_cell_and_message_in_their_columns() {
+        let mut picture = mk_picture(&["dfw"], 2);
+        picture.instances[1] = mk_starting(mk_instance("dfw", 1));
+        insta::assert_snapshot!(draw(&picture, now(65), None, true));
+    }
+
+    #[test]
+    fn a_terminal_of_eighty_columns_is_never_overrun() {
+        let mut picture = mk_picture(&["dfw"], 2);
+        picture.instances[0].metadata.name = Some("x".repeat(63));
+        let text = draw(&picture, now(65), Some(80), false);
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    }
+}

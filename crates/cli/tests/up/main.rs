@@ -1,0 +1,157 @@
+//! `polis up` as a user runs it: one process, real planes over TLS, real processes as instances.
+
+mod site;
+mod tour;
+
+use polis_api::compute::{Instance, Workload, WorkloadDeployment};
+use polis_api::kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use polis_api::kube::{Api, ResourceExt as _};
+use serde_json::json;
+use site::{Site, eventually, mk_workload};
+
+/// The city, the address and whether it is ready, of every instance of the project.
+async fn instances(site: &Site) -> Vec<Instance> {
+    let api: Api<Instance> = Api::namespaced(site.client("polis-default").await, "default");
+    api.list(&Default::default()).await.map(|list| list.items).unwrap_or_default()
+}
+
+fn is_ready(instance: &Instance) -> bool {
+    let conditions = instance.status.iter().flat_map(|status| &status.conditions);
+    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+fn address(instance: &Instance) -> Option<String> {
+    let status = serde_json::to_value(instance.status.as_ref()?).ok()?;
+    let found = status["networkInterfaces"][0]["assignments"]["networkIP"].as_str()?;
+    Some(found.to_owned())
+}
+
+async fn run(site: &Site, workload: &Workload) {
+    let api: Api<Workload> = Api::namespaced(site.client("polis-default").await, "default");
+    api.create(&PostParams::default(), workload).await.expect("a workload that is taken");
+}
+
+async fn all_ready(site: &Site, count: usize) -> Vec<Instance> {
+    eventually("every instance is ready", async || {
+        let all = instances(site).await;
+        (all.len() == count && all.iter().all(is_ready)).then_some(all)
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_workload_runs_in_two_cities_answers_speaks_and_leaves_nothing_behind() {
+    let site = Site::start(&["--ephemeral", "--cities", "dfw,ord"]).await;
+    run(&site, &mk_workload("hello", &["dfw", "ord"], 1)).await;
+    let running = all_ready(&site, 2).await;
+
+    for instance in &running {
+        let url = format!("http://{}:8080/", address(instance).expect("an address"));
+        let said = site::get(&url).await;
+        assert!(said.contains("workload: hello") && said.contains(&instance.name_any()), "{said}");
+    }
+    let log = site.log_of("polis-default", "default", &running[0].name_any()).await;
+    assert!(!log.is_empty(), "the instance says something when it is asked");
+
+    let api: Api<Workload> = Api::namespaced(site.client("polis-default").await, "default");
+    api.delete("hello", &DeleteParams::foreground()).await.expect("a workload that goes");
+    for context in ["polis-default", "polis-hub", "polis-cell-dfw", "polis-cell-ord"] {
+        let client = site.client(context).await;
+        eventually(&format!("{context} is clean"), async || {
+            let instances = Api::<Instance>::all(client.clone()).list(&Default::default()).await.ok()?;
+            let deployments =
+                Api::<WorkloadDeployment>::all(client.clone()).list(&Default::default()).await.ok()?;
+            (instances.items.is_empty() && deployments.items.is_empty()).then_some(())
+        })
+        .await;
+    }
+    eventually("no process is left", async || site.shims().is_empty().then_some(())).await;
+    site.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_city_that_is_not_there_is_refused_with_the_field_and_the_cities_that_are() {
+    let site = Site::start(&["--ephemeral", "--cities", "dfw"]).await;
+    let api: Api<Workload> = Api::namespaced(site.client("polis-default").await, "default");
+    let refused =
+        api.create(&PostParams::default(), &mk_workload("far", &["syd"], 1)).await.unwrap_err().to_string();
+    assert!(refused.contains("spec.placements[0].cityCodes[0]") && refused.contains("dfw"), "{refused}");
+    site.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_killed_goes_on_where_it_was_and_its_instances_never_stopped() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().display().to_string();
+    let mut site = Site::start(&["--data-dir", &data, "--cities", "dfw"]).await;
+    run(&site, &mk_workload("web", &["dfw"], 2)).await;
+    let before = all_ready(&site, 2).await;
+    let running = site.shims();
+    assert_eq!(running.len(), 2);
+
+    let second = Site::refused(&["--data-dir", &data]).await;
+    assert!(second.contains(&format!("in use by process {}", site.pid())), "{second}");
+
+    site.kill();
+    assert_eq!(site.shims(), running, "instances outlive the process that started them");
+    let site = Site::start(&["--data-dir", &data, "--keep-instances"]).await;
+    let after = all_ready(&site, 2).await;
+    let uids = |all: &[Instance]| all.iter().map(|instance| instance.uid()).collect::<Vec<_>>();
+    assert_eq!(uids(&after), uids(&before));
+    assert_eq!(site.shims(), running, "adopted, not started again");
+
+    let api: Api<Workload> = Api::namespaced(site.client("polis-default").await, "default");
+    let scale = json!({"spec": {"placements": [{"name": "main", "cityCodes": ["dfw"], "scaleSettings": {"minReplicas": 1}}]}});
+    api.patch("web", &PatchParams::default(), &Patch::Merge(scale)).await.expect("a workload that is scaled");
+    eventually("one process is left", async || (site.shims().len() == 1).then_some(())).await;
+    site.stop().await;
+    assert_eq!(Site::shims_in(folder.path()).len(), 1, "kept, as asked");
+
+    // The next one is not told to keep them.
+    let site = Site::start(&["--data-dir", &data]).await;
+    all_ready(&site, 1).await;
+    site.stop().await;
+    eventually("nothing is left", async || Site::shims_in(folder.path()).is_empty().then_some(())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_project_made_later_is_as_good_as_the_first_and_goes_when_it_is_deleted() {
+    let site = Site::start(&["--ephemeral", "--cities", "dfw"]).await;
+    let platform = site.client("polis-platform").await;
+    let api: Api<polis_api::milo::Project> = Api::all(platform);
+    let project = serde_json::from_value(json!({
+        "apiVersion": "resourcemanager.miloapis.com/v1alpha1", "kind": "Project", "metadata": {"name": "shop"},
+        "spec": {"ownerRef": {"kind": "Organization", "name": "local"}},
+    }))
+    .expect("a project");
+    api.create(&PostParams::default(), &project).await.expect("a project that is taken");
+    let client = site.project("shop").await;
+    let workloads: Api<Workload> = Api::namespaced(client.clone(), "default");
+    eventually("its plane takes workloads", async || {
+        workloads.create(&PostParams::default(), &mk_workload("web", &["dfw"], 1)).await.ok()
+    })
+    .await;
+    let shown: Api<Instance> = Api::namespaced(client, "default");
+    eventually("its instance is ready", async || {
+        let all = shown.list(&Default::default()).await.ok()?.items;
+        (all.len() == 1 && all.iter().all(is_ready)).then_some(())
+    })
+    .await;
+    assert!(instances(&site).await.is_empty(), "the other project sees nothing of it");
+
+    api.delete("shop", &DeleteParams::default()).await.expect("a project that goes");
+    eventually("the project is gone", async || api.get_opt("shop").await.ok()?.is_none().then_some(())).await;
+    eventually("its processes too", async || site.shims().is_empty().then_some(())).await;
+    site.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_port_in_use_and_a_city_named_twice_are_told_in_one_sentence() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("an address").to_string();
+    let told = Site::refused_as_given(&["--ephemeral", "--listen", &address]).await;
+    assert!(told.contains(&format!("cannot listen on {address}")) && told.contains("--listen"), "{told}");
+    let told = Site::refused(&["--ephemeral", "--cities", "dfw,dfw"]).await;
+    assert!(told.contains("city dfw is named twice"), "{told}");
+    assert_eq!(told.trim().lines().count(), 1, "{told}");
+}

@@ -1,0 +1,174 @@
+//! A stand-in for all controllers: every workload gets its deployments and instances in the project at once, ready, with
+//! an address. An image called `nginx` cannot be had. Nothing of the ways of the real ones is here: no hub, no cell.
+
+use std::time::Duration;
+
+use polis_api::compute::{
+    Instance, InstanceNetworkInterfaceStatus, InstanceStatus, NetworkInterfaceAssignments, Workload,
+    WorkloadDeployment, WorkloadDeploymentStatus, WorkloadStatus,
+};
+use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use polis_api::k8s_openapi::jiff::Timestamp;
+use polis_api::kube::api::{Patch, PatchParams};
+use polis_api::kube::{Api, Client, Error};
+use polis_api::{annotations, labels, names};
+use polis_core::instances::{self, Birth};
+use polis_core::{canonical, owner, template};
+use serde_json::json;
+
+/// Plays until it is dropped.
+pub async fn play(client: Client) {
+    loop {
+        // A conflict or a deletion meanwhile is put right in the next round.
+        let _ = round(&client).await;
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+}
+
+async fn round(client: &Client) -> Result<(), Error> {
+    let workloads: Api<Workload> = Api::default_namespaced(client.clone());
+    for workload in workloads.list(&Default::default()).await? {
+        if !owner::is_deleting(&workload.metadata) {
+            act(client, &workload).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn act(client: &Client, workload: &Workload) -> Result<(), Error> {
+    let deployments: Api<WorkloadDeployment> = Api::default_namespaced(client.clone());
+    let (name, uid) = (owner::name(&workload.metadata), owner::uid(&workload.metadata));
+    let mut wanted = Vec::new();
+    for placement in &workload.spec.placements {
+        for city in placement.city_codes.iter().filter(|city| ["dfw", "ord"].contains(&city.as_str())) {
+            let own = names::deployment(name, uid, &placement.name, city);
+            let mut deployment = match deployments.get_opt(&own).await? {
+                Some(standing) => standing,
+                None => {
+                    let mut new = WorkloadDeployment::new(&own, Default::default());
+                    new.metadata.labels = Some([(labels::WORKLOAD_UID.into(), uid.into())].into());
+                    new.metadata.annotations =
+                        Some([(annotations::FEDERATION_NAMESPACE.into(), "ns-1".into())].into());
+                    new.metadata.owner_references = Some(vec![owner::controller_reference(workload)]);
+                    new.spec.workload_ref.name = name.into();
+                    new.spec.workload_ref.uid = uid.into();
+                    new.spec.placement_name = placement.name.clone();
+                    new.spec.city_code = city.clone();
+                    new.spec.template = workload.spec.template.clone();
+                    deployments.create(&Default::default(), &new).await?
+                }
+            };
+            if !canonical::same(&deployment.spec.template, &workload.spec.template)
+                || !canonical::same(&deployment.spec.scale_settings, &placement.scale_settings)
+            {
+                deployment.spec.template = workload.spec.template.clone();
+                deployment.spec.scale_settings = placement.scale_settings.clone();
+                deployment = deployments.replace(&own, &Default::default(), &deployment).await?;
+            }
+            staff(client, &deployment, uid).await?;
+            wanted.push(own);
+        }
+    }
+    for deployment in deployments.list(&Default::default()).await? {
+        let own = owner::name(&deployment.metadata);
+        if deployment.spec.workload_ref.uid == uid && !wanted.iter().any(|wanted| wanted == own) {
+            deployments.delete(own, &Default::default()).await?;
+        }
+    }
+    let status = WorkloadStatus {
+        conditions: vec![mk_condition("Available", true, "AvailablePlacementFound", "")],
+        observed_generation: workload.metadata.generation,
+        deployments: i32::try_from(wanted.len()).unwrap(),
+        ..Default::default()
+    };
+    let known = workload.status.as_ref().and_then(|status| status.observed_generation);
+    if known != workload.metadata.generation {
+        let workloads: Api<Workload> = Api::default_namespaced(client.clone());
+        workloads
+            .patch_status(name, &PatchParams::default(), &Patch::Merge(json!({"status": status})))
+            .await?;
+    }
+    Ok(())
+}
+
+async fn staff(client: &Client, deployment: &WorkloadDeployment, workload_uid: &str) -> Result<(), Error> {
+    let api: Api<Instance> = Api::default_namespaced(client.clone());
+    let hash = template::hash(&deployment.spec.template);
+    let desired = instances::desired(deployment);
+    let birth = Birth { gates: vec![], finalizers: vec![], location: None };
+    let broken = serde_json::to_string(&deployment.spec.template).unwrap().contains("nginx");
+    for ordinal in 0..desired {
+        let mut new = instances::new_instance(deployment, ordinal, &birth);
+        let labels = new.metadata.labels.get_or_insert_default();
+        labels.insert(labels::WORKLOAD_UID.into(), workload_uid.into());
+        let name = owner::name(&new.metadata).to_owned();
+        let standing = match api.get_opt(&name).await? {
+            Some(standing) if !template::is_current(&standing, &deployment.spec.template, &hash) => {
+                api.delete(&name, &Default::default()).await?;
+                None
+            }
+            standing => standing,
+        };
+        let instance = match standing {
+            Some(standing) => standing,
+            None => api.create(&Default::default(), &new).await?,
+        };
+        let told = instance.status.as_ref().is_some_and(|status| {
+            status.conditions.iter().any(|c| c.type_ == "Ready" && c.reason != "Pending")
+        });
+        if !told {
+            let status = json!({"status": status_of(ordinal, broken)});
+            api.patch_status(&name, &PatchParams::default(), &Patch::Merge(status)).await?;
+        }
+    }
+    for instance in api.list(&Default::default()).await? {
+        let extra = instances::belongs(&instance, deployment)
+            && labelled(&instance).is_none_or(|ordinal| ordinal >= desired);
+        if extra {
+            api.delete(owner::name(&instance.metadata), &Default::default()).await?;
+        }
+    }
+    if deployment.status.is_none() {
+        let api: Api<WorkloadDeployment> = Api::default_namespaced(client.clone());
+        let status = WorkloadDeploymentStatus {
+            conditions: vec![mk_condition("Available", true, "StableInstanceFound", "")],
+            cell: Some(deployment.spec.city_code.clone()),
+            ..Default::default()
+        };
+        let name = owner::name(&deployment.metadata);
+        api.patch_status(name, &PatchParams::default(), &Patch::Merge(json!({"status": status}))).await?;
+    }
+    Ok(())
+}
+
+fn labelled(instance: &Instance) -> Option<u32> {
+    instance.metadata.labels.as_ref()?.get(labels::INSTANCE_INDEX)?.parse().ok()
+}
+
+fn status_of(ordinal: u32, broken: bool) -> InstanceStatus {
+    if broken {
+        let words = "no registry has nginx";
+        return InstanceStatus {
+            conditions: vec![mk_condition("Ready", false, "ImageUnavailable", words)],
+            ..Default::default()
+        };
+    }
+    let address = format!("127.1.0.{}", ordinal + 1);
+    let assigned = NetworkInterfaceAssignments { network_ip: Some(address), external_ip: None };
+    InstanceStatus {
+        conditions: vec![mk_condition("Ready", true, "Running", "")],
+        network_interfaces: vec![InstanceNetworkInterfaceStatus { assignments: Some(assigned) }],
+        ..Default::default()
+    }
+}
+
+fn mk_condition(kind: &str, truth: bool, reason: &str, message: &str) -> Condition {
+    Condition {
+        type_: kind.into(),
+        status: if truth { "True" } else { "False" }.into(),
+        reason: reason.into(),
+        message: message.into(),
+        observed_generation: None,
+        last_transition_time: Time(Timestamp::now()),
+    }
+}

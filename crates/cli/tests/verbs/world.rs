@@ -1,0 +1,269 @@
+//! An installation to run the real binary against: the embedded API server over TLS, a project with cities and quota, and
+//! a stand-in for the controllers that plays deployments, instances and their status.
+
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use polis_api::kube::api::{Patch, PatchParams};
+use polis_api::kube::{Api, Client};
+use polis_api::{crds, k8s_openapi::api::core::v1::Namespace};
+use polis_apiserver::{Access, Authority, PlaneSpec, Server, Tls};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::process::Command;
+use tokio::task::JoinHandle;
+
+use crate::{front, stand_in};
+
+/// Long enough for a machine with many other things to do.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// See the head of this file.
+pub struct World {
+    server: Server,
+    dir: TempDir,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// How a run of the binary ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Exit code.
+    pub code: i32,
+    /// What it printed.
+    pub stdout: String,
+    /// What it complained about.
+    pub stderr: String,
+}
+
+impl Ended {
+    /// Expects success and gives the text.
+    #[track_caller]
+    pub fn ok(self) -> String {
+        assert_eq!(self.code, 0, "{}\n{}", self.stdout, self.stderr);
+        self.stdout
+    }
+
+    /// Expects an exit code and gives the complaint.
+    #[track_caller]
+    pub fn fault(self, code: i32) -> String {
+        assert_eq!(self.code, code, "{}\n{}", self.stdout, self.stderr);
+        self.stderr
+    }
+
+    /// The text as JSON.
+    #[track_caller]
+    pub fn json(self) -> Value {
+        let text = self.ok();
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}"))
+    }
+}
+
+impl From<Output> for Ended {
+    fn from(output: Output) -> Self {
+        Ended {
+            code: output.status.code().unwrap_or(-1),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
+impl World {
+    /// An installation with the projects `default` and `shop`, a hub and a cell; controllers are played in `default`.
+    pub async fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = Authority::new().unwrap();
+        let access = Access::default().authority(authority.pem());
+        let server = Server::builder().access(access).build().await.unwrap();
+        furnish(&server).await;
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let url = format!("https://{}", listener.local_addr().unwrap());
+        let plain = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let plain_url = format!("http://{}", plain.local_addr().unwrap());
+        let tls = Tls::new(&authority.server(&["127.0.0.1"]).unwrap(), Some(authority.pem())).unwrap();
+        let admin = authority.client("admin", &["system:masters"]).unwrap();
+        let nobody = authority.client("nobody", &[]).unwrap();
+        for (name, text) in [
+            ("ca.pem", authority.pem()),
+            ("admin.pem", admin.cert.as_str()),
+            ("admin.key", admin.key.as_str()),
+            ("nobody.pem", nobody.cert.as_str()),
+            ("nobody.key", nobody.key.as_str()),
+        ] {
+            std::fs::write(dir.path().join(name), text).unwrap();
+        }
+        std::fs::write(dir.path().join("kubeconfig"), kubeconfig(&url, &plain_url)).unwrap();
+        let client = Client::new(server.project_service("default"), "default");
+        let tasks = vec![
+            tokio::spawn({
+                let server = server.clone();
+                async move { server.serve(listener, tls).await }
+            }),
+            tokio::spawn(front::serve(server.clone(), plain)),
+            tokio::spawn(stand_in::play(client)),
+        ];
+        World { server, dir, tasks }
+    }
+
+    /// Runs `polis` with a line of arguments, in a pipe.
+    pub async fn polis(&self, line: &str) -> Ended {
+        let arguments: Vec<&str> = line.split_whitespace().collect();
+        self.polis_with(&arguments, &[]).await
+    }
+
+    /// Runs `polis` with arguments and more environment.
+    pub async fn polis_with(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Ended {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_polis"));
+        command.args(arguments).current_dir(self.dir.path()).stdin(Stdio::null()).kill_on_drop(true);
+        command.env_remove("KUBECONFIG").env("HOME", self.dir.path()).env("POLIS_DATA_DIR", self.dir.path());
+        command.envs(environment.iter().copied());
+        let output = tokio::time::timeout(PATIENCE, command.output()).await;
+        output.unwrap_or_else(|_| panic!("polis {} did not end", arguments.join(" "))).unwrap().into()
+    }
+
+    /// A file beside the kubeconfig.
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// Where the files are.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Speaks to a project as its administrator.
+    pub fn project(&self, name: &str) -> Client {
+        Client::new(self.server.project_service(name), "default")
+    }
+
+    /// Speaks to the hub or a cell as its administrator.
+    pub fn plane(&self, name: &str) -> Client {
+        Client::new(self.server.plane_service(name), "default")
+    }
+}
+
+/// Planes, kinds, cities, networks and quota.
+async fn furnish(server: &Server) {
+    for file in [crds::compute(), crds::platform()].concat() {
+        server.install_crd("projects", &file.crd).await.unwrap();
+    }
+    for project in ["default", "shop"] {
+        server.create_plane(PlaneSpec::project(project, "projects")).await.unwrap();
+        let client = Client::new(server.project_service(project), "default");
+        apply(
+            &client,
+            "networking.datumapis.com/v1alpha",
+            "Network",
+            true,
+            json!({
+                "metadata": {"name": "default"}, "spec": {"ipam": {"mode": "Auto"}},
+            }),
+        )
+        .await;
+        for (city, name) in [("dfw", "Dallas"), ("ord", "Chicago")] {
+            apply(
+                &client,
+                "networking.datumapis.com/v1alpha",
+                "LocationBinding",
+                false,
+                json!({
+                    "metadata": {"name": city},
+                    "spec": {
+                        "locationRef": {"name": city}, "displayName": name,
+                        "topology": {"topology.datum.net/city-code": city, "topology.datum.net/region": "us"},
+                    },
+                }),
+            )
+            .await;
+        }
+        apply(&client, "quota.miloapis.com/v1alpha1", "AllowanceBucket", true, json!({
+            "metadata": {"name": "instances"},
+            "spec": {"consumerRef": {"kind": "Project", "name": project}, "resourceType": "compute.datumapis.com/instances"},
+            "status": {"limit": 20, "allocated": 3, "available": 17, "claimCount": 3, "grantCount": 1},
+        })).await;
+    }
+    for plane in ["hub", "cell-dfw"] {
+        server.create_plane(PlaneSpec::own(plane)).await.unwrap();
+        for file in [crds::compute(), crds::karmada()].concat() {
+            server.install_crd_in(plane, &file.crd).await.unwrap();
+        }
+    }
+    let root = Client::new(server.plane_service(""), "default");
+    let projects =
+        crds::platform().into_iter().find(|file| file.crd["spec"]["names"]["kind"] == "Project").unwrap();
+    server.install_crd_in("", &projects.crd).await.unwrap();
+    for project in ["default", "shop"] {
+        apply(&root, "resourcemanager.miloapis.com/v1alpha1", "Project", false, json!({
+            "metadata": {"name": project}, "spec": {"ownerRef": {"kind": "Organization", "name": "acme"}},
+            "status": {"conditions": [{"type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]},
+        })).await;
+    }
+}
+
+/// Creates an object and its status.
+pub async fn apply(client: &Client, version: &str, kind: &str, namespaced: bool, mut object: Value) {
+    use polis_api::kube::core::{ApiResource, DynamicObject, GroupVersionKind};
+    object["apiVersion"] = json!(version);
+    object["kind"] = json!(kind);
+    let (group, version) = version.split_once('/').unwrap();
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+    let api: Api<DynamicObject> = match namespaced {
+        true => Api::namespaced_with(client.clone(), "default", &resource),
+        false => Api::all_with(client.clone(), &resource),
+    };
+    let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+    api.create(&Default::default(), &serde_json::from_value(object.clone()).unwrap()).await.unwrap();
+    if !object["status"].is_null() {
+        let patch = json!({"status": object["status"]});
+        api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    }
+}
+
+/// The namespace that hub and cells use for `default` of a project.
+pub async fn hub_namespace(project: &Client) -> String {
+    let namespace = Api::<Namespace>::all(project.clone()).get("default").await.unwrap();
+    polis_api::names::hub_namespace(&namespace.metadata.uid.unwrap())
+}
+
+/// As `polis up` writes it, with some contexts more.
+fn kubeconfig(url: &str, plain: &str) -> String {
+    let project = |name| format!("/apis/resourcemanager.miloapis.com/v1alpha1/projects/{name}/control-plane");
+    let contexts = [
+        ("local", format!("{url}{}", project("default")), "admin"),
+        ("polis-default", format!("{url}{}", project("default")), "admin"),
+        ("polis-shop", format!("{url}{}", project("shop")), "admin"),
+        ("polis-hub", format!("{url}/planes/hub"), "admin"),
+        ("polis-cell-dfw", format!("{url}/planes/cell-dfw"), "admin"),
+        ("root", url.to_owned(), "admin"),
+        ("nobody", format!("{url}{}", project("default")), "nobody"),
+        ("with-logs", format!("{plain}{}", project("default")), "admin"),
+        ("nowhere", "https://127.0.0.1:1".to_owned(), "admin"),
+    ];
+    let mut text = String::from("apiVersion: v1\nkind: Config\ncurrent-context: local\nclusters:\n");
+    for (name, server, _) in &contexts {
+        let ca = if server.starts_with("https") { "\n    certificate-authority: ca.pem" } else { "" };
+        text.push_str(&format!("- name: {name}\n  cluster:\n    server: {server}{ca}\n"));
+    }
+    text.push_str("users:\n");
+    for user in ["admin", "nobody"] {
+        text.push_str(&format!(
+            "- name: {user}\n  user: {{client-certificate: {user}.pem, client-key: {user}.key}}\n"
+        ));
+    }
+    text.push_str("contexts:\n");
+    for (name, _, user) in &contexts {
+        text.push_str(&format!("- name: {name}\n  context: {{cluster: {name}, user: {user}}}\n"));
+    }
+    text
+}

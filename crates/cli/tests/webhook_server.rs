@@ -1,0 +1,189 @@
+//! `polis manager` with its webhook server, as a process: it finds the projects, waits for them, judges their workloads
+//! over TLS, and its own controllers work on what passes.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use polis_api::compute::Workload;
+use polis_api::kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams, TypeMeta};
+use polis_api::kube::{self, Client};
+use polis_api::{crds, finalizers};
+use polis_apiserver::{Authority, Certificate, MASTERS, PlaneSpec, Server, Tls, kubeconfig};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::process::Child;
+use tokio::task::AbortHandle;
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// A platform on a socket: the kinds, project `shop` with the city `dfw`, a hub.
+struct Platform {
+    server: Server,
+    authority: Authority,
+    pair: Certificate,
+    address: String,
+    serving: AbortHandle,
+}
+
+impl Platform {
+    async fn new() -> Self {
+        let server = Server::builder().build().await.expect("a server");
+        for file in crds::compute().into_iter().chain(crds::platform()) {
+            if file.crd["spec"]["names"]["plural"] == "projects" {
+                server.install_crd_in("", &file.crd).await.expect("a definition");
+            } else {
+                server.install_crd("projects", &file.crd).await.expect("a definition");
+            }
+        }
+        server.create_plane(PlaneSpec::project("shop", "projects")).await.expect("a plane");
+        server.create_plane(PlaneSpec::own("hub")).await.expect("a plane");
+        let authority = Authority::new().expect("an authority");
+        let pair = authority.server(&["127.0.0.1"]).expect("a certificate");
+        let tls = Tls::new(&pair, Some(authority.pem())).expect("usable");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = format!("https://{}", listener.local_addr().expect("an address"));
+        let serving = tokio::spawn({
+            let server = server.clone();
+            async move { server.serve(listener, tls).await }
+        });
+        let platform = Self { server, authority, pair, address, serving: serving.abort_handle() };
+        let ready = json!({"type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        let project = json!({"apiVersion": "resourcemanager.miloapis.com/v1alpha1", "kind": "Project",
+            "metadata": {"name": "shop"}, "spec": {}, "status": {"conditions": [ready]}});
+        platform.put("", project).await;
+        let binding = json!({"apiVersion": "networking.datumapis.com/v1alpha", "kind": "LocationBinding", "metadata": {"name": "dfw"},
+            "spec": {"locationRef": {"name": "dfw"}, "topology": {"topology.datum.net/city-code": "dfw"}}});
+        platform.put("project:shop", binding).await;
+        platform
+    }
+
+    /// Writes an object, and its status.
+    async fn put(&self, plane: &str, object: Value) {
+        let object: DynamicObject = serde_json::from_value(object).expect("an object");
+        let types: TypeMeta = object.types.clone().expect("a kind");
+        let kind = ApiResource::from_gvk(&types.try_into().expect("a kind"));
+        let client = Client::new(self.server.plane_service(plane), "default");
+        let api = Api::<DynamicObject>::all_with(client, &kind);
+        let made = api.create(&PostParams::default(), &object).await.expect("created");
+        if let Some(status) = object.data.get("status") {
+            let (name, patch) =
+                (made.metadata.name.expect("a name"), Patch::Merge(json!({"status": status})));
+            api.patch_status(&name, &PatchParams::default(), &patch).await.expect("a status");
+        }
+    }
+
+    /// A manager of this platform, with its webhooks on a port and its health on another.
+    fn mk_manager(&self, home: &TempDir, webhooks: u16, health: u16) -> Child {
+        let path = |name: &str| home.path().join(name).to_str().expect("UTF-8").to_owned();
+        let write = |name: &str, text: &str| std::fs::write(path(name), text).expect("written");
+        let admin = self.authority.client("admin", &[MASTERS]).expect("a certificate");
+        write("root.kubeconfig", &kubeconfig(&self.address, "", self.authority.pem(), &admin));
+        write("hub.kubeconfig", &kubeconfig(&self.address, "/planes/hub", self.authority.pem(), &admin));
+        write("tls.crt", &self.pair.cert);
+        write("tls.key", &self.pair.key);
+        let config = json!({"apiVersion": "apiserver.config.datumapis.com/v1alpha1", "kind": "WorkloadOperator",
+            "discovery": {"mode": "milo", "discoveryKubeconfigPath": path("root.kubeconfig"), "projectKubeconfigPath": path("root.kubeconfig")},
+            "webhookServer": {"host": "127.0.0.1", "port": webhooks, "tls": {"certDir": home.path()}}});
+        write("manager.yaml", &config.to_string());
+        tokio::process::Command::new(env!("CARGO_BIN_EXE_polis"))
+            .args(["manager", "--enable-management-controllers", "--server-config", &path("manager.yaml")])
+            .args(["--federation-kubeconfig", &path("hub.kubeconfig")])
+            .args(["--health-probe-bind-address", &format!("127.0.0.1:{health}")])
+            .env("KUBECONFIG", path("root.kubeconfig"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("the manager starts")
+    }
+
+    /// Registers the webhooks of a manager for all projects.
+    async fn register(&self, port: u16) {
+        for (kind, verb) in [("Mutating", "mutate"), ("Validating", "validate")] {
+            let url = format!("https://127.0.0.1:{port}/{verb}-compute-datumapis-com-v1alpha-workload");
+            let hook = json!({"name": format!("{verb}.example.com"), "admissionReviewVersions": ["v1"], "sideEffects": "None",
+                "clientConfig": {"url": url, "caBundle": STANDARD.encode(self.authority.pem())},
+                "rules": [{"operations": ["CREATE", "UPDATE"], "apiGroups": ["compute.datumapis.com"], "apiVersions": ["v1alpha"], "resources": ["workloads"]}]});
+            let configuration = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": format!("{kind}WebhookConfiguration"),
+                "metadata": {"name": verb}, "webhooks": [hook]});
+            self.put("@projects", configuration).await;
+        }
+    }
+}
+
+impl Drop for Platform {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+async fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    listener.local_addr().expect("an address").port()
+}
+
+/// Waits until the manager says that it is ready.
+async fn until_ready(port: u16, manager: &mut Child) {
+    let ready = async {
+        while !is_ready(port).await {
+            if let Some(ended) = manager.try_wait().expect("a child") {
+                panic!("the manager ended: {ended}");
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(SOON, ready).await.expect("the manager gets ready");
+}
+
+async fn is_ready(port: u16) -> bool {
+    let Ok(mut socket) = TcpStream::connect(("127.0.0.1", port)).await else { return false };
+    let request = b"GET /readyz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    let mut answer = String::new();
+    socket.write_all(request).await.is_ok()
+        && socket.read_to_string(&mut answer).await.is_ok()
+        && answer.starts_with("HTTP/1.1 200")
+}
+
+fn mk_workload(city: &str) -> Workload {
+    let workload = json!({"apiVersion": "compute.datumapis.com/v1alpha", "kind": "Workload", "metadata": {"name": "web"}, "spec": {
+        "template": {"spec": {
+            "runtime": {"resources": {"instanceType": ""}, "sandbox": {"containers": [{"name": "app", "image": "app:1"}]}},
+            "networkInterfaces": [{"network": {"name": "blue"}}]}},
+        "placements": [{"name": "default", "cityCodes": [city], "scaleSettings": {"minReplicas": 1}}]}});
+    serde_json::from_value(workload).expect("a workload")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_manager_judges_the_workloads_of_its_projects_and_works_on_those_that_pass() {
+    let platform = Platform::new().await;
+    let home = tempfile::tempdir().expect("a folder");
+    let (webhooks, health) = (free_port().await, free_port().await);
+    let mut manager = platform.mk_manager(&home, webhooks, health);
+    until_ready(health, &mut manager).await;
+    platform.register(webhooks).await;
+
+    let client = Client::new(platform.server.project_service("shop"), "default");
+    let workloads = Api::<Workload>::namespaced(client, "default");
+    let refused = workloads.create(&PostParams::default(), &mk_workload("lhr")).await.expect_err("not bound");
+    let kube::Error::Api(status) = refused else { panic!("{refused}") };
+    assert_eq!(status.code, 422, "{status:?}");
+    assert!(status.message.contains("spec.placements[0].cityCodes[0]"), "{}", status.message);
+
+    let made = workloads.create(&PostParams::default(), &mk_workload("dfw")).await.expect("bound");
+    assert_eq!(made.spec.template.spec.runtime.resources.instance_type, "datumcloud/d1-standard-2");
+    let worked_on = async {
+        let held = |workload: Workload| workload.metadata.finalizers.unwrap_or_default();
+        while !held(workloads.get("web").await.expect("there"))
+            .iter()
+            .any(|name| name == finalizers::WORKLOAD)
+        {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(SOON, worked_on).await.expect("the workload controller has put its finalizer");
+    manager.kill().await.expect("ended");
+}

@@ -1,0 +1,173 @@
+//! Cities that a project may use.
+//!
+//! A LocationBinding in the project is the one answer to "may this project use this city": admission and the workload
+//! controller both ask here. A binding whose `Available` condition is there and not True does not count, nor does one
+//! that is on its way out; one without the condition counts, since its existence is the permission. City codes are
+//! taken verbatim: `DFW` and `dfw` are two cities.
+
+use std::collections::BTreeSet;
+
+use polis_api::conditions::AVAILABLE;
+use polis_api::labels::TOPOLOGY_CITY_CODE;
+use polis_api::networking::LocationBinding;
+
+use crate::{conditions, owner};
+
+/// The cities that a project may use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cities {
+    /// Every city: a bare cluster that does not serve LocationBindings at all.
+    Any,
+    /// These cities.
+    Bound(BTreeSet<String>),
+}
+
+/// A binding that offers no city, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skipped {
+    /// Name of the binding.
+    pub binding: String,
+    /// Why it does not count.
+    pub why: Unusable,
+}
+
+/// Why a binding does not count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unusable {
+    /// Its topology names no city.
+    NoCity,
+    /// It says itself that it is not available.
+    NotAvailable,
+    /// It is on its way out.
+    Leaving,
+}
+
+impl Cities {
+    /// The cities of some bindings, and the bindings that do not count, sorted by name.
+    pub fn bound(bindings: &[LocationBinding]) -> (Cities, Vec<Skipped>) {
+        let (mut cities, mut skipped) = (BTreeSet::new(), Vec::new());
+        for binding in bindings {
+            match usable(binding) {
+                Ok(city) => _ = cities.insert(city.to_owned()),
+                Err(why) => skipped.push(Skipped { binding: owner::name(&binding.metadata).to_owned(), why }),
+            }
+        }
+        skipped.sort_by(|a, b| a.binding.cmp(&b.binding));
+        (Cities::Bound(cities), skipped)
+    }
+
+    /// Whether the project may use a city.
+    pub fn allow(&self, city: &str) -> bool {
+        match self {
+            Cities::Any => !city.is_empty(),
+            Cities::Bound(cities) => cities.contains(city),
+        }
+    }
+
+    /// What a person is told about the choice: the cities in order, or that there is none.
+    pub fn in_words(&self) -> String {
+        match self {
+            Cities::Any => "any city may be used".into(),
+            Cities::Bound(cities) if cities.is_empty() => "no city is bound to this project".into(),
+            Cities::Bound(cities) => {
+                let cities: Vec<&str> = cities.iter().map(String::as_str).collect();
+                format!("cities bound to this project: {}", cities.join(", "))
+            }
+        }
+    }
+}
+
+/// The city that a binding offers.
+fn usable(binding: &LocationBinding) -> Result<&str, Unusable> {
+    if owner::is_deleting(&binding.metadata) {
+        return Err(Unusable::Leaving);
+    }
+    let available =
+        binding.status.as_ref().and_then(|status| conditions::find(&status.conditions, AVAILABLE));
+    if available.is_some_and(|condition| condition.status != "True") {
+        return Err(Unusable::NotAvailable);
+    }
+    match binding.spec.topology.get(TOPOLOGY_CITY_CODE).map(String::as_str) {
+        Some(city) if !city.is_empty() => Ok(city),
+        _ => Err(Unusable::NoCity),
+    }
+}
+
+#[cfg(test)]
+pub(crate) fn mk_cities(cities: &[&str]) -> Cities {
+    Cities::Bound(cities.iter().map(|city| city.to_string()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{deleting, mk_condition, mk_meta};
+
+    fn mk_binding(name: &str, city: Option<&str>, available: Option<&str>) -> LocationBinding {
+        let mut binding = LocationBinding { metadata: mk_meta("", name), ..Default::default() };
+        binding.spec.topology.extend(city.map(|city| (TOPOLOGY_CITY_CODE.to_owned(), city.to_owned())));
+        if let Some(status) = available {
+            binding.status.get_or_insert_default().conditions = vec![mk_condition(AVAILABLE, status, "Why")];
+        }
+        binding
+    }
+
+    #[test]
+    fn a_binding_is_the_permission() {
+        let (cities, skipped) =
+            Cities::bound(&[mk_binding("a", Some("dfw"), None), mk_binding("b", Some("ord"), Some("True"))]);
+        assert!(cities.allow("dfw") && cities.allow("ord") && !cities.allow("lhr"));
+        assert_eq!(skipped, []);
+    }
+
+    #[test]
+    fn a_binding_that_says_it_is_not_available_does_not_count() {
+        for status in ["False", "Unknown"] {
+            let (cities, skipped) = Cities::bound(&[mk_binding("a", Some("dfw"), Some(status))]);
+            assert!(!cities.allow("dfw"));
+            assert_eq!(skipped, [Skipped { binding: "a".into(), why: Unusable::NotAvailable }]);
+        }
+    }
+
+    #[test]
+    fn a_binding_without_a_city_is_named_and_skipped() {
+        let (cities, skipped) =
+            Cities::bound(&[mk_binding("b", None, None), mk_binding("a", Some(""), None)]);
+        assert!(!cities.allow(""));
+        assert_eq!(
+            skipped.iter().map(|s| (s.binding.as_str(), s.why)).collect::<Vec<_>>(),
+            [("a", Unusable::NoCity), ("b", Unusable::NoCity)]
+        );
+    }
+
+    #[test]
+    fn a_binding_on_its_way_out_does_not_count() {
+        let (cities, skipped) = Cities::bound(&[deleting(mk_binding("a", Some("dfw"), None))]);
+        assert!(!cities.allow("dfw"));
+        assert_eq!(skipped[0].why, Unusable::Leaving);
+    }
+
+    #[test]
+    fn one_usable_binding_of_two_is_enough() {
+        let (cities, _) =
+            Cities::bound(&[mk_binding("a", Some("dfw"), Some("False")), mk_binding("b", Some("dfw"), None)]);
+        assert!(cities.allow("dfw"));
+    }
+
+    #[test]
+    fn city_codes_are_verbatim() {
+        assert!(!mk_cities(&["DFW"]).allow("dfw"));
+    }
+
+    #[test]
+    fn a_bare_cluster_allows_every_city_but_the_empty_one() {
+        assert!(Cities::Any.allow("anywhere"));
+        assert!(!Cities::Any.allow(""));
+    }
+
+    #[test]
+    fn the_choice_is_told_in_order() {
+        assert_eq!(mk_cities(&["ord", "dfw"]).in_words(), "cities bound to this project: dfw, ord");
+        assert_eq!(mk_cities(&[]).in_words(), "no city is bound to this project");
+    }
+}

@@ -1,0 +1,181 @@
+//! Labels and annotations that several writers share.
+//!
+//! Karmada, people and other controllers keep their own keys on our objects. A writer that replaced the whole map
+//! would fight with them for ever, so each writer answers for named keys only: it sets those it wants, removes
+//! those of its own that it no longer wants, and keeps everything else.
+
+use std::collections::BTreeMap;
+
+use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use polis_api::names;
+
+/// Labels or annotations.
+pub type Map = BTreeMap<String, String>;
+
+/// A map from pairs, for wanted labels and annotations.
+pub fn map<K: Into<String>, V: Into<String>>(pairs: impl IntoIterator<Item = (K, V)>) -> Map {
+    pairs.into_iter().map(|(key, value)| (key.into(), value.into())).collect()
+}
+
+/// The map after one writer has had its say, or `None` when nothing changes.
+///
+/// `wanted` is set; keys in `owned` that are not wanted are removed; every other key is foreign and stays.
+pub fn merged(current: Option<&Map>, wanted: &Map, owned: &[&str]) -> Option<Map> {
+    let before = current.cloned().unwrap_or_default();
+    let mut after = before.clone();
+    after.retain(|key, _| wanted.contains_key(key) || !owned.contains(&key.as_str()));
+    after.extend(wanted.clone());
+    (after != before).then_some(after)
+}
+
+/// Merges into the labels of an object; says whether anything changed.
+pub fn merge_labels(meta: &mut ObjectMeta, wanted: &Map, owned: &[&str]) -> bool {
+    merge_into(&mut meta.labels, wanted, owned)
+}
+
+/// Merges into the annotations of an object; says whether anything changed.
+pub fn merge_annotations(meta: &mut ObjectMeta, wanted: &Map, owned: &[&str]) -> bool {
+    merge_into(&mut meta.annotations, wanted, owned)
+}
+
+fn merge_into(slot: &mut Option<Map>, wanted: &Map, owned: &[&str]) -> bool {
+    let Some(after) = merged(slot.as_ref(), wanted, owned) else { return false };
+    *slot = Some(after).filter(|map| !map.is_empty());
+    true
+}
+
+/// Adds a finalizer; says whether it was missing.
+pub fn add_finalizer(meta: &mut ObjectMeta, finalizer: &str) -> bool {
+    if has_finalizer(meta, finalizer) {
+        return false;
+    }
+    meta.finalizers.get_or_insert_default().push(finalizer.to_owned());
+    true
+}
+
+/// Takes a finalizer off; says whether it was there. The work it stands for must be done.
+pub fn remove_finalizer(meta: &mut ObjectMeta, finalizer: &str) -> bool {
+    if !has_finalizer(meta, finalizer) {
+        return false;
+    }
+    let rest: Vec<_> = meta.finalizers.take().into_iter().flatten().filter(|f| f != finalizer).collect();
+    meta.finalizers = Some(rest).filter(|rest| !rest.is_empty());
+    true
+}
+
+/// Whether an object carries a finalizer.
+pub fn has_finalizer(meta: &ObjectMeta, finalizer: &str) -> bool {
+    meta.finalizers.iter().flatten().any(|f| f == finalizer)
+}
+
+/// The value of a label, unless it is missing or empty: an empty value identifies nothing and would match too much.
+pub fn label<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
+    meta.labels.as_ref()?.get(key).map(String::as_str).filter(|value| !value.is_empty())
+}
+
+/// The value of an annotation.
+pub fn annotation<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
+    meta.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+/// Whether a text that is not empty may be the value of a label.
+pub fn is_label_value(text: &str) -> bool {
+    let ends = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
+    text.len() <= names::MAX_LABEL
+        && ends(text.bytes().next())
+        && ends(text.bytes().next_back())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
+}
+
+/// Whether a text may be the key of a label or annotation: a name like a label value, perhaps after a domain and a `/`.
+pub fn is_key(text: &str) -> bool {
+    match text.split_once('/') {
+        Some((domain, name)) => {
+            domain.len() <= 253 && domain.split('.').all(names::is_dns_label) && is_label_value(name)
+        }
+        None => is_label_value(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_foreign_key_stays() {
+        let current = map([("karmada.io/managed", "true")]);
+        assert_eq!(
+            merged(Some(&current), &map([("ours", "1")]), &["ours"]),
+            Some(map([("karmada.io/managed", "true"), ("ours", "1")]))
+        );
+    }
+
+    #[test]
+    fn an_owned_key_that_is_no_longer_wanted_goes() {
+        assert_eq!(merged(Some(&map([("ours", "1")])), &Map::new(), &["ours"]), Some(Map::new()));
+    }
+
+    #[test]
+    fn a_wanted_key_is_put_right() {
+        assert_eq!(
+            merged(Some(&map([("ours", "2")])), &map([("ours", "1")]), &[]),
+            Some(map([("ours", "1")]))
+        );
+    }
+
+    #[test]
+    fn nothing_to_change_is_no_write() {
+        assert_eq!(merged(None, &Map::new(), &["ours"]), None);
+        assert_eq!(merged(Some(&map([("ours", "1")])), &map([("ours", "1")]), &["ours"]), None);
+    }
+
+    #[test]
+    fn finalizers_are_added_and_removed_once_and_others_stay() {
+        let mut meta = ObjectMeta { finalizers: Some(vec!["theirs".into()]), ..Default::default() };
+        assert!(add_finalizer(&mut meta, "ours"));
+        assert!(!add_finalizer(&mut meta, "ours"));
+        assert!(remove_finalizer(&mut meta, "ours"));
+        assert!(!remove_finalizer(&mut meta, "ours"));
+        assert_eq!(meta.finalizers, Some(vec!["theirs".to_owned()]));
+    }
+
+    #[test]
+    fn an_empty_label_is_no_label() {
+        let meta = ObjectMeta { labels: Some(map([("a", "")])), ..Default::default() };
+        assert_eq!(label(&meta, "a"), None);
+    }
+
+    fn any_map() -> impl Strategy<Value = Map> {
+        prop::collection::btree_map("[a-f]", "[0-2]", 0..6)
+    }
+
+    proptest! {
+        #[test]
+        fn foreign_keys_always_survive_and_wanted_keys_always_hold(
+            current in any_map(), wanted in any_map(), owned in prop::collection::vec("[a-f]", 0..4)
+        ) {
+            let owned: Vec<&str> = owned.iter().map(String::as_str).collect();
+            let after = merged(Some(&current), &wanted, &owned).unwrap_or_else(|| current.clone());
+            for (key, value) in &current {
+                if !wanted.contains_key(key) && !owned.contains(&key.as_str()) {
+                    prop_assert_eq!(after.get(key), Some(value));
+                }
+            }
+            for (key, value) in &wanted {
+                prop_assert_eq!(after.get(key), Some(value));
+            }
+            for key in owned {
+                prop_assert!(wanted.contains_key(key) || !after.contains_key(key));
+            }
+            prop_assert_eq!(after.keys().filter(|k| !current.contains_key(*k) && !wanted.contains_key(*k)).count(), 0);
+        }
+
+        #[test]
+        fn merging_the_result_again_changes_nothing(current in any_map(), wanted in any_map()) {
+            let owned = ["a", "b"];
+            let after = merged(Some(&current), &wanted, &owned).unwrap_or(current);
+            prop_assert_eq!(merged(Some(&after), &wanted, &owned), None);
+        }
+    }
+}

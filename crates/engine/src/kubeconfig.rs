@@ -1,0 +1,74 @@
+//! Planes from a kubeconfig: where the server is, whom to trust, who we are.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use polis_api::kube;
+use polis_api::kube::client::ConfigExt;
+use polis_api::kube::config::{KubeConfigOptions, Kubeconfig};
+use rustls_pki_types::ServerName;
+
+use crate::transport::auth::Credentials;
+use crate::transport::pool::Pool;
+use crate::transport::tls::{Target, Tls};
+use crate::{Error, Plane, PlaneName, Transport};
+
+impl Plane {
+    /// The plane of a kubeconfig file: its current context, or the one named.
+    pub async fn from_kubeconfig(
+        name: impl Into<PlaneName>,
+        file: &Path,
+        context: Option<&str>,
+    ) -> Result<Self, Error> {
+        let from = || match context {
+            Some(context) => format!("{} (context {context})", file.display()),
+            None => file.display().to_string(),
+        };
+        let fault = |why: String| Error::Kubeconfig { from: from(), why };
+        let kubeconfig = Kubeconfig::read_from(file).map_err(|error| fault(error.to_string()))?;
+        let options =
+            KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
+        let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options)
+            .await
+            .map_err(|error| fault(error.to_string()))?;
+        Self::from_config(name, &config).map_err(fault)
+    }
+
+    /// The plane that a program usually means: `KUBECONFIG`, the default file, or the cluster that it runs in.
+    pub async fn inferred(name: impl Into<PlaneName>) -> Result<Self, Error> {
+        let fault = |why: String| Error::Kubeconfig { from: "of the environment".to_owned(), why };
+        let config = kube::Config::infer().await.map_err(|error| fault(error.to_string()))?;
+        Self::from_config(name, &config).map_err(fault)
+    }
+
+    /// The plane of a configuration that was made otherwise.
+    pub fn from_kube_config(name: impl Into<PlaneName>, config: &kube::Config) -> Result<Self, Error> {
+        Self::from_config(name, config)
+            .map_err(|why| Error::Kubeconfig { from: config.cluster_url.to_string(), why })
+    }
+
+    fn from_config(name: impl Into<PlaneName>, config: &kube::Config) -> Result<Self, String> {
+        let url = &config.cluster_url;
+        let host = url.host().ok_or_else(|| format!("server {url} has no host"))?.trim_matches(['[', ']']);
+        let tls = match url.scheme_str() {
+            Some("https") => Some(tls(config, host)?),
+            Some("http") => None,
+            other => return Err(format!("server {url}: scheme {other:?} is neither https nor http")),
+        };
+        let port = url.port_u16().unwrap_or(if tls.is_some() { 443 } else { 80 });
+        let authority = url.authority().map_or(host, |authority| authority.as_str());
+        let target = Target { authority: authority.into(), host: host.into(), port, tls };
+        let credentials = Credentials::from_config(config).map_err(|error| error.to_string())?;
+        let plane = Self::new(name, Transport::pooled(Pool::new(target, credentials)));
+        let path = url.path().trim_matches('/');
+        Ok(if path.is_empty() { plane } else { plane.under(plane.name().clone(), path) })
+    }
+}
+
+fn tls(config: &kube::Config, host: &str) -> Result<Tls, String> {
+    let mut tls = config.rustls_client_config().map_err(|error| error.to_string())?;
+    tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    let name = config.tls_server_name.as_deref().unwrap_or(host).to_owned();
+    let expect = ServerName::try_from(name).map_err(|error| format!("server name: {error}"))?;
+    Ok(Tls { config: Arc::new(tls), expect })
+}

@@ -1,0 +1,92 @@
+//! Randomness, as a seam: one seed, and a stream of its own for every part that draws.
+//!
+//! Parts must not share a stream: the order in which tasks run would then decide who gets which number, and one more draw in
+//! one place would change every other.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rand::rngs::StdRng;
+use rand::{Rng, RngExt, SeedableRng};
+
+/// A stream of random numbers. Cheap to clone; clones share the stream.
+#[derive(Clone)]
+pub struct Random {
+    seed: u64,
+    stream: Arc<Mutex<StdRng>>,
+}
+
+impl Random {
+    /// The stream of a seed: always the same numbers.
+    pub fn from_seed(seed: u64) -> Self {
+        Self { seed, stream: Arc::new(Mutex::new(StdRng::seed_from_u64(seed))) }
+    }
+
+    /// A stream that no one can foresee.
+    pub fn from_entropy() -> Self {
+        Self::from_seed(rand::rng().next_u64())
+    }
+
+    /// The stream of its own for the part called `label`. Depends on the seed and the label only, not on what was drawn before.
+    pub fn split(&self, label: &str) -> Self {
+        // FNV-1a: stable across platforms and releases, which std's hashers are not.
+        let hash = label.bytes().fold(self.seed ^ 0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+        Self::from_seed(hash)
+    }
+
+    /// The next number.
+    pub fn next(&self) -> u64 {
+        self.stream.lock().next_u64()
+    }
+
+    /// A number from 0 (inclusive) to 1 (exclusive).
+    pub fn fraction(&self) -> f64 {
+        self.stream.lock().random::<f64>()
+    }
+
+    /// `base`, lengthened by up to `share` of itself.
+    pub fn jitter(&self, base: Duration, share: f64) -> Duration {
+        base.mul_f64(1.0 + share * self.fraction())
+    }
+}
+
+impl Default for Random {
+    fn default() -> Self {
+        Self::from_entropy()
+    }
+}
+
+impl fmt::Debug for Random {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Random({:#018x})", self.seed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_draws_the_same_numbers_whatever_others_drew() {
+        let first = Random::from_seed(7);
+        let quiet = first.split("watch").next();
+        let second = Random::from_seed(7);
+        second.next();
+        second.split("queue").next();
+        assert_eq!(second.split("watch").next(), quiet);
+        assert_ne!(second.split("queue").next(), quiet);
+    }
+
+    #[test]
+    fn jitter_only_lengthens_and_by_no_more_than_asked() {
+        let random = Random::from_seed(1);
+        for _ in 0..1000 {
+            let drawn = random.jitter(Duration::from_secs(10), 0.5);
+            assert!(drawn >= Duration::from_secs(10) && drawn < Duration::from_secs(15));
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Opening a socket, and TLS on it when the host asks for it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls_pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use super::TransportError;
+
+/// Time for TCP and TLS together.
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+
+/// Where to connect to, and whom to expect there.
+#[derive(Clone)]
+pub(crate) struct Target {
+    /// `host:port`, for messages and for the `:authority` of requests.
+    pub(crate) authority: Arc<str>,
+    pub(crate) host: Arc<str>,
+    pub(crate) port: u16,
+    pub(crate) tls: Option<Tls>,
+}
+
+#[derive(Clone)]
+pub(crate) struct Tls {
+    pub(crate) config: Arc<rustls::ClientConfig>,
+    pub(crate) expect: ServerName<'static>,
+}
+
+/// A socket, with or without TLS.
+pub(crate) trait Socket: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Socket for T {}
+
+/// What the host speaks on this socket.
+pub(crate) enum Dialed {
+    Http2(Box<dyn Socket>),
+    Http1(Box<dyn Socket>),
+}
+
+impl Target {
+    /// Opens a socket. The host decides between HTTP/2 and HTTP/1.1 by ALPN; without TLS it is HTTP/1.1.
+    pub(crate) async fn dial(&self) -> Result<Dialed, TransportError> {
+        match timeout(CONNECT_WITHIN, self.connect()).await {
+            Ok(dialed) => dialed,
+            Err(_) => Err(TransportError::Timeout { after: CONNECT_WITHIN }),
+        }
+    }
+
+    async fn connect(&self) -> Result<Dialed, TransportError> {
+        let socket = TcpStream::connect((&*self.host, self.port))
+            .await
+            .map_err(|error| self.unreachable(&error.to_string()))?;
+        // Requests are small and waited for; Nagle's algorithm would only hold them back. A socket that refuses still works.
+        let _ = socket.set_nodelay(true);
+        let Some(tls) = &self.tls else {
+            return Ok(Dialed::Http1(Box::new(socket)));
+        };
+        let stream =
+            TlsConnector::from(tls.config.clone()).connect(tls.expect.clone(), socket).await.map_err(
+                |error| TransportError::Tls { host: self.authority.clone(), why: error.to_string().into() },
+            )?;
+        let chosen = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        Ok(if chosen { Dialed::Http2(Box::new(stream)) } else { Dialed::Http1(Box::new(stream)) })
+    }
+
+    fn unreachable(&self, why: &str) -> TransportError {
+        TransportError::Connect { host: self.authority.clone(), why: why.into() }
+    }
+}

@@ -1,0 +1,120 @@
+//! Planes in trouble are named, and harm nobody else.
+
+use std::time::Duration;
+
+use polis_api::k8s_openapi::api::core::v1::ConfigMap;
+use polis_engine::{Engine, Fixed, Plane, Watch};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::desk::{Notebook, Running, eventually_within, mk_map};
+use crate::stand_in::StandIn;
+use crate::stand_in::network::{Options, Server};
+
+/// Accepts connections and says nothing.
+async fn silent() -> (String, tokio::task::JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://{}", listener.local_addr().unwrap());
+    let task = tokio::spawn(async move {
+        let mut sockets = Vec::new();
+        while let Ok((socket, _)) = listener.accept().await {
+            sockets.push(socket);
+        }
+    });
+    (url, task)
+}
+
+fn plane_of(name: &str, config: &polis_api::kube::Config) -> Plane {
+    Plane::from_kube_config(name, config).unwrap()
+}
+
+async fn get(address: std::net::SocketAddr, path: &str) -> String {
+    let mut socket = TcpStream::connect(address).await.unwrap();
+    socket
+        .write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes())
+        .await
+        .unwrap();
+    let mut text = String::new();
+    socket.read_to_string(&mut text).await.unwrap();
+    text
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn planes_in_trouble_are_named_and_the_others_do_not_notice() {
+    let stand_in = StandIn::usual();
+    stand_in.put("", "v1", "configmaps", mk_map("shop", "a", "x"));
+    let good = Server::start(stand_in.clone(), Options::default()).await;
+
+    let garbage = StandIn::usual();
+    garbage.hook(|_, _| Some(crate::stand_in::Misdeed::Answer(200, "<html>welcome</html>".to_owned())));
+    let garbage = Server::start(garbage, Options::default()).await;
+
+    let locked = Options::default();
+    *locked.token.lock() = Some("secret".to_owned());
+    let locked = Server::start(StandIn::usual(), locked).await;
+
+    let (silent_url, silent_task) = silent().await;
+    let mut silent_config = good.config();
+    silent_config.cluster_url = silent_url.parse().unwrap();
+
+    let mut wrong = good.config();
+    wrong.root_cert = Some(vec![locked.authority.der.to_vec()]);
+
+    let mut nobody = good.config();
+    nobody.cluster_url = "https://127.0.0.1:1".parse().unwrap();
+
+    let mut engine = Engine::new();
+    engine.admin("127.0.0.1:0".parse().unwrap());
+    let planes = [
+        good.plane("good"),
+        garbage.plane("garbage"),
+        locked.plane("locked"),
+        plane_of("silent", &silent_config),
+        plane_of("impostor", &wrong),
+        plane_of("nobody", &nobody),
+    ];
+    let set = engine.planes("cells", Fixed::new(planes), [Watch::of::<ConfigMap>()]);
+    let notebook = Notebook::default();
+    engine.controller("notes", &set, notebook.clone()).on::<ConfigMap>();
+    let running = Running::start(engine);
+
+    let soon = Duration::from_secs(4);
+    eventually_within("the good one is worked on", soon, || notebook.keys() == ["good/shop/a"]).await;
+    let failing = || set.readiness().failing;
+    eventually_within("the others are named", Duration::from_secs(30), || failing().len() == 5).await;
+    let mut reasons: Vec<_> =
+        failing().into_iter().map(|(plane, reason, _)| format!("{plane}: {reason}")).collect();
+    reasons.sort();
+    assert_eq!(
+        reasons,
+        ["garbage: garbage", "impostor: tls", "locked: unauthorized", "nobody: connect", "silent: timeout"]
+    );
+    stand_in.put("", "v1", "configmaps", mk_map("shop", "b", "x"));
+    eventually_within("the good one still works", soon, || notebook.keys().len() == 2).await;
+
+    let address = running.handle.admin_address().unwrap();
+    assert!(get(address, "/healthz").await.starts_with("HTTP/1.1 200"));
+    let ready = get(address, "/readyz?verbose").await;
+    assert!(ready.starts_with("HTTP/1.1 503"), "{ready}");
+    for line in [
+        "[-] cells: 1 engaged, 5 engaging, 5 failing",
+        "impostor (tls): ",
+        "locked (unauthorized): ",
+        "not ready",
+    ] {
+        assert!(ready.contains(line), "{line}: {ready}");
+    }
+    let metrics = get(address, "/metrics").await;
+    for line in [
+        "polis_planes{set=\"cells\",state=\"engaged\"} 1",
+        "polis_planes_failing{set=\"cells\",reason=\"tls\"} 1",
+        "polis_planes_failing{set=\"cells\",reason=\"garbage\"} 1",
+        "polis_reconciles_total{controller=\"notes\"} 2",
+        "polis_queue_depth{priority=\"fresh\"} 0",
+    ] {
+        assert!(metrics.contains(line), "{line}: {metrics}");
+    }
+    assert!(get(address, "/other").await.starts_with("HTTP/1.1 404"));
+    running.stop().await;
+    silent_task.abort();
+}

@@ -1,0 +1,146 @@
+//! What a binding knows about its copies, collected from its Works.
+
+use polis_api::conditions::karmada::{APPLIED, FULLY_APPLIED};
+use polis_api::karmada::{AggregatedStatusItem, Work};
+
+use crate::conditions::{self, Fact};
+use crate::names;
+
+/// One item for each Work that is not on its way out, in the order of the members' names.
+pub fn items<'a>(works: impl IntoIterator<Item = &'a Work>) -> Vec<AggregatedStatusItem> {
+    let mut items: Vec<AggregatedStatusItem> = works
+        .into_iter()
+        .filter(|work| work.metadata.deletion_timestamp.is_none())
+        .filter_map(item)
+        .collect();
+    items.sort_by(|a, b| a.cluster_name.cmp(&b.cluster_name));
+    items
+}
+
+fn item(work: &Work) -> Option<AggregatedStatusItem> {
+    let cluster = names::cluster_of_execution_namespace(work.metadata.namespace.as_deref()?)?;
+    let status = work.status.clone().unwrap_or_default();
+    let applied = status.conditions.iter().find(|condition| condition.type_ == APPLIED);
+    let mut item = AggregatedStatusItem {
+        cluster_name: cluster.to_owned(),
+        health: Some("Unknown".to_owned()),
+        ..AggregatedStatusItem::default()
+    };
+    match applied {
+        Some(applied) if applied.status == "True" => {
+            item.applied = true;
+            if let Some(told) = status.manifest_statuses.into_iter().next() {
+                item.status = told.status;
+                item.health = told.health.or(item.health);
+            }
+        }
+        Some(applied) => {
+            item.applied_message = Some(applied.message.clone()).filter(|message| !message.is_empty())
+        }
+        None => {}
+    }
+    Some(item)
+}
+
+/// Whether every chosen cluster has the object, and no other.
+pub fn fully_applied<'a>(
+    clusters: impl IntoIterator<Item = &'a str>,
+    items: &[AggregatedStatusItem],
+) -> Fact {
+    let mut wanted: Vec<&str> = clusters.into_iter().collect();
+    wanted.sort_unstable();
+    wanted.dedup();
+    let there: Vec<&str> =
+        items.iter().filter(|item| item.applied).map(|item| item.cluster_name.as_str()).collect();
+    if !wanted.is_empty() && wanted == there && items.len() == there.len() {
+        return Fact::new(FULLY_APPLIED, true, "FullyAppliedSuccess", "every chosen cluster has the object");
+    }
+    let missing: Vec<&str> = wanted.iter().filter(|name| !there.contains(name)).copied().collect();
+    let message = if wanted.is_empty() {
+        "no cluster is chosen".to_owned()
+    } else if missing.is_empty() {
+        "a cluster that is no longer chosen still has the object".to_owned()
+    } else {
+        format!("waiting for {}; see status.aggregatedStatus", missing.join(", "))
+    };
+    Fact::new(FULLY_APPLIED, false, "FullyAppliedFailed", message)
+}
+
+/// The statuses as scripts get them.
+pub fn script_items(items: &[AggregatedStatusItem]) -> Vec<serde_json::Value> {
+    items.iter().filter_map(|item| serde_json::to_value(item).ok()).collect()
+}
+
+/// Whether a Work's object is on its member.
+pub fn is_applied(work: &Work) -> bool {
+    work.status.as_ref().and_then(|status| conditions::status(&status.conditions, APPLIED)) == Some("True")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn mk_work(cluster: &str, applied: Option<(&str, &str)>, status: Option<Value>) -> Work {
+        let conditions: Vec<Value> = applied
+            .map(|(status, message)| json!({"type": "Applied", "status": status, "reason": "x", "message": message, "lastTransitionTime": "2026-01-01T00:00:00Z"}))
+            .into_iter()
+            .collect();
+        let told: Vec<Value> = status
+            .map(|status| json!({"identifier": {}, "status": status, "health": "Healthy"}))
+            .into_iter()
+            .collect();
+        serde_json::from_value(json!({
+            "apiVersion": "work.karmada.io/v1alpha1", "kind": "Work", "metadata": {"name": "w", "namespace": format!("karmada-es-{cluster}")},
+            "spec": {}, "status": {"conditions": conditions, "manifestStatuses": told},
+        }))
+        .expect("a work")
+    }
+
+    #[test]
+    fn items_tell_what_each_member_has() {
+        let works = [
+            mk_work("ord", Some(("False", "no such API")), Some(json!({"old": 1}))),
+            mk_work("dfw", Some(("True", "")), Some(json!({"ready": 1}))),
+            mk_work("sjc", None, None),
+        ];
+        let items = items(&works);
+        let told: Vec<_> = items
+            .iter()
+            .map(|i| (i.cluster_name.as_str(), i.applied, i.applied_message.as_deref(), i.health.as_deref()))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                ("dfw", true, None, Some("Healthy")),
+                ("ord", false, Some("no such API"), Some("Unknown")),
+                ("sjc", false, None, Some("Unknown")),
+            ]
+        );
+        assert_eq!(items[0].status, Some(json!({"ready": 1})));
+        assert_eq!(items[1].status, None);
+    }
+
+    #[test]
+    fn a_work_on_its_way_out_counts_no_more() {
+        let mut work = mk_work("dfw", Some(("True", "")), None);
+        work.metadata.deletion_timestamp = Some(
+            polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH),
+        );
+        assert_eq!(items(&[work]), []);
+    }
+
+    #[test]
+    fn fully_applied_means_all_chosen_and_no_other() {
+        let dfw = items(&[mk_work("dfw", Some(("True", "")), None)]);
+        for (clusters, items, expected) in [
+            (vec!["dfw"], &dfw, "True"),
+            (vec!["dfw", "ord"], &dfw, "False"),
+            (vec![], &dfw, "False"),
+            (vec!["ord"], &dfw, "False"),
+        ] {
+            assert_eq!(fully_applied(clusters.clone(), items).status, expected, "{clusters:?}");
+        }
+        assert_eq!(fully_applied(["dfw"], &[]).status, "False");
+    }
+}

@@ -1,0 +1,119 @@
+//! A real kube-apiserver as a member of an embedded hub, joined as Karmada joins: endpoint, token and authority.
+
+#[allow(dead_code, reason = "only the words of the suite are used here")]
+mod suite;
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use polis_api::kube::config::{KubeConfigOptions, Kubeconfig};
+use polis_api::kube::{Client, Config};
+use polis_apiserver::{PlaneSpec, Server};
+use polis_federation::Federation;
+use polis_federation::planes::{Api, Kind};
+use polis_testbed::{Bed, Options};
+use serde_json::{Value, json};
+use suite::world::{CLUSTER, CONFIG_MAP, Plane, SECRET, condition, mk_policy, to, with};
+
+const ACCOUNT: Kind = Kind::known("v1", "ServiceAccount", "serviceaccounts", true);
+const ROLE_BINDING: Kind =
+    Kind::known("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "clusterrolebindings", false);
+
+/// Endpoint, authority and a bearer token of an administrator, as joining a member needs them.
+async fn access(bed: &Bed, plane: &Plane, name: &str) -> (String, String, String) {
+    let file = Kubeconfig::read_from(bed.kubeconfig(name).expect("a kubeconfig")).expect("a kubeconfig");
+    let config =
+        Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.expect("a configuration");
+    let authority: String = config
+        .root_cert
+        .iter()
+        .flatten()
+        .map(|der| {
+            format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", STANDARD.encode(der))
+        })
+        .collect();
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"namespace": "default", "name": "hub"}});
+    plane.api.create(&ACCOUNT, &account).await.expect("an account");
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "hub"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+        "subjects": [{"kind": "ServiceAccount", "namespace": "default", "name": "hub"}],
+    });
+    plane.api.create(&ROLE_BINDING, &binding).await.expect("a role binding");
+    let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
+    let request = http::Request::post("/api/v1/namespaces/default/serviceaccounts/hub/token")
+        .body(request.to_string().into_bytes())
+        .expect("a request");
+    let answer: Value = bed.client(name).await.expect("a client").request(request).await.expect("a token");
+    (
+        config.cluster_url.to_string(),
+        authority,
+        answer["status"]["token"].as_str().expect("a token").to_owned(),
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_real_member_is_joined_by_endpoint_token_and_authority() {
+    let bed = Bed::up(Options::single_plane()).await.unwrap_or_else(|error| panic!("{error}"));
+    let name = polis_testbed::plane::LONE;
+    let quiet = Duration::from_millis(500);
+    let member = Plane {
+        api: Api::new("real", bed.client(name).await.expect("a client")),
+        name: "real".to_owned(),
+        quiet,
+    };
+    let (endpoint, authority, token) = access(&bed, &member, name).await;
+
+    let server = Server::builder().build().await.expect("a server");
+    server.create_plane(PlaneSpec::own("hub")).await.expect("a plane");
+    for file in polis_api::crds::karmada() {
+        server
+            .install_crd_in("hub", &serde_json::to_value(file.definition()).expect("JSON"))
+            .await
+            .expect("a definition");
+    }
+    let client = || Client::new(server.plane_service("hub"), "default");
+    let federation = tokio::spawn(
+        Federation::builder(client())
+            .probe_every(Duration::from_millis(200))
+            .build()
+            .run(std::future::pending()),
+    );
+    let hub = Plane { api: Api::new("hub", client()), name: "hub".to_owned(), quiet };
+    for namespace in ["karmada-cluster", "shop"] {
+        hub.create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})).await;
+    }
+    // A wrong token first: the Cluster says so, and a right one heals it without a restart.
+    let secret =
+        |token: &str| json!({"caBundle": STANDARD.encode(&authority), "token": STANDARD.encode(token)});
+    hub.create(json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": "karmada-cluster", "name": "real"}, "data": secret("wrong")})).await;
+    hub.create(json!({
+        "apiVersion": "cluster.karmada.io/v1alpha1", "kind": "Cluster", "metadata": {"name": "real"},
+        "spec": {"syncMode": "Push", "apiEndpoint": endpoint, "secretRef": {"namespace": "karmada-cluster", "name": "real"}},
+    }))
+    .await;
+    hub.has(&CLUSTER, "", "real", |cluster| {
+        condition(cluster, "CompleteAPIEnablements")["status"] == "False"
+            || condition(cluster, "Ready")["status"] == "False"
+    })
+    .await;
+    hub.change(&SECRET, "karmada-cluster", "real", |object| object["data"] = secret(&token)).await;
+    let cluster = hub
+        .has(&CLUSTER, "", "real", |cluster| condition(cluster, "CompleteAPIEnablements")["status"] == "True")
+        .await;
+    assert_eq!(condition(&cluster, "Ready")["status"], "True");
+    assert!(cluster["status"]["kubernetesVersion"].as_str().is_some_and(|version| version.starts_with('v')));
+
+    let selectors = json!([{"apiVersion": "v1", "kind": "ConfigMap"}]);
+    hub.create(with(mk_policy("shop", "p", to(&["real"])), "/spec/resourceSelectors", selectors)).await;
+    hub.create(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "shop", "name": "a"}, "data": {"k": "v"}})).await;
+    member.has(&CONFIG_MAP, "shop", "a", |copy| copy["data"]["k"] == "v").await;
+    hub.change(&CONFIG_MAP, "shop", "a", |object| object["data"]["k"] = json!("w")).await;
+    member.has(&CONFIG_MAP, "shop", "a", |copy| copy["data"]["k"] == "w").await;
+    member.change(&CONFIG_MAP, "shop", "a", |copy| copy["data"]["k"] = json!("edited")).await;
+    member.has(&CONFIG_MAP, "shop", "a", |copy| copy["data"]["k"] == "w").await;
+    hub.delete(&CONFIG_MAP, "shop", "a").await;
+    member.loses(&CONFIG_MAP, "shop", "a").await;
+    federation.abort();
+}

@@ -1,0 +1,66 @@
+//! The suite on the embedded federation over real API servers: the hub and both members are kube-apiservers.
+
+#[allow(dead_code, reason = "cases that cut members off need a world that can")]
+mod suite;
+mod together;
+
+use std::time::Duration;
+
+use polis_federation::Federation;
+use polis_federation::planes::Api;
+use polis_testbed::{Bed, Options};
+use serde_json::json;
+use suite::world::{CLUSTER, PLACE, Plane, THING, World, condition, eventually};
+
+shared_cases!(as_list);
+
+async fn world() -> World {
+    let options = Options {
+        cells: vec!["dfw".to_owned(), "ord".to_owned()],
+        controllers: true,
+        ..Options::single_plane()
+    };
+    let bed = Bed::up(options).await.unwrap_or_else(|error| panic!("{error}"));
+    let client = async |name: &str| bed.client(name).await.unwrap_or_else(|error| panic!("{error}"));
+    let plane = async |name: &str| Plane {
+        api: Api::new(name, client(name).await),
+        name: name.to_owned(),
+        quiet: Duration::from_secs(2),
+    };
+    let hub = plane(polis_testbed::plane::LONE).await;
+    for file in polis_api::crds::karmada() {
+        let mut definition = serde_json::to_value(file.definition()).expect("JSON");
+        definition["apiVersion"] = json!("apiextensions.k8s.io/v1");
+        definition["kind"] = json!("CustomResourceDefinition");
+
+        hub.create(definition).await;
+    }
+    eventually("clusters are served", || async { hub.api.list(&CLUSTER).await.ok() }).await;
+    let members = vec![plane("dfw").await, plane("ord").await];
+    for plane in std::iter::once(&hub).chain(&members) {
+        for kind in [&THING, &PLACE] {
+            suite::placement::install(plane, kind).await;
+        }
+    }
+    let mut federation =
+        Federation::builder(client(polis_testbed::plane::LONE).await).probe_every(Duration::from_secs(1));
+    for member in ["dfw", "ord"] {
+        federation = federation.member(member, client(member).await);
+    }
+    tokio::spawn(federation.build().run(std::future::pending()));
+    for member in ["dfw", "ord"] {
+        hub.create(json!({"apiVersion": "cluster.karmada.io/v1alpha1", "kind": "Cluster", "metadata": {"name": member}, "spec": {"syncMode": "Push"}})).await;
+        let ready = |cluster: &serde_json::Value| {
+            condition(cluster, "Ready")["status"] == "True"
+                && cluster["status"]["apiEnablements"].to_string().contains("suite.polis.test")
+                && !cluster["spec"]["taints"].to_string().contains("not-ready")
+        };
+        hub.has(&CLUSTER, "", member, ready).await;
+    }
+    World::new(hub, members, None, bed)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_shared_case_holds_over_real_api_servers() {
+    together::run(world().await, cases()).await;
+}

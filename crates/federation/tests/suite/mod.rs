@@ -1,0 +1,113 @@
+//! The federation as its users see it: cases that run with the same assertions on the embedded federation and on Karmada.
+//!
+//! A case gets a world with a hub and the members `dfw` and `ord`, both joined and ready, and makes its own namespace.
+//! Cases of the second list are about what the embedded federation does better or what only its world can do.
+
+pub mod deletion;
+pub mod delivery;
+pub mod dependencies;
+pub mod matching;
+pub mod members;
+pub mod namespaces;
+pub mod placement;
+pub mod status;
+pub mod world;
+
+/// Cases that hold on both.
+#[macro_export]
+macro_rules! shared_cases {
+    ($run:ident) => {
+        $run! {
+            delivery::an_object_reaches_the_clusters_that_its_policy_names,
+            delivery::an_object_that_was_there_before_its_policy_is_found,
+            delivery::a_change_of_the_object_reaches_the_member,
+            delivery::labels_and_annotations_travel_and_go_again,
+            delivery::what_belongs_to_the_hub_stays_there,
+            delivery::a_copy_bears_the_marks_of_its_way,
+            delivery::a_copy_deleted_by_hand_comes_back,
+            delivery::a_hand_edit_is_undone,
+            delivery::what_the_member_adds_is_kept,
+            delivery::the_status_of_the_member_survives_an_update,
+            delivery::a_config_map_travels_like_any_other_object,
+            delivery::an_object_without_a_namespace_has_a_binding_of_its_own_sort,
+            delivery::an_object_that_the_member_already_has_is_left_alone,
+            delivery::a_policy_may_take_over_what_the_member_already_has,
+            delivery::the_wish_of_the_object_about_conflicts_outranks_the_policy,
+            delivery::a_suspended_object_gets_no_changes_until_it_is_released,
+            delivery::one_member_alone_may_be_suspended,
+            delivery::a_suspended_object_can_still_be_deleted,
+            matching::a_claimed_object_and_its_binding_show_whose_they_are,
+            matching::a_selector_by_name_takes_only_that_name,
+            matching::a_selector_by_label_follows_the_label,
+            matching::a_policy_of_another_namespace_has_no_say,
+            matching::a_policy_of_the_namespace_comes_before_one_of_the_hub,
+            matching::the_higher_priority_wins,
+            matching::the_closer_match_wins_among_equals,
+            matching::the_alphabet_decides_among_the_rest,
+            matching::a_claim_is_kept_against_a_better_policy,
+            matching::what_a_deleted_policy_had_propagated_stays,
+            matching::another_policy_may_take_over_from_a_deleted_one,
+            matching::a_policy_that_no_longer_selects_an_object_lets_it_go,
+            matching::a_selector_added_to_a_policy_is_heard,
+            matching::a_policy_over_what_the_federation_is_made_of_does_nothing,
+            matching::a_policy_of_the_hub_claims_objects_of_a_namespace,
+            placement::an_empty_placement_means_everywhere,
+            placement::an_excluded_cluster_gets_nothing,
+            placement::an_object_follows_the_labels_of_clusters,
+            placement::nothing_that_fits_is_said_on_the_binding,
+            placement::a_changed_placement_moves_the_object,
+            placement::one_of_several_clusters_is_chosen_and_stays_chosen,
+            placement::a_tainted_cluster_gets_nothing_new_and_keeps_what_it_has,
+            placement::a_taint_that_goes_lets_waiting_objects_in,
+            placement::groups_of_clusters_are_tried_in_order,
+            placement::a_wish_for_more_clusters_than_fit_is_said_on_the_binding,
+            placement::replicas_are_shared_out_by_static_weights,
+            status::a_binding_tells_what_each_member_says,
+            status::without_a_script_the_object_itself_says_nothing,
+            status::a_script_adds_the_members_up_and_follows_them,
+            status::a_status_on_the_hub_does_not_come_to_members,
+            status::a_script_chooses_what_is_carried_back,
+            status::a_script_tells_whether_a_copy_is_well,
+            status::a_script_keeps_what_the_member_decides,
+            deletion::a_deleted_object_takes_its_copies_with_it,
+            deletion::an_object_made_anew_at_once_is_a_new_object_everywhere,
+            deletion::a_member_may_keep_its_copy,
+            deletion::a_finalizer_on_the_hub_holds_the_copies_too,
+            dependencies::what_an_object_needs_goes_where_it_goes,
+            dependencies::what_nobody_needs_any_more_goes_from_members,
+            dependencies::what_an_object_needs_may_come_later,
+            namespaces::a_namespace_reaches_every_member_with_its_labels,
+            namespaces::a_namespace_may_ask_to_stay,
+            namespaces::a_deleted_namespace_goes_from_members,
+            namespaces::what_a_namespace_held_goes_with_it,
+            namespaces::namespaces_of_the_federation_stay_at_home,
+            namespaces::a_namespace_that_a_member_has_already_is_shared,
+            members::a_member_shows_that_it_is_ready_and_what_it_serves,
+        }
+    };
+}
+
+/// Cases that hold on the embedded federation only: the case says why.
+#[macro_export]
+macro_rules! embedded_cases {
+    ($run:ident) => {
+        $run! {
+            placement::an_object_waits_for_its_api_and_is_placed_when_the_api_appears,
+            status::the_whole_status_of_a_member_comes_to_the_hub_with_its_empty_lists,
+            status::a_script_that_comes_later_is_applied_to_what_is_there,
+            status::a_script_that_fails_is_named_and_stops_nothing_else,
+            status::a_script_that_never_ends_is_stopped_and_named,
+            deletion::a_copy_to_be_kept_that_is_gone_holds_nothing_up,
+            deletion::a_copy_that_takes_time_to_go_is_waited_for,
+            deletion::a_deleted_binding_comes_back_with_its_copies,
+            deletion::a_work_deleted_by_hand_comes_back,
+            members::a_cluster_without_a_secret_says_so,
+            members::a_cluster_that_cannot_be_reached_is_not_ready_and_can_be_let_go,
+            members::losing_a_member_moves_nothing_and_its_return_settles_everything,
+            members::a_member_that_leaves_is_drained,
+            members::a_member_that_joins_later_gets_what_is_its_due,
+            members::a_member_that_leaves_while_it_is_lost_is_let_go,
+            members::one_member_joined_twice_is_refused,
+        }
+    };
+}

@@ -1,0 +1,146 @@
+//! Projector: shows each instance of a project's deployments in the project.
+//!
+//! Reads   hub: Instance, Namespace · project: Instance, WorkloadDeployment, Namespace
+//! Writes  project: Instance (projections, with status)
+//!
+//! Keys are instances of projects: a hub copy is mapped to the project that the labels of its hub namespace name, and
+//! to none when they name none. A projection goes when a live read of the hub finds its copy gone, and only if it is
+//! one of ours.
+
+use polis_api::compute::{Instance, WorkloadDeployment};
+use polis_api::k8s_openapi::api::core::v1::Namespace;
+use polis_api::{labels, names};
+use polis_core::identity::Identity;
+use polis_core::projection::{self, Evidence, Removal, Step};
+use polis_core::{Changes, metadata, owner};
+use polis_engine::{Exactly, Key, Outcome, Plane, PlaneSet, Reconciler, Recorder, Tone, Unresolved};
+
+use crate::Error;
+
+/// See the head of this file.
+pub struct Projector {
+    /// The planes of the projects.
+    pub projects: PlaneSet,
+    /// The hub.
+    pub hub: Plane,
+    /// Tells people.
+    pub recorder: Recorder,
+}
+
+impl Reconciler for Projector {
+    type Error = Error;
+
+    async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
+        let project = self.projects.plane(key)?;
+        let Some(namespace) = project.get::<Namespace>(key.namespace())? else {
+            return Ok(Outcome::Settled); // without its namespace there is no projection
+        };
+        let hub_namespace = names::hub_namespace(owner::uid(&namespace.metadata));
+        let standing = project.get::<Instance>(key)?;
+        match self.hub.get::<Instance>((hub_namespace.as_str(), &*key.name))? {
+            Some(copy) if !owner::is_deleting(&copy.metadata) => {
+                self.show(&project, key, &hub_namespace, &copy, standing).await?;
+            }
+            _ => self.hide(&project, key, &hub_namespace, standing).await?,
+        }
+        Ok(Outcome::Settled)
+    }
+}
+
+impl Projector {
+    async fn show(
+        &self,
+        project: &Plane,
+        key: &Key,
+        hub_namespace: &str,
+        copy: &Instance,
+        standing: Option<Instance>,
+    ) -> Result<(), Error> {
+        let Some(home) = self.hub.get::<Namespace>(hub_namespace)? else { return Ok(()) };
+        let identity = Identity::of(&home)?;
+        let name = metadata::label(&copy.metadata, labels::WORKLOAD_DEPLOYMENT_NAME).unwrap_or_default();
+        let deployment = project.get::<WorkloadDeployment>((key.namespace(), name))?;
+        match projection::step(copy, &identity, deployment.as_ref(), standing.as_ref()) {
+            Step::Leave | Step::AwaitRemoval => Ok(()),
+            Step::Create(wanted) => {
+                let made = project.create(&*wanted).await?;
+                let status = copy.status.clone().map(Box::new);
+                self.write(project, &made, Changes { object: None, status }).await
+            }
+            Step::Update(changes) => match standing {
+                Some(standing) => self.write(project, &standing, changes).await,
+                None => Ok(()),
+            },
+            // A deployment that is going takes its projections with it; one that is still coming has to be waited for.
+            Step::NoOwner if deployment.is_some() => Ok(()),
+            Step::NoOwner => {
+                Err(Error::OwnerUnseen { instance: key.to_string(), deployment: name.to_owned() })
+            }
+            Step::Foreign => {
+                if let Some(standing) = &standing {
+                    let note = "An Instance of this name runs for this project and cannot be shown: the name is taken by this object";
+                    self.recorder.record(
+                        project,
+                        standing,
+                        Tone::Warning,
+                        "ProjectionBlocked",
+                        "Project",
+                        note,
+                    );
+                }
+                Ok(())
+            }
+        }
+    }
+
+    async fn write(&self, project: &Plane, standing: &Instance, changes: Changes) -> Result<(), Error> {
+        let mut current = standing.clone();
+        if let Some(object) = changes.object {
+            current = project.update(standing, &object).await?.into_object().unwrap_or(current);
+        }
+        if let Some(status) = changes.status {
+            let mut wanted = current.clone();
+            wanted.status = Some(*status);
+            project.update_status(&current, &wanted).await?;
+        }
+        Ok(())
+    }
+
+    async fn hide(
+        &self,
+        project: &Plane,
+        key: &Key,
+        hub_namespace: &str,
+        standing: Option<Instance>,
+    ) -> Result<(), Error> {
+        let Some(standing) = standing else { return Ok(()) };
+        let identity = Identity::new(key.plane.as_str(), key.namespace())
+            .map_err(polis_core::identity::IdentityError::from)?;
+        if !projection::is_ours(&standing, &identity) {
+            return Ok(());
+        }
+        let live = self.hub.live().get::<Instance>((hub_namespace, &*key.name)).await?;
+        let evidence = live.as_ref().map_or(Evidence::Gone, Evidence::Stands);
+        if let Removal::Remove(_) = projection::removal(&standing, &identity, evidence) {
+            project.delete(&standing, Exactly::Object).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The instances of a deployment, by their copies on the hub: a projection waits for its owner.
+pub(crate) fn keys_of_deployment(
+    hub: &Plane,
+    project: &Plane,
+    deployment: &WorkloadDeployment,
+) -> Result<Vec<Key>, Unresolved> {
+    let namespace = deployment.metadata.namespace.as_deref().unwrap_or_default();
+    let Some(home) = project.get::<Namespace>(namespace)? else { return Ok(Vec::new()) };
+    let hub_namespace = names::hub_namespace(owner::uid(&home.metadata));
+    let copies = hub.list_within::<Instance>(&hub_namespace)?;
+    let name = Some(owner::name(&deployment.metadata));
+    let of_it = copies
+        .iter()
+        .filter(|copy| metadata::label(&copy.metadata, labels::WORKLOAD_DEPLOYMENT_NAME) == name);
+    Ok(of_it.map(|copy| Key::new(project.name().clone(), namespace, owner::name(&copy.metadata))).collect())
+}

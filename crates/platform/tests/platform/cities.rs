@@ -1,0 +1,111 @@
+//! Cities that a project may use, seen by the workload controller beside the stand-in.
+
+use polis_api::compute::{Workload, WorkloadDeployment, WorkloadPlacement};
+use polis_api::k8s_openapi::api::events::v1::Event;
+use polis_api::karmada::Cluster;
+use polis_api::networking::{LocationBinding, Network};
+use polis_engine::{Fixed, MiloProjects, Plane, Query};
+
+use crate::cells::mk_deployment;
+use crate::world::{LONG, World, mk_meta, told};
+
+fn mk_workload(name: &str, cities: &[&str]) -> Workload {
+    let like = mk_deployment("dfw", "default", name, 1).spec;
+    let mut workload = Workload { metadata: mk_meta(Some("default"), name), ..Workload::default() };
+    workload.spec.template = like.template;
+    workload.spec.placements = vec![WorkloadPlacement {
+        name: "main".into(),
+        city_codes: cities.iter().map(|city| city.to_string()).collect(),
+        scale_settings: like.scale_settings,
+    }];
+    workload
+}
+
+/// A platform with project `acme`, its network, and the management controllers at work.
+async fn mk_world(cities: &[&str]) -> (World, Plane) {
+    let mut world = World::new(cities).await;
+    world.start_platform();
+    let (root, hub, clock) = (world.root(), world.at("hub"), world.clock.clone());
+    world.start("management", |engine| {
+        polis_management::declare(engine, clock, MiloProjects::new(root), hub);
+    });
+    let acme = world.open("acme").await;
+    acme.create(&Network { metadata: mk_meta(Some("default"), "default"), ..Network::default() })
+        .await
+        .unwrap();
+    for city in cities {
+        world.has::<LocationBinding>(&acme, *city, |_| true).await;
+    }
+    (world, acme)
+}
+
+async fn deployed(acme: &Plane) -> Vec<String> {
+    let all = acme.live().list::<WorkloadDeployment>(&Query::all()).await.unwrap();
+    let mut cities: Vec<String> = all.into_iter().map(|deployment| deployment.spec.city_code).collect();
+    cities.sort();
+    cities
+}
+
+async fn until_deployed(world: &World, acme: &Plane, cities: &[&str]) {
+    world
+        .until(&format!("deployments in {cities:?}"), async || (deployed(acme).await == cities).then_some(()))
+        .await;
+}
+
+fn placement_says(workload: &Workload) -> Option<(String, String)> {
+    told(&workload.status.as_ref()?.placements.first()?.conditions, "Available")
+}
+
+fn message(workload: &Workload) -> &str {
+    let placements = &workload.status.as_ref().unwrap().placements;
+    &polis_core::conditions::find(&placements[0].conditions, "Available").unwrap().message
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_city_that_is_not_bound_gets_no_deployment_and_is_named_until_it_is_bound() {
+    let (world, acme) = mk_world(&["dfw"]).await;
+    acme.create(&mk_workload("web", &["ord"])).await.unwrap();
+    let refused = Some(("False".to_owned(), "NoMatchingLocations".to_owned()));
+    let workload = world
+        .has::<Workload>(&acme, ("default", "web"), |workload| placement_says(workload) == refused)
+        .await;
+    assert!(message(&workload).contains("dfw"), "the cities that are bound are told: {}", message(&workload));
+    world.quiet(LONG).await;
+    assert_eq!(deployed(&acme).await, [""; 0]);
+
+    world.join("ord-1", Some("ord")).await;
+    until_deployed(&world, &acme, &["ord"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_city_taken_away_keeps_what_runs_there_and_gets_nothing_new() {
+    let (world, acme) = mk_world(&["dfw", "ord"]).await;
+    acme.create(&mk_workload("web", &["dfw", "ord"])).await.unwrap();
+    until_deployed(&world, &acme, &["dfw", "ord"]).await;
+    world.delete::<Cluster>(&world.at("hub"), "ord").await;
+    world.loses::<LocationBinding>(&acme, "ord").await;
+    world
+        .until("people are told", async || {
+            let events = acme.live().list::<Event>(&Query::all()).await.unwrap();
+            events.iter().any(|event| event.reason.as_deref() == Some("LocationLost")).then_some(())
+        })
+        .await;
+    acme.create(&mk_workload("late", &["ord"])).await.unwrap();
+    world.has::<Workload>(&acme, ("default", "late"), |workload| workload.status.is_some()).await;
+    world.quiet(LONG).await;
+    assert_eq!(deployed(&acme).await, ["dfw", "ord"], "nothing was removed, and nothing was added");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bare_cluster_that_serves_no_bindings_allows_every_city() {
+    let mut world = World::new(&["bare"]).await;
+    for crd in polis_api::crds::compute() {
+        world.server.install_crd_in("", &crd.crd).await.unwrap();
+    }
+    let (single, hub, clock) = (world.at(""), world.at("hub"), world.clock.clone());
+    world.start("management", |engine| {
+        polis_management::declare(engine, clock, Fixed::new([single]), hub);
+    });
+    world.at("").create(&mk_workload("web", &["anywhere"])).await.unwrap();
+    until_deployed(&world, &world.at(""), &["anywhere"]).await;
+}

@@ -1,0 +1,91 @@
+//! Projects: a plane for each, from its first day to its last.
+
+use polis_api::finalizers;
+use polis_api::k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use polis_api::milo::Project;
+use polis_core::owner;
+
+use crate::world::{LONG, World, change, mk_meta, mk_namespace, mk_project, told};
+
+fn mk_kept(name: &str) -> ConfigMap {
+    let mut kept = ConfigMap { metadata: mk_meta(Some("default"), name), ..ConfigMap::default() };
+    kept.metadata.finalizers = Some(vec!["example.com/keep".into()]);
+    kept
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_project_gets_a_plane_with_its_own_default_namespace() {
+    let mut world = World::new(&[]).await;
+    world.start_platform();
+    let (acme, shop) = (world.open("acme").await, world.open("shop").await);
+    let uid = async |plane: &polis_engine::Plane| {
+        plane.live().get::<Namespace>("default").await.unwrap().unwrap().metadata.uid
+    };
+    assert_ne!(uid(&acme).await, uid(&shop).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deleted_project_stays_and_serves_until_the_last_finalizer_is_released() {
+    let mut world = World::new(&[]).await;
+    world.start_platform();
+    let acme = world.open("acme").await;
+    acme.create(&mk_kept("kept")).await.unwrap();
+    world.delete::<Project>(&world.at(""), "acme").await;
+    world.has::<ConfigMap>(&acme, ("default", "kept"), |kept| owner::is_deleting(&kept.metadata)).await;
+    world.quiet(LONG).await;
+    let leaving: Project = world.at("").live().get("acme").await.unwrap().expect("it waits");
+    let conditions = leaving.status.unwrap().conditions;
+    assert_eq!(told(&conditions, "Ready").unwrap().0, "True", "whoever holds a finalizer must be engaged");
+    assert_eq!(told(&conditions, "ResourceCleanup"), Some(("False".into(), "CleanupStarted".into())));
+
+    change::<ConfigMap>(&acme, ("default", "kept"), |kept| kept.metadata.finalizers = None).await;
+    world.loses::<Project>(&world.at(""), "acme").await;
+    assert!(acme.live().get::<Namespace>("default").await.unwrap().is_none(), "the plane is gone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_platform_that_starts_anew_goes_on_emptying() {
+    let mut world = World::new(&[]).await;
+    world.start_platform();
+    let acme = world.open("acme").await;
+    acme.create(&mk_kept("kept")).await.unwrap();
+    world.delete::<Project>(&world.at(""), "acme").await;
+    world.has::<ConfigMap>(&acme, ("default", "kept"), |kept| owner::is_deleting(&kept.metadata)).await;
+    world.stop("platform").await;
+    change::<ConfigMap>(&acme, ("default", "kept"), |kept| kept.metadata.finalizers = None).await;
+    assert!(world.at("").live().get::<Project>("acme").await.unwrap().is_some());
+    world.start_platform();
+    world.loses::<Project>(&world.at(""), "acme").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_project_made_again_under_the_same_name_begins_empty() {
+    let mut world = World::new(&[]).await;
+    world.start_platform();
+    let acme = world.open("acme").await;
+    acme.create(&mk_namespace("left-over")).await.unwrap();
+    let first: Namespace = acme.live().get("default").await.unwrap().unwrap();
+    world.delete::<Project>(&world.at(""), "acme").await;
+    world.loses::<Project>(&world.at(""), "acme").await;
+    let acme = world.open("acme").await;
+    let second: Namespace = acme.live().get("default").await.unwrap().unwrap();
+    assert_ne!(first.metadata.uid, second.metadata.uid);
+    assert!(acme.live().get::<Namespace>("left-over").await.unwrap().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_that_cannot_travel_is_refused_in_words_and_the_project_can_go() {
+    let mut world = World::new(&[]).await;
+    world.start_platform();
+    let name = "x".repeat(56);
+    world.at("").create(&mk_project(&name)).await.unwrap();
+    let refused = world
+        .has::<Project>(&world.at(""), &name, |p| {
+            let status = p.status.as_ref();
+            status.and_then(|s| told(&s.conditions, "Ready")) == Some(("False".into(), "InvalidName".into()))
+        })
+        .await;
+    assert!(!refused.metadata.finalizers.unwrap_or_default().contains(&finalizers::PROJECT.to_owned()));
+    world.delete::<Project>(&world.at(""), &name).await;
+    world.loses::<Project>(&world.at(""), &name).await;
+}

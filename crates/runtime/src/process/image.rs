@@ -1,0 +1,196 @@
+//! Images: what a container's `image` means on a host without a container engine.
+//!
+//! `polis.local/<name>` is a program inside the binary; `process:<path or name>` is a program of the host. A tag behind
+//! either is not looked at. `command` replaces the program, as it replaces the entry point of an image elsewhere.
+
+use std::path::{Path, PathBuf};
+
+use polis_api::compute::{InstanceSpec, SandboxContainer};
+use polis_api::reasons;
+
+use crate::inside::PROGRAM;
+use crate::program::NAMES;
+use crate::provider::Refusal;
+
+/// Prefix of the built-in images.
+pub const BUILT_IN: &str = "polis.local/";
+/// Prefix of programs of the host.
+pub const HOST: &str = "process:";
+
+/// What a container starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Program {
+    pub(crate) path: PathBuf,
+    /// What stands before the arguments of the container.
+    pub(crate) first: Vec<String>,
+}
+
+/// The containers of an instance that processes can be; a sentence on what to do otherwise.
+pub(crate) fn containers(spec: &InstanceSpec) -> Result<&[SandboxContainer], Refusal> {
+    let wrong =
+        |message: &str| Err(Refusal { reason: reasons::CONFIGURATION_ERROR, message: message.to_owned() });
+    let sandbox = match (&spec.runtime.sandbox, &spec.runtime.virtual_machine) {
+        (Some(sandbox), None) => sandbox,
+        (_, Some(_)) => {
+            return wrong(
+                "this city runs instances as processes and has no virtual machines; use spec.runtime.sandbox, or a city that has",
+            );
+        }
+        (None, None) => return wrong("the instance says nothing to run; set spec.runtime.sandbox"),
+    };
+    for container in &sandbox.containers {
+        if !is_dns_label(&container.name) {
+            return wrong(&format!(
+                "container name {:?} is no DNS label: use at most 63 of a-z, 0-9 and -",
+                container.name
+            ));
+        }
+        if let Some(volume) = container.volume_attachments.first() {
+            return wrong(&format!(
+                "container {} attaches volume {}, and processes have no mounts; take data through env with valueFrom, and keep files in the working directory",
+                container.name, volume.name
+            ));
+        }
+    }
+    if sandbox.containers.is_empty() {
+        return wrong("the sandbox has no container; add one to spec.runtime.sandbox.containers");
+    }
+    Ok(&sandbox.containers)
+}
+
+/// What a container starts. `binary` is our own; `find` looks a program of the host up, by path or by name, and is missing
+/// where the host's programs are not run.
+pub(crate) fn program(
+    container: &SandboxContainer,
+    binary: &Path,
+    find: Option<impl Fn(&str) -> Option<PathBuf>>,
+) -> Result<Program, Refusal> {
+    let image = container.image.as_str();
+    let unavailable = |message: String| Refusal { reason: reasons::IMAGE_UNAVAILABLE, message };
+    if let Some(name) = image.strip_prefix(BUILT_IN) {
+        let name = name.split_once(':').map_or(name, |(name, _)| name);
+        let there = NAMES.map(|name| format!("{BUILT_IN}{name}")).join(", ");
+        if !NAMES.contains(&name) {
+            return Err(unavailable(format!("there is no built-in image {image}; there are {there}")));
+        }
+        if !container.command.is_empty() {
+            let message = format!(
+                "container {} sets a command, and the built-in image {image} has no other program; use args, or a {HOST} image",
+                container.name
+            );
+            return Err(Refusal { reason: reasons::CONFIGURATION_ERROR, message });
+        }
+        return Ok(Program { path: binary.to_owned(), first: vec![PROGRAM.to_owned(), name.to_owned()] });
+    }
+    let Some(named) = image.strip_prefix(HOST) else {
+        return Err(unavailable(format!(
+            "image {image} needs a container engine, and this city runs instances as processes; use {HOST}<program of the host> or one of {}",
+            NAMES.map(|name| format!("{BUILT_IN}{name}")).join(", ")
+        )));
+    };
+    let Some(find) = find else {
+        return Err(unavailable(format!(
+            "image {image} is a program of the host, and this city runs none; ask its operator, or use one of {}",
+            NAMES.map(|name| format!("{BUILT_IN}{name}")).join(", ")
+        )));
+    };
+    let (wanted, first) = match container.command.split_first() {
+        Some((program, rest)) => (program.as_str(), rest.to_vec()),
+        None => (named, Vec::new()),
+    };
+    match find(wanted) {
+        Some(path) => Ok(Program { path, first }),
+        None => Err(unavailable(format!(
+            "there is no program {wanted:?} on this host; install it, or name it by its full path ({HOST}/path/to/program)"
+        ))),
+    }
+}
+
+/// Whether a name can stand for itself as a folder and a host name.
+fn is_dns_label(name: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let edge = |byte: Option<&u8>| byte.is_some_and(|byte| inner(*byte) && *byte != b'-');
+    let bytes = name.as_bytes();
+    bytes.len() <= 63 && bytes.iter().copied().all(inner) && edge(bytes.first()) && edge(bytes.last())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use polis_api::compute::{SandboxRuntime, VirtualMachineRuntime, VolumeAttachment};
+
+    fn mk_container(image: &str, command: &[&str]) -> SandboxContainer {
+        SandboxContainer {
+            name: "app".into(),
+            image: image.into(),
+            command: command.iter().map(|&word| word.into()).collect(),
+            ..SandboxContainer::default()
+        }
+    }
+
+    fn started(image: &str, command: &[&str]) -> Result<(String, Vec<String>), (&'static str, String)> {
+        let find =
+            Some(|name: &str| (name == "sh" || name == "/opt/app").then(|| Path::new("/bin").join(name)));
+        program(&mk_container(image, command), Path::new("/usr/bin/polis"), find)
+            .map(|program| (program.path.display().to_string(), program.first))
+            .map_err(|refusal| (refusal.reason, refusal.message))
+    }
+
+    #[test]
+    fn an_image_is_a_program_inside_or_a_program_of_the_host() {
+        let hello = ("/usr/bin/polis".to_owned(), vec!["__program".to_owned(), "hello".to_owned()]);
+        assert_eq!(started("polis.local/hello", &[]), Ok(hello.clone()));
+        assert_eq!(started("polis.local/hello:v2", &[]), Ok(hello));
+        assert_eq!(started("process:sh", &[]), Ok(("/bin/sh".into(), vec![])));
+        assert_eq!(started("process:/opt/app", &[]), Ok(("/opt/app".into(), vec![])));
+        assert_eq!(started("process:any", &["sh", "-c"]), Ok(("/bin/sh".into(), vec!["-c".into()])));
+    }
+
+    #[test]
+    fn what_cannot_be_run_is_refused_with_a_way_out() {
+        let table: &[(&str, &[&str], &str, &str)] = &[
+            ("nginx:1.29", &[], "ImageUnavailable", "polis.local/hello"),
+            ("polis.local/hullo", &[], "ImageUnavailable", "polis.local/hello"),
+            ("process:nope", &[], "ImageUnavailable", "install it"),
+            ("process:", &[], "ImageUnavailable", "no program \"\""),
+            ("polis.local/hello", &["x"], "ConfigurationError", "use args"),
+        ];
+        for (image, command, reason, way_out) in table {
+            let (told, message) = started(image, command).unwrap_err();
+            assert_eq!(told, *reason, "{image}");
+            assert!(message.contains(way_out), "{image}: {message}");
+        }
+    }
+
+    #[test]
+    fn where_programs_of_the_host_are_not_run_only_built_in_images_are() {
+        let run = |image| {
+            let none: Option<fn(&str) -> Option<PathBuf>> = None;
+            program(&mk_container(image, &[]), Path::new("/usr/bin/polis"), none)
+        };
+        assert!(run("polis.local/hello").is_ok());
+        assert!(run("process:sh").unwrap_err().message.contains("ask its operator"));
+    }
+
+    #[test]
+    fn machines_mounts_and_odd_names_are_refused() {
+        let mut spec = InstanceSpec::default();
+        let why = |spec: &InstanceSpec| containers(spec).map(|_| ()).map_err(|refusal| refusal.message);
+        assert!(why(&spec).unwrap_err().contains("nothing to run"));
+        spec.runtime.virtual_machine = Some(VirtualMachineRuntime::default());
+        assert!(why(&spec).unwrap_err().contains("no virtual machines"));
+        spec.runtime.virtual_machine = None;
+        spec.runtime.sandbox =
+            Some(SandboxRuntime { containers: vec![mk_container("x", &[])], ..SandboxRuntime::default() });
+        assert_eq!(why(&spec), Ok(()));
+        for name in ["../up", "", "A", "-a", "a/b"] {
+            spec.runtime.sandbox.as_mut().unwrap().containers[0].name = name.into();
+            assert!(why(&spec).unwrap_err().contains("no DNS label"), "{name}");
+        }
+        let container = &mut spec.runtime.sandbox.as_mut().unwrap().containers[0];
+        container.name = "app".into();
+        container.volume_attachments = vec![VolumeAttachment { name: "disk".into(), mount_path: None }];
+        assert!(why(&spec).unwrap_err().contains("volume disk"));
+    }
+}

@@ -1,0 +1,472 @@
+//! Wire: the line between the controllers of one role and one plane, with an ear and a pair of scissors on it.
+//!
+//! Controllers under test never talk to a plane directly. They talk to a wire, which carries every request to the
+//! plane under the identity of their role, writes down what passed, and can cut the line. So a scenario knows every
+//! request that a role made, on embedded planes and on real engines alike, and a crash point is a line that is cut
+//! after the n-th write, followed by the end of the process behind it.
+//!
+//! A wire may lead to several planes: the one for project planes takes them apart by the path that Milo uses,
+//! `/apis/resourcemanager.miloapis.com/v1alpha1/projects/<project>/control-plane/…`.
+
+use std::{
+    collections::BTreeMap,
+    convert::Infallible,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::Instant,
+};
+
+use base64::Engine as _;
+use bytes::Bytes;
+use http::{Method, Request, Response, header};
+use http_body_util::BodyExt as _;
+use hyper::{body::Incoming, service::service_fn};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo},
+    server::conn::auto,
+};
+use polis_api::kube::{Client, client::Body};
+use tokio::{net::TcpListener, sync::watch};
+use tokio_rustls::TlsAcceptor;
+
+use crate::Error;
+
+/// What kube-apiserver allows on one connection; more than that hang, and so they do here.
+const STREAMS_PER_CONNECTION: u32 = 100;
+
+/// The path, on Milo, under which the plane of a project is found.
+pub fn project_path(project: &str) -> String {
+    format!("/apis/resourcemanager.miloapis.com/v1alpha1/projects/{project}/control-plane")
+}
+
+/// One request that passed, or was to pass, a wire.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    /// When it arrived.
+    pub at: Instant,
+    /// The plane it was for.
+    pub plane: String,
+    /// What it wanted.
+    pub verb: Verb,
+    /// Plural of the kind, with the subresource after a slash; the path itself when it names no kind.
+    pub resource: String,
+    /// The namespace in the path, or the namespace that the request is about.
+    pub namespace: Option<String>,
+    /// The name in the path.
+    pub name: Option<String>,
+    /// Whether the line was cut before it could pass.
+    pub cut: bool,
+}
+
+/// What a request wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verb {
+    /// One object, a document of the server, or a health check.
+    Get,
+    /// Many objects.
+    List,
+    /// Many objects, and what becomes of them.
+    Watch,
+    /// A new object.
+    Create,
+    /// A whole object.
+    Update,
+    /// A part of an object.
+    Patch,
+    /// No object any more.
+    Delete,
+}
+
+impl Verb {
+    /// Whether the request changes the plane.
+    pub fn writes(self) -> bool {
+        matches!(self, Verb::Create | Verb::Update | Verb::Patch | Verb::Delete)
+    }
+}
+
+/// Reads from method, path and query what a request wants. `body` is looked at only for the name of a new namespace.
+fn read_call(plane: &str, method: &Method, path: &str, query: &str, body: &[u8]) -> Call {
+    let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+    // /api/<version>/… or /apis/<group>/<version>/…
+    let rest: &[&str] = match parts.as_slice() {
+        ["api", _, rest @ ..] => rest,
+        ["apis", _, _, rest @ ..] => rest,
+        _ => &[],
+    };
+    let (namespace, rest): (Option<&str>, &[&str]) = match rest {
+        ["namespaces", namespace, rest @ ..]
+            if !rest.is_empty() && !matches!(rest, ["status" | "finalize"]) =>
+        {
+            (Some(namespace), rest)
+        }
+        rest => (None, rest),
+    };
+    let (resource, name) = match rest {
+        [] => (path.to_owned(), None),
+        [kind] => ((*kind).to_owned(), None),
+        [kind, name] => ((*kind).to_owned(), Some(*name)),
+        [kind, name, sub, ..] => (format!("{kind}/{sub}"), Some(*name)),
+    };
+    let watches = query.split('&').any(|pair| pair == "watch=true" || pair == "watch=1");
+    let verb = match *method {
+        Method::POST => Verb::Create,
+        Method::PUT => Verb::Update,
+        Method::PATCH => Verb::Patch,
+        Method::DELETE => Verb::Delete,
+        _ if watches => Verb::Watch,
+        _ if name.is_none() && !rest.is_empty() => Verb::List,
+        _ => Verb::Get,
+    };
+    // A request about a namespace belongs to that namespace, also when it makes it.
+    let about = || {
+        let made = serde_json::from_slice::<serde_json::Value>(body).ok()?;
+        made.pointer("/metadata/name")?.as_str().map(str::to_owned)
+    };
+    let namespace = match namespace {
+        Some(namespace) => Some(namespace.to_owned()),
+        None if resource.starts_with("namespaces") => name.map(str::to_owned).or_else(about),
+        None => None,
+    };
+    Call {
+        at: Instant::now(),
+        plane: plane.to_owned(),
+        verb,
+        resource,
+        namespace,
+        name: name.map(str::to_owned),
+        cut: false,
+    }
+}
+
+/// Permission to make so many writes about some namespaces, and then none, and no read either.
+#[derive(Debug)]
+struct Ration {
+    namespaces: Vec<String>,
+    left: usize,
+    used_up: bool,
+}
+
+/// What was said on the wires of one role, and what may still be said.
+///
+/// All wires of a role share one tap: a process that has made its n-th write, on whichever plane, makes no other.
+#[derive(Debug, Default)]
+pub struct Tap {
+    state: Mutex<TapState>,
+    changed: watch::Sender<()>,
+}
+
+#[derive(Debug, Default)]
+struct TapState {
+    calls: Vec<Call>,
+    rations: BTreeMap<u64, Ration>,
+    next: u64,
+}
+
+/// A cut that was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cut(u64);
+
+impl Tap {
+    /// Everything that passed or was cut since `since`.
+    pub fn since(&self, since: Instant) -> Vec<Call> {
+        self.state().calls.iter().filter(|call| call.at >= since).cloned().collect()
+    }
+
+    /// How many writes about these namespaces have passed. Events are not counted: they are said, not meant to last.
+    pub fn writes_about(&self, namespaces: &[String]) -> Vec<Call> {
+        let about = |call: &&Call| call.namespace.as_ref().is_some_and(|ns| namespaces.contains(ns));
+        self.state().calls.iter().filter(about).filter(|call| counts(call) && !call.cut).cloned().collect()
+    }
+
+    /// Lets `writes` writes about these namespaces pass, and then nothing that names them.
+    pub fn cut_after(&self, writes: usize, namespaces: &[String]) -> Cut {
+        let mut state = self.state();
+        state.next += 1;
+        let cut = state.next;
+        state.rations.insert(cut, Ration { namespaces: namespaces.to_vec(), left: writes, used_up: false });
+        Cut(cut)
+    }
+
+    /// Whether a write was held back by this cut.
+    pub fn is_cut(&self, cut: Cut) -> bool {
+        self.state().rations.get(&cut.0).is_some_and(|ration| ration.used_up)
+    }
+
+    /// Mends every line.
+    pub fn mend(&self) {
+        self.state().rations.clear();
+    }
+
+    /// Told whenever a call was written down.
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
+    }
+
+    /// Writes the call down and says whether it may pass.
+    fn hear(&self, mut call: Call) -> bool {
+        let mut state = self.state();
+        let ration = state
+            .rations
+            .values_mut()
+            .find(|ration| call.namespace.as_ref().is_some_and(|ns| ration.namespaces.contains(ns)));
+        let passes = match ration {
+            None => true,
+            Some(ration) if ration.used_up => false,
+            Some(ration) if !counts(&call) => !ration.used_up,
+            Some(ration) if ration.left == 0 => {
+                ration.used_up = true;
+                false
+            }
+            Some(ration) => {
+                ration.left -= 1;
+                true
+            }
+        };
+        call.cut = !passes;
+        state.calls.push(call);
+        drop(state);
+        self.changed.send_replace(());
+        passes
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, TapState> {
+        self.state.lock().expect("nobody panics while writing a call down")
+    }
+}
+
+/// Whether a call is a write that a crash point is counted by.
+fn counts(call: &Call) -> bool {
+    call.verb.writes() && call.resource != "events"
+}
+
+/// Where a wire leads.
+#[derive(Clone)]
+pub struct Route {
+    /// Begin of the path that is taken off; empty for a wire to a single plane.
+    pub prefix: String,
+    /// The plane behind it.
+    pub plane: String,
+    /// A client of that plane with the identity of the role.
+    pub client: Client,
+}
+
+/// A line to one or more planes; it ends when this is dropped.
+pub struct Wire {
+    address: SocketAddr,
+    certificate: String,
+    server: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+impl Wire {
+    /// Lays a wire. What passes is written down in `tap`.
+    pub async fn lay(routes: Vec<Route>, tap: Arc<Tap>) -> Result<Wire, Error> {
+        let names = vec!["127.0.0.1".to_owned(), "localhost".to_owned()];
+        let issued = rcgen::generate_simple_self_signed(names).map_err(Error::wire)?;
+        let chain = vec![issued.cert.der().clone()];
+        let key = rustls::pki_types::PrivatePkcs8KeyDer::from(issued.signing_key.serialize_der());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut tls = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(Error::wire)?
+            .with_no_client_auth()
+            .with_single_cert(chain, key.into())
+            .map_err(Error::wire)?;
+        tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.map_err(Error::wire)?;
+        let address = listener.local_addr().map_err(Error::wire)?;
+        let ends = Arc::new(Ends { routes, tap });
+        let server = tokio::spawn(serve(listener, TlsAcceptor::from(Arc::new(tls)), ends));
+        Ok(Wire { address, certificate: issued.cert.pem(), server })
+    }
+
+    /// A kubeconfig that leads to this wire. It holds no credential: the wire has the identity.
+    pub fn kubeconfig(&self) -> String {
+        let authority = base64::engine::general_purpose::STANDARD.encode(&self.certificate);
+        let document = serde_json::json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "wire",
+            "clusters": [{"name": "wire", "cluster": {
+                "server": format!("https://{}", self.address), "certificate-authority-data": authority,
+            }}],
+            "users": [{"name": "wire", "user": {"token": "the-wire-has-the-identity"}}],
+            "contexts": [{"name": "wire", "context": {"cluster": "wire", "user": "wire"}}],
+        });
+        // JSON is YAML.
+        document.to_string()
+    }
+}
+
+struct Ends {
+    routes: Vec<Route>,
+    tap: Arc<Tap>,
+}
+
+async fn serve(listener: TcpListener, tls: TlsAcceptor, ends: Arc<Ends>) {
+    // Connections end with the wire: a JoinSet aborts what it holds when it is dropped.
+    let mut connections = tokio::task::JoinSet::new();
+    while let Ok((tcp, _)) = listener.accept().await {
+        while connections.try_join_next().is_some() {}
+        let _ = tcp.set_nodelay(true);
+        let (tls, ends) = (tls.clone(), ends.clone());
+        connections.spawn(async move {
+            let Ok(stream) = tls.accept(tcp).await else { return };
+            let service = service_fn(move |request| carry(ends.clone(), request));
+            let mut server = auto::Builder::new(TokioExecutor::new());
+            server.http2().max_concurrent_streams(STREAMS_PER_CONNECTION);
+            let _ = server.serve_connection(TokioIo::new(stream), service).await;
+        });
+    }
+}
+
+/// Why a request got no answer; the client sees a broken stream, as it would from a plane that is gone.
+#[derive(Debug, thiserror::Error)]
+enum Broken {
+    #[error("the line is cut")]
+    Cut,
+    #[error("no plane of this wire has the path {0}")]
+    NoRoute(String),
+    #[error("failed to read the request: {0}")]
+    Request(#[from] hyper::Error),
+    #[error("failed to build the request: {0}")]
+    Build(#[from] http::Error),
+    #[error("the plane did not answer: {0}")]
+    Plane(#[from] polis_api::kube::Error),
+}
+
+async fn carry(ends: Arc<Ends>, request: Request<Incoming>) -> Result<Response<Body>, Broken> {
+    let (head, body) = request.into_parts();
+    let path = head.uri.path();
+    let route = ends.routes.iter().find(|route| {
+        path.strip_prefix(&*route.prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    });
+    let Some(route) = route else { return not_found(path) };
+    let rest = match &path[route.prefix.len()..] {
+        "" => "/",
+        rest => rest,
+    };
+    let query = head.uri.query().unwrap_or("");
+    let body: Bytes = body.collect().await?.to_bytes();
+    if !ends.tap.hear(read_call(&route.plane, &head.method, rest, query, &body)) {
+        return Err(Broken::Cut);
+    }
+    let uri = if query.is_empty() { rest.to_owned() } else { format!("{rest}?{query}") };
+    let mut onward = Request::builder().method(head.method).uri(uri).body(Body::from(body))?;
+    for (name, value) in &head.headers {
+        if !matches!(
+            *name,
+            header::AUTHORIZATION | header::HOST | header::CONNECTION | header::CONTENT_LENGTH
+        ) {
+            onward.headers_mut().append(name, value.clone());
+        }
+    }
+    let mut answer = route.client.send(onward).await?;
+    for name in [header::CONNECTION, header::TRANSFER_ENCODING] {
+        answer.headers_mut().remove(name);
+    }
+    Ok(answer)
+}
+
+/// What Milo says about a project that it does not have.
+fn not_found(path: &str) -> Result<Response<Body>, Broken> {
+    if !path.starts_with("/apis/resourcemanager.miloapis.com/v1alpha1/projects/") {
+        return Err(Broken::NoRoute(path.to_owned()));
+    }
+    let status = serde_json::json!({
+        "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404,
+        "message": "the project was not found",
+    });
+    let answer = Response::builder().status(404).header(header::CONTENT_TYPE, "application/json");
+    Ok(answer.body(Body::from(status.to_string().into_bytes()))?)
+}
+
+impl From<Infallible> for Broken {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(method: Method, path: &str, query: &str) -> Call {
+        read_call("hub", &method, path, query, b"")
+    }
+
+    #[test]
+    fn requests_are_told_apart_by_method_path_and_query() {
+        let base = "/apis/compute.datumapis.com/v1alpha/namespaces/ns-1/instances";
+        for (method, path, query, verb, resource, name) in [
+            (Method::GET, base.to_owned(), "", Verb::List, "instances", None),
+            (Method::GET, base.to_owned(), "limit=500&watch=true", Verb::Watch, "instances", None),
+            (Method::GET, format!("{base}/a-0"), "", Verb::Get, "instances", Some("a-0")),
+            (Method::PUT, format!("{base}/a-0/status"), "", Verb::Update, "instances/status", Some("a-0")),
+            (Method::DELETE, format!("{base}/a-0"), "", Verb::Delete, "instances", Some("a-0")),
+        ] {
+            let call = call(method, &path, query);
+            assert_eq!(
+                (call.verb, &*call.resource, call.name.as_deref()),
+                (verb, resource, name),
+                "{path}?{query}"
+            );
+            assert_eq!(call.namespace.as_deref(), Some("ns-1"));
+        }
+    }
+
+    #[test]
+    fn documents_of_the_server_are_reads_without_a_kind() {
+        for path in ["/apis", "/api/v1", "/apis/compute.datumapis.com/v1alpha", "/version", "/readyz"] {
+            let call = call(Method::GET, path, "");
+            assert_eq!((call.verb, call.resource, call.namespace), (Verb::Get, path.to_owned(), None));
+        }
+    }
+
+    #[test]
+    fn a_request_about_a_namespace_belongs_to_it_also_when_it_makes_it() {
+        let read = call(Method::GET, "/api/v1/namespaces/ns-1", "");
+        assert_eq!((read.verb, read.namespace.as_deref()), (Verb::Get, Some("ns-1")));
+        let made =
+            read_call("hub", &Method::POST, "/api/v1/namespaces", "", br#"{"metadata":{"name":"ns-2"}}"#);
+        assert_eq!((made.verb, made.namespace.as_deref()), (Verb::Create, Some("ns-2")));
+        assert_eq!(call(Method::GET, "/api/v1/namespaces", "watch=1").namespace, None);
+    }
+
+    fn write(namespace: &str) -> Call {
+        call(Method::PUT, &format!("/apis/g/v/namespaces/{namespace}/things/x"), "")
+    }
+
+    fn read(namespace: &str) -> Call {
+        call(Method::GET, &format!("/apis/g/v/namespaces/{namespace}/things/x"), "")
+    }
+
+    #[test]
+    fn a_cut_lets_so_many_writes_pass_and_then_nothing_that_names_the_namespaces() {
+        let tap = Tap::default();
+        let cut = tap.cut_after(2, &["shop".to_owned(), "ns-1".to_owned()]);
+        let told: Vec<bool> =
+            [write("shop"), read("shop"), write("ns-1"), read("ns-1")].map(|c| tap.hear(c)).to_vec();
+        assert_eq!(told, [true; 4]);
+        assert!(!tap.is_cut(cut));
+        assert!(!tap.hear(write("shop")));
+        assert!(tap.is_cut(cut));
+        assert!(!tap.hear(read("ns-1")), "a dead process reads nothing either");
+        assert!(tap.hear(write("other")), "other namespaces are not touched");
+        tap.mend();
+        assert!(tap.hear(write("shop")));
+    }
+
+    #[test]
+    fn events_are_no_crash_points() {
+        let tap = Tap::default();
+        tap.cut_after(0, &["shop".to_owned()]);
+        assert!(tap.hear(call(Method::POST, "/api/v1/namespaces/shop/events", "")));
+        assert!(tap.writes_about(&["shop".to_owned()]).is_empty());
+    }
+}

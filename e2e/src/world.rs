@@ -1,0 +1,449 @@
+//! World: everything that a scenario runs in.
+//!
+//! All scenarios of a test program share one set of planes, one set of processes and one pair of eyes per plane; each
+//! gets a [`World`] of its own, which knows the projects that it opened. Most scenarios run side by side, each in
+//! namespaces of its own. One that breaks what others stand on runs [`alone`].
+
+use std::{
+    collections::BTreeMap,
+    panic::AssertUnwindSafe,
+    sync::{Arc, LazyLock, Mutex},
+    time::{Duration, Instant},
+};
+
+use futures::{FutureExt as _, future::try_join_all};
+use polis_api::{
+    k8s_openapi::api::core::v1::Namespace,
+    kube::{
+        Api, ResourceExt as _,
+        api::{DeleteParams, Patch, PatchParams, PostParams},
+    },
+    labels,
+    milo::Project as MiloProject,
+    networking::{LocationBinding, Network},
+};
+use polis_testbed::{guard::Guard, manifest};
+use serde_json::json;
+use tokio::sync::{OnceCell, RwLock};
+
+use crate::{
+    Error,
+    draft::NETWORK,
+    embedded::Embedded,
+    eye::{self, Eye},
+    identities::Shipped,
+    network::NetworkService,
+    place::{self, Place},
+    planes::{Layout, Part, Planes},
+    project::{Project, insist},
+    provider::Provider,
+    real::Real,
+    report,
+    staff::{Member, Role, Terms},
+    wire::Call,
+};
+
+/// What all scenarios share.
+pub struct Stage {
+    /// The planes.
+    pub planes: Arc<dyn Planes>,
+    eyes: BTreeMap<String, Arc<Eye>>,
+    shipped: Shipped,
+    folder: tempfile::TempDir,
+    guard: Guard,
+    staff: OnceCell<BTreeMap<Role, Arc<Member>>>,
+    providers: OnceCell<BTreeMap<String, Provider>>,
+    networks: OnceCell<Vec<NetworkService>>,
+    /// Readers share the stage; a writer has it alone.
+    turn: RwLock<()>,
+    /// The plane of the platform can stand in for one more project, for one scenario at a time.
+    spare: tokio::sync::Mutex<()>,
+}
+
+/// What one scenario runs in.
+pub struct World {
+    stage: &'static Stage,
+    projects: Mutex<Vec<Project>>,
+    hired: Mutex<Vec<Arc<Member>>>,
+    began: Instant,
+}
+
+/// Longest time one scenario may take: a stuck one must not take the whole suite with it.
+const SCENARIO_WITHIN: Duration = Duration::from_secs(900);
+
+static RUNTIME: LazyLock<tokio::runtime::Runtime> = LazyLock::new(|| {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("threads can be had")
+});
+static STAGE: OnceCell<Stage> = OnceCell::const_new();
+
+/// Runs a scenario beside others.
+pub fn scenario(play: impl AsyncFnOnce(&World)) {
+    RUNTIME.block_on(Box::pin(async {
+        let stage = staffed_stage().await;
+        let _turn = stage.turn.read().await;
+        perform(stage, play).await;
+    }));
+}
+
+/// Runs a scenario that breaks what others stand on.
+pub fn alone(play: impl AsyncFnOnce(&World)) {
+    RUNTIME.block_on(Box::pin(async {
+        let stage = staffed_stage().await;
+        let _turn = stage.turn.write().await;
+        perform(stage, play).await;
+        stage.mend().await;
+    }));
+}
+
+/// Runs a scenario of planes alone: no process of Polis acts, and no provider.
+pub fn unstaffed(play: impl AsyncFnOnce(&World)) {
+    RUNTIME.block_on(Box::pin(async {
+        let stage = bare_stage().await;
+        assert!(
+            stage.staff.get().is_none(),
+            "processes of Polis run in this test program: put the scenario elsewhere"
+        );
+        let _turn = stage.turn.read().await;
+        perform(stage, play).await;
+    }));
+}
+
+async fn bare_stage() -> &'static Stage {
+    match STAGE.get_or_try_init(|| Box::pin(Stage::set())).await {
+        Ok(stage) => stage,
+        Err(err) => panic!("the stage cannot be set: {err}"),
+    }
+}
+
+async fn staffed_stage() -> &'static Stage {
+    let stage = bare_stage().await;
+    stage.staff().await;
+    stage
+}
+
+async fn perform(stage: &'static Stage, play: impl AsyncFnOnce(&World)) {
+    let world = World { stage, projects: Mutex::default(), hired: Mutex::default(), began: Instant::now() };
+    let playing = AssertUnwindSafe(Box::pin(play(&world))).catch_unwind();
+    let outcome = tokio::time::timeout(SCENARIO_WITHIN, playing).await;
+    world.hired.lock().expect("no scenario runs now").clear();
+    match outcome {
+        Ok(Ok(())) => world.leave().await,
+        Ok(Err(panic)) => {
+            eprintln!("{}", report::of(&world));
+            std::panic::resume_unwind(panic);
+        }
+        Err(_) => {
+            eprintln!("{}", report::of(&world));
+            panic!("the scenario did not end within {SCENARIO_WITHIN:?}");
+        }
+    }
+}
+
+impl Stage {
+    async fn set() -> Result<Stage, Error> {
+        let planes = match std::env::var("POLIS_E2E_ON").as_deref() {
+            Err(_) | Ok("real") => Real::up().await?,
+            Ok("embedded") => Embedded::up().await?,
+            Ok(other) => {
+                return Err(Error::Unavailable(format!(
+                    "there are no planes called {other:?}: POLIS_E2E_ON may be real or embedded"
+                )));
+            }
+        };
+        place::set_quiet(planes.quiet());
+        let layout = planes.layout().clone();
+        let mut eyes = BTreeMap::new();
+        for plane in layout.all() {
+            let kinds = match plane {
+                plane if plane == layout.hub => eye::kinds_of_hub(),
+                plane if layout.cells.iter().any(|cell| cell == plane) => eye::kinds_of_cell(),
+                _ => eye::kinds_of_project(),
+            };
+            let eye = Eye::open(plane, planes.admin(plane).await?, kinds);
+            eyes.insert(plane.to_owned(), Arc::new(eye));
+        }
+        let stage = Stage {
+            planes,
+            eyes,
+            shipped: Shipped::default(),
+            folder: tempfile::tempdir().map_err(Error::file("a temporary directory"))?,
+            guard: Guard::start()?,
+            staff: OnceCell::new(),
+            providers: OnceCell::new(),
+            networks: OnceCell::new(),
+            turn: RwLock::new(()),
+            spare: tokio::sync::Mutex::new(()),
+        };
+        stage.furnish(&layout).await?;
+        Ok(stage)
+    }
+
+    /// Does once what an operator does: namespaces of the controllers, the places that projects may use, projects.
+    async fn furnish(&self, layout: &Layout) -> Result<(), Error> {
+        for plane in layout.all() {
+            let client = self.eyes[plane].client();
+            let system =
+                json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "compute-system"}});
+            manifest::apply(client, plane, &system).await?;
+        }
+        for project in layout.projects.iter().chain([&layout.platform]) {
+            let api: Api<LocationBinding> = Api::all(self.eyes[project].client().clone());
+            for city in &layout.cells {
+                let binding = json!({
+                    "apiVersion": "networking.datumapis.com/v1alpha", "kind": "LocationBinding",
+                    "metadata": {"name": city},
+                    "spec": {"locationRef": {"name": city}, "topology": {labels::TOPOLOGY_CITY_CODE: city}},
+                });
+                let params = PatchParams::apply("polis-e2e").force();
+                let applied = api.patch(city, &params, &Patch::Apply(binding)).await;
+                applied.map_err(Error::plane("apply a location binding", project))?;
+            }
+        }
+        for project in &layout.projects {
+            self.open_project(project).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes the platform say that a project is ready.
+    pub async fn open_project(&self, project: &str) -> Result<(), Error> {
+        let platform = self.planes.layout().platform.clone();
+        let api: Api<MiloProject> = Api::all(self.eyes[&platform].client().clone());
+        let wanted = json!({
+            "apiVersion": "resourcemanager.miloapis.com/v1alpha1", "kind": "Project", "metadata": {"name": project},
+            "spec": {"ownerRef": {"kind": "Organization", "name": "suite"}},
+        });
+        let params = PatchParams::apply("polis-e2e").force();
+        let applied = api.patch(project, &params, &Patch::Apply(&wanted)).await;
+        applied.map_err(Error::plane("apply a project", &platform))?;
+        let ready = json!({
+            "apiVersion": "resourcemanager.miloapis.com/v1alpha1", "kind": "Project",
+            "status": {"conditions": [{
+                "type": "Ready", "status": "True", "reason": "Ready", "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }]},
+        });
+        let applied = api.patch_status(project, &params, &Patch::Apply(&ready)).await;
+        applied.map_err(Error::plane("apply the status of a project", &platform))?;
+        Ok(())
+    }
+
+    /// Takes a project off the platform. What is on its plane stays.
+    pub async fn close_project(&self, project: &str) -> Result<(), Error> {
+        let platform = self.planes.layout().platform.clone();
+        let api: Api<MiloProject> = Api::all(self.eyes[&platform].client().clone());
+        let deleted = api.delete(project, &DeleteParams::default()).await;
+        deleted.map(drop).map_err(Error::plane("delete a project", &platform))
+    }
+
+    /// Grants the roles that we ship, and puts one process of each to work, and in each cell a provider and a network
+    /// service.
+    async fn staff(&self) -> &BTreeMap<Role, Arc<Member>> {
+        let staffed = self.staff.get_or_try_init(|| Box::pin(self.employ())).await;
+        let staff = staffed.unwrap_or_else(|err| panic!("the staff cannot be put to work: {err}"));
+        let at_work = async || {
+            let cells = &self.planes.layout().cells;
+            cells.iter().map(|city| (city.clone(), Provider::at_work(self.eyes[city].clone()))).collect()
+        };
+        self.providers.get_or_init(at_work).await;
+        staff
+    }
+
+    async fn employ(&self) -> Result<BTreeMap<Role, Arc<Member>>, Error> {
+        let layout = self.planes.layout();
+        let services = layout.cells.iter().map(|city| NetworkService::at_work(self.eyes[city].clone(), city));
+        let services = try_join_all(services).await?;
+        self.networks.get_or_init(async || services).await;
+        for plane in layout.all() {
+            for object in self.shipped.manifests(layout, plane)? {
+                manifest::apply(self.eyes[plane].client(), plane, &object).await?;
+            }
+        }
+        let roles: Vec<Role> =
+            [Role::Management].into_iter().chain(layout.cells.iter().cloned().map(Role::Cell)).collect();
+        let employed = try_join_all(roles.into_iter().map(async |role| {
+            let member = self.hire(role.clone(), Terms::default()).await?;
+            member.start().await?;
+            Ok::<_, Error>((role, Arc::new(member)))
+        }));
+        Ok(employed.await?.into_iter().collect())
+    }
+
+    async fn hire(&self, role: Role, terms: Terms) -> Result<Member, Error> {
+        Member::hire(&*self.planes, &self.shipped, self.folder.path(), &self.guard, role, terms).await
+    }
+
+    /// After a scenario that breaks things: everything is there again.
+    async fn mend(&self) {
+        for plane in self.planes.layout().all() {
+            self.planes.restore(Part::Plane(plane.to_owned())).await.unwrap_or_else(|err| panic!("{err}"));
+        }
+        for part in self.planes.federation_parts() {
+            self.planes.restore(Part::Federation(part)).await.unwrap_or_else(|err| panic!("{err}"));
+        }
+        for member in self.staff().await.values() {
+            member.tap.mend();
+            member.resume();
+            if !member.is_alive() {
+                member.start().await.unwrap_or_else(|err| panic!("{err}"));
+            }
+        }
+    }
+}
+
+impl World {
+    /// A new namespace in the first project, with the network that drafts use. Its name begins with `name`.
+    pub async fn project(&self, name: &str) -> Project {
+        let plane = self.stage.planes.layout().projects[0].clone();
+        let unique = &uuid()[..8];
+        self.namespace(&plane, &format!("{name}-{unique}")).await
+    }
+
+    /// A namespace of the same name in the second project.
+    pub async fn twin_of(&self, project: &Project) -> Project {
+        let plane = self.stage.planes.layout().projects[1].clone();
+        self.namespace(&plane, &project.namespace).await
+    }
+
+    /// A plane that is no project yet, for this scenario alone until the guard is dropped.
+    pub async fn spare_plane(&self) -> (String, tokio::sync::MutexGuard<'static, ()>) {
+        (self.stage.planes.layout().platform.clone(), self.stage.spare.lock().await)
+    }
+
+    /// A new namespace on a plane of a project, with the network that drafts use.
+    pub async fn namespace(&self, plane: &str, name: &str) -> Project {
+        let eye = self.eye(plane);
+        let api: Api<Namespace> = Api::all(eye.client().clone());
+        let wanted = Namespace { metadata: meta(name), ..Default::default() };
+        let made =
+            insist("create the namespace", async || api.create(&PostParams::default(), &wanted).await).await;
+        let project = Project { eye, namespace: name.to_owned(), uid: made.uid().unwrap_or_default() };
+        let network = Network { metadata: meta(NETWORK), ..Default::default() };
+        let api = project.here().api::<Network>();
+        insist("create the network", async || api.create(&PostParams::default(), &network).await).await;
+        self.projects.lock().expect("no scenario panics here").push(project.clone());
+        project
+    }
+
+    /// The federation hub.
+    pub fn hub(&self) -> Side {
+        Side { eye: self.eye(&self.stage.planes.layout().hub) }
+    }
+
+    /// The cell of a city.
+    pub fn cell(&self, city: &str) -> Side {
+        Side { eye: self.eye(city) }
+    }
+
+    /// The cities that have a cell.
+    pub fn cities(&self) -> &[String] {
+        &self.stage.planes.layout().cells
+    }
+
+    /// The provider of a city.
+    pub fn provider(&self, city: &str) -> &Provider {
+        &self.stage.providers.get().expect("staffed scenarios have providers")[city]
+    }
+
+    /// The process of a role.
+    pub fn member(&self, role: &Role) -> Arc<Member> {
+        self.stage.staff.get().expect("staffed scenarios have a staff")[role].clone()
+    }
+
+    /// All processes that every scenario has.
+    pub fn staff(&self) -> Vec<Arc<Member>> {
+        self.stage.staff.get().map(|staff| staff.values().cloned().collect()).unwrap_or_default()
+    }
+
+    /// Hires one more process for this scenario; it ends with it. It does not run yet.
+    pub async fn hire(&self, role: Role, terms: Terms) -> Arc<Member> {
+        let member = Arc::new(self.stage.hire(role, terms).await.unwrap_or_else(|err| panic!("{err}")));
+        self.hired.lock().expect("no scenario panics here").push(member.clone());
+        member
+    }
+
+    /// What all scenarios share.
+    pub fn stage(&self) -> &'static Stage {
+        self.stage
+    }
+
+    /// The eye on a plane.
+    pub fn eye(&self, plane: &str) -> Arc<Eye> {
+        self.stage.eyes[plane].clone()
+    }
+
+    /// All eyes.
+    pub fn eyes(&self) -> impl Iterator<Item = &Arc<Eye>> {
+        self.stage.eyes.values()
+    }
+
+    /// The projects that this scenario has opened.
+    pub fn projects(&self) -> Vec<Project> {
+        self.projects.lock().expect("no scenario panics here").clone()
+    }
+
+    /// When this scenario began.
+    pub fn began(&self) -> Instant {
+        self.began
+    }
+
+    /// Every request that the processes of all roles have made since then.
+    pub fn calls_since(&self, since: Instant) -> Vec<(Role, Call)> {
+        let of = |member: Arc<Member>| {
+            let role = member.role.clone();
+            member.tap.since(since).into_iter().map(move |call| (role.clone(), call))
+        };
+        self.staff().into_iter().flat_map(of).collect()
+    }
+
+    /// Ends a part of what the planes are made of.
+    pub async fn kill(&self, part: &Part) {
+        self.stage.planes.kill(part.clone()).await.unwrap_or_else(|err| panic!("{err}"));
+    }
+
+    /// Brings it back.
+    pub async fn restore(&self, part: &Part) {
+        self.stage.planes.restore(part.clone()).await.unwrap_or_else(|err| panic!("{err}"));
+    }
+
+    /// Takes the namespaces of this scenario away, so that later ones meet a small world. Nothing waits for it.
+    async fn leave(&self) {
+        for project in self.projects() {
+            let api: Api<Namespace> = Api::all(project.eye.client().clone());
+            let _the_next_scenario_does_not_care =
+                api.delete(&project.namespace, &DeleteParams::default()).await;
+        }
+    }
+}
+
+/// A plane behind the projects: the hub or a cell.
+#[derive(Clone)]
+pub struct Side {
+    /// Looks at it.
+    pub eye: Arc<Eye>,
+}
+
+impl Side {
+    /// The namespace there that belongs to a namespace of a project.
+    pub fn namespace_of(&self, project: &Project) -> Place {
+        self.namespace(&project.hub_namespace())
+    }
+
+    /// A namespace there.
+    pub fn namespace(&self, name: &str) -> Place {
+        Place { eye: self.eye.clone(), namespace: name.to_owned() }
+    }
+
+    /// What has no namespace there.
+    pub fn whole(&self) -> Place {
+        self.namespace("")
+    }
+}
+
+pub(crate) fn meta(name: &str) -> polis_api::kube::api::ObjectMeta {
+    polis_api::kube::api::ObjectMeta { name: Some(name.to_owned()), ..Default::default() }
+}
+
+fn uuid() -> String {
+    uuid::Uuid::new_v4().simple().to_string()
+}

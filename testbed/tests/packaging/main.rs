@@ -1,0 +1,317 @@
+//! What operators apply: every kustomization renders; a real API server takes what it renders, with strict fields; the
+//! manager runs with exactly the arguments, environment, files and rights of a rendered Deployment, read from it and not
+//! retyped; and no alert speaks of a metric that does not exist.
+
+mod pod;
+mod render;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
+
+use polis_api::crds;
+use polis_testbed::{Bed, manifest, plane::LONE};
+use serde_json::{Value, json};
+use tokio::sync::OnceCell;
+
+use pod::{Pod, each, word};
+use render::{Rendered, kubectl, kustomizations, list, root, text};
+
+const NAMESPACE: &str = "compute-system";
+
+/// Kinds that belong to programs that the bed has not got. They are looked at, not applied.
+const ELSEWHERE: &[&str] = &[
+    "GrantCreationPolicy",
+    "PrometheusRule",
+    "ProtectedResource",
+    "Service.services.miloapis.com",
+    "ServiceConfiguration",
+    "ServiceMonitor",
+    "Role.iam.miloapis.com",
+];
+
+/// An overlay, and what runs once it is applied.
+struct Promise {
+    folder: &'static str,
+    management: bool,
+    cell: bool,
+    webhooks: bool,
+}
+
+const PROMISES: &[Promise] = &[
+    Promise { folder: "deploy/overlays/management-plane", management: true, cell: false, webhooks: true },
+    Promise { folder: "deploy/overlays/cell", management: false, cell: true, webhooks: false },
+    Promise { folder: "deploy/overlays/single-cluster", management: true, cell: true, webhooks: true },
+    Promise { folder: "deploy/overlays/dev", management: false, cell: false, webhooks: true },
+    Promise {
+        folder: "docs/operations/examples/management-plane",
+        management: true,
+        cell: false,
+        webhooks: true,
+    },
+    Promise { folder: "docs/operations/examples/cell-dfw", management: false, cell: true, webhooks: false },
+];
+
+/// A bed of its own: one plane that serves every kind, and is cluster, hub and platform to the manager.
+static BED: OnceCell<Bed> = OnceCell::const_new();
+
+async fn bed() -> &'static Bed {
+    BED.get_or_init(async || {
+        let bed = Box::pin(Bed::single_plane()).await.expect("a plane stands");
+        let client = bed.client(LONE).await.expect("a client");
+        let kinds = [crds::compute(), crds::platform(), crds::karmada()].concat();
+        let kinds: Vec<Value> = kinds.into_iter().map(|file| file.crd).collect();
+        manifest::apply_crds(&client, LONE, &kinds).await.expect("all kinds are served");
+        apply(&bed, &Rendered::of(&bed, "deploy/base/manager"));
+        bed
+    })
+    .await
+}
+
+/// The objects that the bed has the kinds of.
+fn known(rendered: &Rendered) -> Vec<&Value> {
+    let elsewhere = |object: &&Value| {
+        let group = word(&object["apiVersion"]).split_once('/').map_or("", |(group, _)| group);
+        let kind = word(&object["kind"]);
+        ELSEWHERE.iter().any(|name| *name == kind || *name == format!("{kind}.{group}"))
+    };
+    rendered.0.iter().filter(|object| !elsewhere(object)).collect()
+}
+
+fn apply(bed: &Bed, rendered: &Rendered) {
+    let arguments = ["apply", "--server-side", "--force-conflicts", "--validate=strict", "-f", "-"];
+    kubectl(bed, &arguments, &list(&known(rendered))).unwrap_or_else(|err| panic!("{err}"));
+}
+
+fn check(bed: &Bed, objects: &[&Value]) -> Result<String, String> {
+    let arguments =
+        ["apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict", "-f", "-"];
+    kubectl(bed, &arguments, &list(objects))
+}
+
+/// The value of an environment variable of the manager.
+fn variable<'a>(deployment: &'a Value, name: &str) -> &'a str {
+    let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+    each(&container["env"])
+        .find(|variable| variable["name"] == name)
+        .map_or("", |found| word(&found["value"]))
+}
+
+// === What is rendered ===
+
+#[tokio::test]
+async fn every_kustomization_renders_and_a_real_api_server_takes_it_with_strict_fields() {
+    let bed = bed().await;
+    let folders = [kustomizations("deploy"), kustomizations("docs/operations/examples")].concat();
+    assert!(folders.len() > 25, "{folders:?}");
+    for folder in folders {
+        let rendered = Rendered::of(bed, &folder);
+        let known = known(&rendered);
+        for object in &rendered.0 {
+            let (kind, name) = (word(&object["kind"]), word(&object["metadata"]["name"]));
+            assert!(!kind.is_empty() && !name.is_empty(), "{folder}: {object}");
+        }
+        if !known.is_empty() {
+            check(bed, &known).unwrap_or_else(|err| panic!("{folder}: {err}"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_field_that_nobody_knows_would_be_refused() {
+    let bed = bed().await;
+    let rendered = Rendered::of(bed, "deploy/overlays/cell");
+    let mut deployment = rendered.deployment().expect("a Deployment").clone();
+    deployment["spec"]["template"]["spec"]["containers"][0]["enviroment"] = json!([]);
+    let refusal = check(bed, &[&deployment]).expect_err("the field is misspelt");
+    assert!(refusal.contains("enviroment"), "{refusal}");
+}
+
+#[tokio::test]
+async fn an_overlay_switches_on_what_it_promises_and_nothing_else() {
+    let bed = bed().await;
+    for promise in PROMISES {
+        let rendered = Rendered::of(bed, promise.folder);
+        let switch = |name| rendered.deployment().is_some_and(|manager| variable(manager, name) == "true");
+        let folder = promise.folder;
+        assert_eq!(switch("ENABLE_MANAGEMENT_CONTROLLERS"), promise.management, "{folder}");
+        assert_eq!(switch("ENABLE_CELL_CONTROLLERS"), promise.cell, "{folder}");
+        assert_eq!(rendered.deployment().is_some(), promise.management || promise.cell, "{folder}");
+        let hooks = rendered.find("ValidatingWebhookConfiguration", "compute-validating").is_some();
+        assert_eq!(hooks, promise.webhooks, "{folder}");
+        if let Some(manager) = rendered.deployment() {
+            assert_eq!(variable(manager, "LEADER_ELECT"), "true", "{folder}");
+            assert_eq!(manager["spec"]["replicas"], 2, "{folder}");
+            assert!(rendered.find("PodDisruptionBudget", "compute-manager").is_some(), "{folder}");
+            assert!(rendered.find("NetworkPolicy", "compute-manager").is_some(), "{folder}");
+        }
+    }
+    let overlays: Vec<String> = kustomizations("deploy/overlays");
+    let promised: BTreeSet<&str> = PROMISES.iter().map(|promise| promise.folder).collect();
+    assert!(overlays.iter().all(|overlay| promised.contains(overlay.as_str())), "{overlays:?}");
+}
+
+#[tokio::test]
+async fn every_pod_keeps_the_restricted_standard_of_its_namespace() {
+    let bed = bed().await;
+    let pod = |spec: &Value| json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "check", "namespace": NAMESPACE}, "spec": spec});
+    let arguments = ["create", "--dry-run=server", "-f", "-"];
+    for promise in PROMISES {
+        let rendered = Rendered::of(bed, promise.folder);
+        let Some(manager) = rendered.deployment() else { continue };
+        let spec = &manager["spec"]["template"]["spec"];
+        let taken = kubectl(bed, &arguments, &pod(spec).to_string());
+        taken.unwrap_or_else(|err| panic!("{}: {err}", promise.folder));
+        let container = &spec["containers"][0];
+        assert_eq!(container["securityContext"]["readOnlyRootFilesystem"], true, "{}", promise.folder);
+        assert!(container["resources"]["limits"]["memory"].is_string(), "{}", promise.folder);
+
+        let mut loose = spec.clone();
+        loose["containers"][0]["securityContext"]["capabilities"] = json!({"add": ["SYS_ADMIN"]});
+        let refusal =
+            kubectl(bed, &arguments, &pod(&loose).to_string()).expect_err("the standard is enforced");
+        assert!(refusal.contains("restricted"), "{refusal}");
+    }
+}
+
+#[tokio::test]
+async fn the_issuer_of_the_webhook_certificate_is_the_one_thing_that_its_volume_lacks() {
+    let bed = bed().await;
+    let attributes = |folder| {
+        let rendered = Rendered::of(bed, folder);
+        let pod = &rendered.deployment().expect("a Deployment")["spec"]["template"]["spec"];
+        let volume = each(&pod["volumes"]).find(|volume| volume["name"] == "webhook-tls").expect("a volume");
+        let attributes = volume["csi"]["volumeAttributes"].as_object().expect("attributes").clone();
+        attributes.into_iter().collect::<BTreeMap<String, Value>>()
+    };
+    let bare = attributes("deploy/overlays/management-plane");
+    let names = word(&bare["csi.cert-manager.io/dns-names"]);
+    assert!(names.split(',').any(|name| name == "compute-webhook.compute-system.svc"), "{names}");
+    assert!(!bare.contains_key("csi.cert-manager.io/issuer-name"), "{bare:?}");
+
+    let whole = attributes("docs/operations/examples/management-plane");
+    let added: Vec<&str> = whole.keys().filter(|key| !bare.contains_key(*key)).map(String::as_str).collect();
+    assert_eq!(added, ["csi.cert-manager.io/issuer-kind", "csi.cert-manager.io/issuer-name"]);
+}
+
+// === What runs ===
+
+/// One after the other: they stand for election by one Lease.
+#[tokio::test]
+async fn the_manager_runs_with_what_a_rendered_deployment_gives_it() {
+    let bed = bed().await;
+    // The one plane is also hub and platform, and needs what those need.
+    for folder in [
+        "deploy/components/federation",
+        "deploy/components/rbac/project",
+        "deploy/components/rbac/management",
+    ] {
+        apply(bed, &Rendered::of(bed, folder));
+    }
+    let runs: [(&str, &[&str]); 3] = [
+        ("docs/operations/examples/management-plane", &["hub", "project"]),
+        ("docs/operations/examples/cell-dfw", &["cell", "hub"]),
+        ("deploy/overlays/single-cluster", &["cell", "hub", "project"]),
+    ];
+    let rules = Rendered::of(bed, "deploy/components/alerts");
+    for (folder, sets) in runs {
+        let rendered = Rendered::of(bed, folder);
+        apply(bed, &rendered);
+        let mut pod = Pod::of(bed, &rendered);
+        pod.start();
+        let page = pod.leads().await;
+        for set in ["cell", "hub", "project"] {
+            let line = format!("polis_planes{{set=\"{set}\",state=\"engaged\"}}");
+            assert_eq!(page.contains(&line), sets.contains(&set), "{folder}: {set}\n{page}");
+        }
+        for metric in alerted(&rules) {
+            if page.contains(&format!("# TYPE {} ", family(&metric))) {
+                assert!(page.lines().any(|line| line.starts_with(&metric)), "{metric} is not on\n{page}");
+            }
+        }
+        pod.stop();
+    }
+}
+
+#[tokio::test]
+async fn what_the_environment_has_to_bring_is_missed_aloud() {
+    let bed = bed().await;
+    for (folder, missed) in
+        [("deploy/base/manager", "no role is switched on"), ("deploy/overlays/cell", "discovery.clusterName")]
+    {
+        let mut pod = Pod::of(bed, &Rendered::of(bed, folder));
+        pod.start();
+        let said = pod.gives_up().await;
+        assert!(said.contains(missed), "{folder}: {said}");
+    }
+}
+
+// === What wakes people ===
+
+/// The metrics that the rules name.
+fn alerted(rules: &Rendered) -> BTreeSet<String> {
+    let rules = rules.find("PrometheusRule", "compute-manager").expect("rules");
+    let rules = each(&rules["spec"]["groups"]).flat_map(|group| each(&group["rules"]));
+    let letters = |letter: char| !(letter.is_ascii_alphanumeric() || letter == '_');
+    let words = rules.flat_map(|rule| word(&rule["expr"]).split(letters));
+    words.filter(|word| word.starts_with("polis_")).map(str::to_owned).collect()
+}
+
+/// The name under which a metric is registered: what is scraped has endings, by type.
+fn family(metric: &str) -> &str {
+    let endings = ["_total", "_bucket", "_count", "_sum"];
+    endings.iter().find_map(|ending| metric.strip_suffix(ending)).unwrap_or(metric)
+}
+
+/// The metrics that the rooms of the manager register, read from their source: a family that has counted nothing yet is
+/// not on the page of a running manager.
+fn registered() -> BTreeSet<String> {
+    let rooms = ["engine", "management", "cell", "admission"];
+    let mut names = BTreeSet::new();
+    for file in rooms.iter().flat_map(|room| sources(&root().join(format!("crates/{room}/src")))) {
+        let source = fs::read_to_string(file).expect("a source");
+        for call in source.split("registry.register(").skip(1) {
+            let name = call.trim_start().strip_prefix('"').and_then(|rest| rest.split('"').next());
+            names.extend(name.map(|name| format!("polis_{name}")));
+        }
+    }
+    names
+}
+
+fn sources(folder: &Path) -> Vec<std::path::PathBuf> {
+    let entries = fs::read_dir(folder).expect("a room").filter_map(Result::ok).map(|entry| entry.path());
+    entries.flat_map(|path| if path.is_dir() { sources(&path) } else { vec![path] }).collect()
+}
+
+#[tokio::test]
+async fn an_alert_names_only_metrics_that_exist() {
+    let rules = Rendered::of(bed().await, "deploy/components/alerts");
+    let (alerted, registered) = (alerted(&rules), registered());
+    assert!(alerted.len() > 8, "{alerted:?}");
+    let unknown: Vec<&String> =
+        alerted.iter().filter(|metric| !registered.contains(family(metric))).collect();
+    assert!(unknown.is_empty(), "{unknown:?} are not among {registered:?}");
+}
+
+#[tokio::test]
+async fn every_alert_has_its_page_and_every_page_its_alert() {
+    let rules = Rendered::of(bed().await, "deploy/components/alerts");
+    let rules = rules.find("PrometheusRule", "compute-manager").expect("rules");
+    let mut pages = BTreeSet::new();
+    for rule in each(&rules["spec"]["groups"]).flat_map(|group| each(&group["rules"])) {
+        let (alert, page) = (word(&rule["alert"]), word(&rule["annotations"]["runbook"]));
+        let content = text(page);
+        for heading in [format!("# {alert}\n"), "## Confirm\n".to_owned(), "## Do\n".to_owned()] {
+            assert!(content.contains(&heading), "{page} lacks {heading}");
+        }
+        assert!(text("docs/operations/install.md").contains(alert), "install.md does not list {alert}");
+        pages.insert(page.to_owned());
+    }
+    let folder = "docs/operations/runbooks";
+    let there = fs::read_dir(root().join(folder)).expect("the runbooks").filter_map(Result::ok);
+    let there: BTreeSet<String> =
+        there.map(|page| format!("{folder}/{}", page.file_name().to_string_lossy())).collect();
+    assert_eq!(there, pages);
+}

@@ -1,0 +1,57 @@
+//! `cargo xtask bench`: Polis beside its peers, in one run on one machine.
+//!
+//! A benchmark is a bench target of the crate that it measures. It prints a table and writes
+//! `target/bench/<name>.json`; it judges nothing, so it is no part of `cargo xtask test`.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::crds::root;
+
+/// The benchmarks: name of the bench target, and what it compares.
+const BENCHES: &[(&str, &str)] = &[
+    ("engine", "idle and busy watches of thousands of projects, beside stock kube"),
+    ("apiserver", "the embedded API server beside kube-apiserver and etcd, and what a plane costs"),
+    ("admission", "answers of the webhooks that ask nobody for access"),
+    ("quota", "how long an instance waits for its grant, beside a cell that looks every second"),
+];
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Which benchmarks; all of them when none is named.
+    #[arg(value_name = "NAME", value_parser = known)]
+    names: Vec<String>,
+    /// Says what there is and runs nothing.
+    #[arg(long)]
+    list: bool,
+}
+
+fn known(name: &str) -> Result<String, String> {
+    match BENCHES.iter().any(|(bench, _)| *bench == name) {
+        true => Ok(name.to_owned()),
+        false => {
+            let names: Vec<&str> = BENCHES.iter().map(|(name, _)| *name).collect();
+            Err(format!("there is no such benchmark; there are: {}", names.join(", ")))
+        }
+    }
+}
+
+pub(crate) fn run(args: Args) -> Result<()> {
+    if args.list {
+        for (name, about) in BENCHES {
+            println!("{name:12} {about}");
+        }
+        return Ok(());
+    }
+    let wanted = |name: &str| args.names.is_empty() || args.names.iter().any(|wanted| wanted == name);
+    for (name, about) in BENCHES.iter().filter(|(name, _)| wanted(name)) {
+        println!("== {name}: {about}");
+        let mut cargo = Command::new("cargo");
+        cargo.args(["bench", "--workspace", "--all-features", "--bench", name]).current_dir(root());
+        if !cargo.status().context("failed to start cargo")?.success() {
+            bail!("benchmark {name} failed: see above");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,56 @@
+//! Tasks of this repository, run as `cargo xtask <task>`.
+//!
+//! One file per task. A task says in its `--help` what it does, what it needs and how long it takes.
+
+use clap::{Parser, Subcommand};
+
+mod bench;
+mod crds;
+mod e2e;
+mod test;
+mod testbed;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Tasks of this repository", max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Run every check: format, lints, unit and doc tests, generated files, suites on real engines.
+    ///
+    /// Needs: Rust and a C compiler. The suites on real engines also need Go 1.25 or newer; without it
+    /// they are skipped, in one line, unless CI=true makes that an error.
+    /// Takes, on two cores: about 18 minutes warm with --fast, 33 in full; up to 60 without any caches.
+    Test(test::Args),
+    /// Build, start, look at and stop a bed of real etcd, Kubernetes and Karmada processes.
+    ///
+    /// Needs: Go 1.25 or newer, 6 GB of disk for Go's caches, 2 GB of memory while a bed runs.
+    /// Takes: about 8 minutes on two cores to build once; 10 to 30 seconds to start.
+    Testbed(testbed::Args),
+    /// Run the scenarios over all planes: project, hub, cells, with the controllers as real processes.
+    ///
+    /// Needs: Rust alone for --on embedded, what `testbed` needs for --on real.
+    /// Takes: on two cores, warm, about 8 minutes on real engines.
+    E2e(e2e::Args),
+    /// Measure Polis beside its peers, print a table and write target/bench/<name>.json.
+    ///
+    /// Needs: what `testbed` needs where the peer is a real engine, and a quiet machine. Takes: minutes each.
+    Bench(bench::Args),
+    /// Write the CustomResourceDefinitions of `polis-api` to `deploy/` and `testbed/`.
+    ///
+    /// Needs: Rust. Takes: a second. `--check` writes nothing and fails when a file has drifted.
+    Crds(crds::Args),
+}
+
+fn main() -> anyhow::Result<()> {
+    match Cli::parse().task {
+        Task::Test(args) => test::run(args),
+        Task::Testbed(args) => testbed::run(args),
+        Task::E2e(args) => e2e::run(args),
+        Task::Bench(args) => bench::run(args),
+        Task::Crds(args) => crds::run(args),
+    }
+}

@@ -1,0 +1,349 @@
+//! `cargo xtask test`: every check of this repository, in the order in which a failure is cheapest.
+//!
+//! Each check is a command; its output is passed through as it comes, and the closing lines of the test
+//! runners in it are added up. A check that runs no tests of its own (format, lints, drift) counts as one.
+//! All checks run, also after a failure, so that one run tells everything that is wrong.
+
+use std::{
+    env,
+    io::{BufRead, BufReader},
+    process::{Command, Stdio},
+    time::Instant,
+};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::crds::{self, root};
+use crate::e2e::On;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Leave out the suites on real engines.
+    #[arg(long)]
+    fast: bool,
+}
+
+/// Suites that run against real etcd, kube-apiserver and Karmada: test target, the parts of it that run here (all when
+/// none is named), and what it shows. They are behind the feature `engines` of their crates.
+///
+/// Not here, because of the minutes they take: the other groups of `scenarios` (outages, crash points, replicas,
+/// silence); run those with `cargo xtask e2e`.
+const ENGINE_SUITES: &[(&str, &[&str], &str)] = &[
+    ("kinds", &[], "our CRDs on kube-apiserver, and a table of manifests"),
+    ("packaging", &[], "every overlay applied, and the manager run as its Deployment says"),
+    ("propagation", &[], "deployments through Karmada and back"),
+    ("survival", &[], "the bed itself: kills, restarts, two at once"),
+    ("real", &[], "the engine's lists and watches against kube-apiserver"),
+    ("admitted", &[], "every rule of admission through kubectl, with the webhooks behind kube-apiserver"),
+    ("karmada", &[], "the suite of the embedded federation, on Karmada"),
+    ("joined", &[], "a real API server as a member of the embedded federation"),
+    ("planes", &[], "what the scenarios rely on, of Karmada itself"),
+    ("differential", &[], "the embedded API server beside kube-apiserver, answer by answer"),
+    ("kubectl", &[], "an unmodified kubectl in front of the embedded API server"),
+    ("go_controllers", &[], "Karmada and kube-controller-manager at work on an embedded plane"),
+    (
+        "scenarios",
+        &["compatibility::", "federation::", "ownership::", "bad_input::", "confinement::"],
+        "the whole pipeline over project, hub and cells",
+    ),
+];
+
+/// The groups of `scenarios` that run on embedded planes. Not here, because of the minutes they take: crash points,
+/// replicas and silence; run those with `cargo xtask e2e --on embedded`.
+const EMBEDDED_SCENARIOS: &[&str] =
+    &["compatibility::", "federation::", "ownership::", "bad_input::", "confinement::", "outages::"];
+
+pub(crate) fn run(args: Args) -> Result<()> {
+    let mut tally = Tally::default();
+    let nextest = succeeds("cargo", &["nextest", "--version"]);
+    let runner: &[&str] = if nextest { &["nextest", "run"] } else { &["test"] };
+
+    tally.command("format", &["fmt", "--all", "--check"]);
+    tally.command(
+        "lints",
+        &["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"],
+    );
+    tally.outcome("generated files", crds::check());
+    if succeeds("cargo", &["deny", "--version"]) {
+        tally.command("licences", &["deny", "check", "licenses", "bans", "sources"]);
+    }
+    match metadata() {
+        Err(err) => tally.outcome("unit tests", Err(err)),
+        Ok(metadata) => {
+            tally.outcome("cargo run is polis", only_program(&metadata));
+            let targets = targets_without_features(&metadata);
+            // All features in every step, so that nothing is compiled twice.
+            let chosen = targets.iter().flat_map(|target| ["--test", target.as_str()]);
+            let chosen: Vec<&str> = ["--lib", "--bins"].into_iter().chain(chosen).collect();
+            let all = ["--workspace", "--all-features", "--no-fail-fast"];
+            tally.command("unit tests", &[runner, &all, &chosen].concat());
+        }
+    }
+    tally.command("doc tests", &["test", "--workspace", "--all-features", "--doc"]);
+    // The scenarios start the controllers as they are shipped, as the process `polis manager`: the unit tests, which have
+    // tests of that program among them, have built it.
+    suite(&mut tally, "planes", &[], "what the scenarios rely on", On::Embedded);
+    suite(
+        &mut tally,
+        "scenarios",
+        EMBEDDED_SCENARIOS,
+        "the whole pipeline over project, hub and cells",
+        On::Embedded,
+    );
+    engines(&mut tally, args.fast);
+
+    for failure in &tally.failures {
+        println!("failed: {failure}");
+    }
+    println!("{} passed, {} failed, {} skipped", tally.passed, tally.failed, tally.skipped);
+    if tally.failed > 0 {
+        std::process::exit(1);
+    }
+    Ok(())
+}
+
+/// What cargo knows of the workspace.
+fn metadata() -> Result<Value> {
+    let metadata = Command::new("cargo")
+        .args(["metadata", "--format-version=1", "--no-deps"])
+        .current_dir(root())
+        .output()
+        .context("failed to start cargo")?;
+    serde_json::from_slice(&metadata.stdout).context("failed to read what cargo metadata says")
+}
+
+fn targets<'a>(packages: impl IntoIterator<Item = &'a Value>, kind: &str) -> Vec<&'a Value> {
+    let each = |value: &'a Value| value.as_array().into_iter().flatten();
+    let targets = packages.into_iter().flat_map(|package| each(&package["targets"]));
+    targets.filter(|target| each(&target["kind"]).any(|known| known == kind)).collect()
+}
+
+/// The README's first command names no binary, so there may be only one to run.
+fn only_program(metadata: &Value) -> Result<()> {
+    let each = |value: &'static str| metadata[value].as_array().into_iter().flatten();
+    let defaults: Vec<&Value> = each("workspace_default_members").collect();
+    let packages = each("packages").filter(|package| defaults.contains(&&package["id"]));
+    let names: Vec<&str> = targets(packages, "bin").iter().filter_map(|bin| bin["name"].as_str()).collect();
+    if names == ["polis"] {
+        return Ok(());
+    }
+    bail!("`cargo run` must run polis, and would choose among {names:?}: see default-members in Cargo.toml")
+}
+
+/// Test targets that need nothing but Rust: those that no feature is required for.
+fn targets_without_features(metadata: &Value) -> Vec<String> {
+    let tests = targets(metadata["packages"].as_array().into_iter().flatten(), "test");
+    let needs =
+        |target: &&&Value| target["required-features"].as_array().is_some_and(|needs| !needs.is_empty());
+    let plain = tests.iter().filter(|target| !needs(target));
+    plain.filter_map(|target| target["name"].as_str().map(str::to_owned)).collect()
+}
+
+/// The suites on real engines, or one line that says why they were left out.
+fn engines(tally: &mut Tally, fast: bool) {
+    if fast {
+        return tally.skip(ENGINE_SUITES.len(), "--fast was given");
+    }
+    if let Err(missing) = polis_testbed::go::find() {
+        if env::var("CI").is_ok_and(|ci| ci == "true") {
+            return tally.outcome("suites on real engines", Err(missing.into()));
+        }
+        return tally.skip(ENGINE_SUITES.len(), &missing.to_string());
+    }
+    tally.command("real engines", &["xtask", "testbed", "build"]);
+    for (target, parts, shows) in ENGINE_SUITES {
+        suite(tally, target, parts, shows, On::Real);
+    }
+}
+
+/// One suite of which all tests share their planes, and so one process: not for nextest.
+fn suite(tally: &mut Tally, target: &str, parts: &[&str], shows: &str, on: On) {
+    let args = ["test", "--workspace", "--all-features", "--no-fail-fast", "--test", target, "--"];
+    let title = match on {
+        On::Real => format!("{target} on real engines: {shows}"),
+        On::Embedded => format!("{target} on embedded planes: {shows}"),
+    };
+    // Scenarios wait most of the time: more of them than cores do no harm.
+    let side_by_side = if target == "scenarios" { vec!["--test-threads=8"] } else { Vec::new() };
+    tally.command_on(&title, &[&args[..], &side_by_side, parts].concat(), on);
+}
+
+/// What has passed, failed and been skipped so far.
+#[derive(Default)]
+struct Tally {
+    passed: usize,
+    failed: usize,
+    skipped: usize,
+    failures: Vec<String>,
+}
+
+impl Tally {
+    /// Runs `cargo <args>` and adds up the tests that it reports.
+    fn command(&mut self, title: &str, args: &[&str]) {
+        self.command_on(title, args, On::Real);
+    }
+
+    /// The same, for scenarios that run on planes of either kind.
+    fn command_on(&mut self, title: &str, args: &[&str], on: On) {
+        println!("\n== {title}: cargo {}", args.join(" "));
+        let start = Instant::now();
+        match stream("cargo", args, on) {
+            Err(err) => self.fail(title, &format!("cargo did not start: {err}")),
+            Ok((success, counts)) => {
+                self.passed += counts.passed;
+                self.skipped += counts.skipped;
+                // A compile error ends a run before any test is counted.
+                self.failed += counts.failed.max(usize::from(!success));
+                if !success {
+                    self.failures.push(title.to_owned());
+                } else if counts == Counts::default() {
+                    self.passed += 1;
+                }
+            }
+        }
+        println!("   {title}: {:.0?}", start.elapsed());
+    }
+
+    /// Counts one check that is not a command.
+    fn outcome(&mut self, title: &str, outcome: Result<()>) {
+        println!("\n== {title}");
+        match outcome {
+            Ok(()) => self.passed += 1,
+            Err(err) => self.fail(title, &format!("{err:#}")),
+        }
+    }
+
+    fn fail(&mut self, title: &str, why: &str) {
+        println!("{why}");
+        self.failed += 1;
+        self.failures.push(format!("{title}: {why}"));
+    }
+
+    fn skip(&mut self, suites: usize, why: &str) {
+        println!("\nskipped: {suites} suites on real engines, because {why}");
+        self.skipped += suites;
+    }
+}
+
+/// What one runner said at its end.
+#[derive(Default, PartialEq, Eq, Debug, Clone, Copy)]
+struct Counts {
+    passed: usize,
+    failed: usize,
+    skipped: usize,
+}
+
+impl Counts {
+    /// Adds the closing line of `cargo test` ("test result: ok. 3 passed; 0 failed; 1 ignored; …") or of
+    /// nextest ("Summary [ 1.2s] 4 tests run: 3 passed, 1 failed, 2 skipped"); any other line adds nothing.
+    fn read(&mut self, line: &str) {
+        let Some((_, tail)) = line.split_once("test result: ").or_else(|| line.split_once(" tests run: "))
+        else {
+            return;
+        };
+        let words: Vec<&str> = tail.split([' ', ';', ',', '.']).filter(|word| !word.is_empty()).collect();
+        for pair in words.windows(2) {
+            let Ok(number) = pair[0].parse::<usize>() else { continue };
+            match pair[1] {
+                "passed" => self.passed += number,
+                "failed" => self.failed += number,
+                "ignored" | "skipped" => self.skipped += number,
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Runs a command in the root of the repository, passes its output through and reads the counts from it.
+fn stream(program: &str, args: &[&str], on: On) -> Result<(bool, Counts)> {
+    let mut child = Command::new(program)
+        .args(args)
+        .current_dir(root())
+        .env("POLIS_E2E_ON", on.word())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let (out, err) = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
+    // nextest reports on stderr, cargo test on stdout: both are read.
+    let errors = std::thread::spawn(move || tee(err));
+    let mut counts = tee(out);
+    let more = errors.join().expect("reading lines does not panic");
+    counts.passed += more.passed;
+    counts.failed += more.failed;
+    counts.skipped += more.skipped;
+    Ok((child.wait()?.success(), counts))
+}
+
+fn tee(from: impl std::io::Read) -> Counts {
+    let mut counts = Counts::default();
+    for line in BufReader::new(from).split(b'\n').map_while(Result::ok) {
+        let line = String::from_utf8_lossy(&line);
+        println!("{line}");
+        counts.read(&line);
+    }
+    counts
+}
+
+fn succeeds(program: &str, args: &[&str]) -> bool {
+    Command::new(program)
+        .args(args)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|s| s.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(lines: &[&str]) -> Counts {
+        let mut counts = Counts::default();
+        lines.iter().for_each(|line| counts.read(line));
+        counts
+    }
+
+    #[test]
+    fn cargo_run_must_have_one_program_to_run() {
+        let package = |id: &str, bin: &str| json!({"id": id, "targets": [{"name": bin, "kind": ["bin"]}]});
+        let packages = json!([package("cli", "polis"), package("runtime", "polis-shim")]);
+        let metadata = |defaults: Value| json!({"packages": packages, "workspace_default_members": defaults});
+        assert!(only_program(&metadata(json!(["cli"]))).is_ok());
+        assert!(only_program(&metadata(json!(["cli", "runtime"]))).is_err());
+        assert!(only_program(&metadata(json!([]))).is_err());
+    }
+
+    #[test]
+    fn a_test_that_needs_a_feature_is_no_plain_one() {
+        let target = |name: &str, kind: &str, needs: &[&str]| json!({"name": name, "kind": [kind], "required-features": needs});
+        let metadata = json!({"packages": [
+            {"targets": [target("api", "lib", &[]), target("plain", "test", &[]), target("real", "test", &["engines"])]},
+            {"targets": [{"name": "bare", "kind": ["test"]}]},
+        ]});
+        assert_eq!(targets_without_features(&metadata), ["plain", "bare"]);
+    }
+
+    #[test]
+    fn closing_lines_of_cargo_test_add_up() {
+        let counts = read(&[
+            "running 3 tests",
+            "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s",
+            "test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 7 filtered out",
+        ]);
+        assert_eq!(counts, Counts { passed: 4, failed: 2, skipped: 1 });
+    }
+
+    #[test]
+    fn the_summary_of_nextest_is_understood() {
+        let counts = read(&["     Summary [   1.2s] 6 tests run: 5 passed (1 slow), 1 failed, 2 skipped"]);
+        assert_eq!(counts, Counts { passed: 5, failed: 1, skipped: 2 });
+    }
+
+    #[test]
+    fn a_line_that_only_speaks_of_tests_counts_nothing() {
+        assert_eq!(read(&["3 passed, 0 failed", "test foo ... ok"]), Counts::default());
+    }
+}
