@@ -64,14 +64,19 @@ impl World {
         let ready = |facts: &Known| facts.as_ref().is_some_and(|facts| facts.ready);
         let leaving = |facts: &Known| facts.as_ref().is_none_or(|facts| facts.candidate.deleting);
         if ready(&before) != ready(&after) || leaving(&before) != leaving(&after) {
-            for work in self.hub.works.within(&names::execution_namespace(name)) {
-                self.queue.add(Key::Work(name.to_owned(), object::meta(&work, "name").to_owned()));
-            }
+            self.look_at_works(name);
         }
         if before.is_none() != after.is_none() || leaving(&before) != leaving(&after) {
             for namespace in self.hub.namespaces.all() {
                 self.queue.add(Key::Namespace(object::meta(&namespace, "name").to_owned()));
             }
+        }
+    }
+
+    /// Looks at everything that a member should have or lose.
+    pub(crate) fn look_at_works(&self, cluster: &str) {
+        for work in self.hub.works.within(&names::execution_namespace(cluster)) {
+            self.queue.add(Key::Work(cluster.to_owned(), object::meta(&work, "name").to_owned()));
         }
     }
 

@@ -115,6 +115,8 @@ impl World {
         };
         let member = Member::new(&self.me, name, client, way);
         self.members.write().insert(name.to_owned(), member.clone());
+        // Works that were looked at before there was a connection wait for it, not only for a change of readiness.
+        self.look_at_works(name);
         Ok(Ok(member))
     }
 

@@ -17,6 +17,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::binding::binding_id;
+use super::template::binding_kind;
 use super::{has_finalizer, tree, without_finalizer};
 use crate::conditions::{self, Fact};
 use crate::error::Error;
@@ -49,6 +51,10 @@ impl World {
         let Some(work) = self.hub.works.get(&namespace, name) else { return Ok(Outcome::Settled) };
         if object::is_deleting(&work) {
             return self.withdraw_work(cluster, &work).await;
+        }
+        if self.is_bereft(&work).await? {
+            self.delete_work(&work).await?;
+            return Ok(Outcome::Settled); // its end leads back here
         }
         let facts = self.cluster(cluster);
         let ready = facts.as_ref().is_some_and(|facts| facts.ready && !facts.candidate.deleting);
@@ -98,6 +104,21 @@ impl World {
                 Err(error)
             }
         }
+    }
+
+    /// Whether the binding of a Work is gone for certain. A binding lets its Works go before itself; but the last write of
+    /// a federation that ended may arrive after the next one has done that.
+    async fn is_bereft(&self, work: &Value) -> Result<bool, Error> {
+        let Some(Key::Binding(namespace, name)) = World::binding_of(work) else { return Ok(false) };
+        let id = binding_id(work);
+        let at = namespace.as_deref().unwrap_or_default();
+        let parent = |binding: &Value| binding_id(binding) == id;
+        if self.bindings(namespace.as_deref()).get(at, &name).is_some_and(|binding| parent(&binding)) {
+            return Ok(false);
+        }
+        // Out of sight is not gone: only the hub itself knows.
+        let there = self.hub.api.get(&binding_kind(namespace.as_deref()), at, &name).await?;
+        Ok(!there.as_ref().is_some_and(parent))
     }
 
     /// How a member knows the kind of a manifest. The hub's word is taken first; a kind that left the hub is asked for.
@@ -380,11 +401,17 @@ impl World {
         }
         if !object::is_deleting(&observed) {
             member.api.delete(kind, namespace, name, object::meta(&observed, "uid")).await?;
-            return Ok(member
-                .api
-                .get(kind, namespace, name)
-                .await?
-                .is_none_or(|there| there["metadata"]["uid"] != observed["metadata"]["uid"]));
+            let there = member.api.get(kind, namespace, name).await?;
+            if there.is_none_or(|there| there["metadata"]["uid"] != observed["metadata"]["uid"]) {
+                return Ok(true);
+            }
+        }
+        // The mirror tells of the end of what it has seen; what may end before its first list is asked for again.
+        if !mirror.is_synced() {
+            return Err(Error::Waiting(format!(
+                "{} is ending on {cluster}, out of sight",
+                Identity::of(manifest)
+            )));
         }
         Ok(false)
     }

@@ -68,6 +68,47 @@ async fn a_federation_that_ends_after_any_write_leaves_no_orphan() {
 }
 
 #[tokio::test]
+async fn a_work_that_is_seen_before_its_member_is_connected_is_not_forgotten() {
+    let Tapped { world, tap } = tapped().await;
+    let shop = world.namespace().await;
+    world.hub.create(mk_policy(&shop, "p", to(&["dfw"]))).await;
+    world.hub.create(mk_thing(&shop, "a")).await;
+    world.dfw().arrives(&THING, &shop, "a").await;
+    let (space, work) = ("karmada-es-dfw", polis_federation::names::work("Thing", &shop, "a"));
+    tap.stop();
+    world.hub.delete(&THING, &shop, "a").await;
+    world.hub.delete(&WORK, space, &work).await;
+    // Its finalizer must be written first, so the member is connected late. It has been ready all the time.
+    world.hub.change(&CLUSTER, "", "dfw", |cluster| cluster["metadata"]["finalizers"] = json!([])).await;
+
+    tap.start();
+
+    world.dfw().loses(&THING, &shop, "a").await;
+    world.hub.loses(&WORK, space, &work).await;
+}
+
+#[tokio::test]
+async fn a_work_that_arrives_after_its_binding_has_gone_goes_too() {
+    let Tapped { world, .. } = tapped().await;
+    let shop = world.namespace().await;
+    world.hub.create(mk_policy(&shop, "p", to(&["dfw"]))).await;
+    world.hub.create(mk_thing(&shop, "a")).await;
+    world.dfw().arrives(&THING, &shop, "a").await;
+    let (space, name) = ("karmada-es-dfw", polis_federation::names::work("Thing", &shop, "a"));
+    let mut late = world.hub.arrives(&WORK, space, &name).await;
+    late["metadata"].as_object_mut().expect("metadata").retain(|key, _| {
+        ["name", "namespace", "labels", "annotations", "finalizers"].contains(&key.as_str())
+    });
+    world.hub.delete(&THING, &shop, "a").await;
+    world.hub.loses(&WORK, space, &name).await;
+
+    world.hub.create(late).await;
+
+    world.hub.loses(&WORK, space, &name).await;
+    world.dfw().loses(&THING, &shop, "a").await;
+}
+
+#[tokio::test]
 async fn a_member_may_be_lost_in_every_phase_of_a_life() {
     let Tapped { world, .. } = tapped().await;
     let shop = world.namespace().await;

@@ -12,7 +12,7 @@ use polis_apiserver::{PlaneSpec, Server, Service};
 use polis_federation::Federation;
 use polis_federation::planes::Api;
 use serde_json::json;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tower::ServiceExt;
 
 use crate::suite;
@@ -27,6 +27,8 @@ pub struct Tap {
     /// The write after which the federation dies, counted from the moment that the tap is armed.
     last: AtomicUsize,
     died: Notify,
+    /// Whether the federation is to stay down.
+    down: watch::Sender<bool>,
 }
 
 impl Tap {
@@ -42,6 +44,16 @@ impl Tap {
         self.writes.store(0, Ordering::Release);
         self.last.store(last, Ordering::Release);
         self.armed.store(true, Ordering::Release);
+    }
+
+    /// Ends the federation, and keeps it down until [`Tap::start`].
+    pub fn stop(&self) {
+        self.down.send_replace(true);
+    }
+
+    /// Lets the federation run again.
+    pub fn start(&self) {
+        self.down.send_replace(false);
     }
 
     /// Writes since the tap was armed.
@@ -161,7 +173,10 @@ async fn keep_running(
     switches: BTreeMap<String, Arc<AtomicBool>>,
     tap: Arc<Tap>,
 ) {
+    let mut down = tap.down.subscribe();
     loop {
+        let is_up = down.wait_for(|down| !down).await.map(drop);
+        is_up.expect("the tap is held here");
         let always = Arc::new(AtomicBool::new(true));
         let mut federation = Federation::builder(client("hub", services["hub"].clone(), always, tap.clone()))
             .probe_every(Duration::from_millis(50))
@@ -173,6 +188,7 @@ async fn keep_running(
         tokio::select! {
             () = federation.build().run(pending()) => {}
             () = tap.died.notified() => {}
+            _ = down.wait_for(|down| *down) => {}
         }
     }
 }
