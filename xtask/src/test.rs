@@ -3,6 +3,9 @@
 //! Each check is a command; its output is passed through as it comes, and the closing lines of the test
 //! runners in it are added up. A check that runs no tests of its own (format, lints, drift) counts as one.
 //! All checks run, also after a failure, so that one run tells everything that is wrong.
+//!
+//! A test that fails among others is run once more by itself. If it passes then, it was starved or shares something with
+//! its neighbours: that is a defect to look at, and it is named at the end, but it does not fail the whole.
 
 use std::{
     env,
@@ -57,7 +60,7 @@ const EMBEDDED_SCENARIOS: &[&str] =
 pub(crate) fn run(args: Args) -> Result<()> {
     let mut tally = Tally::default();
     let nextest = succeeds("cargo", &["nextest", "--version"]);
-    let runner: &[&str] = if nextest { &["nextest", "run"] } else { &["test"] };
+    let runner: &[&str] = if nextest { &["nextest", "run", "--retries=1"] } else { &["test"] };
 
     tally.command("format", &["fmt", "--all", "--check"]);
     tally.command(
@@ -93,6 +96,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
     );
     engines(&mut tally, args.fast);
 
+    for test in &tally.unsteady {
+        println!("unsteady: {test} failed among others and passed by itself");
+    }
     for failure in &tally.failures {
         println!("failed: {failure}");
     }
@@ -176,6 +182,8 @@ struct Tally {
     failed: usize,
     skipped: usize,
     failures: Vec<String>,
+    /// Tests that passed only by themselves.
+    unsteady: Vec<String>,
 }
 
 impl Tally {
@@ -190,7 +198,13 @@ impl Tally {
         let start = Instant::now();
         match stream("cargo", args, on) {
             Err(err) => self.fail(title, &format!("cargo did not start: {err}")),
-            Ok((success, counts)) => {
+            Ok((mut success, said)) => {
+                let mut counts = said.counts;
+                if !success && self.pass_by_themselves(args, &said, on) {
+                    success = true;
+                    counts.passed += counts.failed;
+                    counts.failed = 0;
+                }
                 self.passed += counts.passed;
                 self.skipped += counts.skipped;
                 // A compile error ends a run before any test is counted.
@@ -203,6 +217,20 @@ impl Tally {
             }
         }
         println!("   {title}: {:.0?}", start.elapsed());
+    }
+
+    /// Runs the tests that failed once more, one after the other, and says whether they all passed.
+    fn pass_by_themselves(&mut self, args: &[&str], first: &Said, on: On) -> bool {
+        let Some(again) = again(args, first) else { return false };
+        println!("\n== once more, by themselves: cargo {}", again.join(" "));
+        let passed = match stream("cargo", &again, on) {
+            Ok((success, second)) => success && second.counts.passed >= first.failed.len(),
+            Err(_) => false,
+        };
+        if passed {
+            self.unsteady.extend(first.failed.iter().cloned());
+        }
+        passed
     }
 
     /// Counts one check that is not a command.
@@ -224,6 +252,35 @@ impl Tally {
         println!("\nskipped: {suites} suites on real engines, because {why}");
         self.skipped += suites;
     }
+}
+
+/// What one command said.
+#[derive(Default)]
+struct Said {
+    counts: Counts,
+    /// Tests that `cargo test` reported as failed; nextest is asked to try again by itself.
+    failed: Vec<String>,
+}
+
+impl Said {
+    fn read(&mut self, line: &str) {
+        self.counts.read(line);
+        let failed = line.strip_prefix("test ").and_then(|line| line.strip_suffix(" ... FAILED"));
+        self.failed.extend(failed.map(str::to_owned));
+    }
+}
+
+/// The command that runs only what failed, unless something else failed too: a compilation, or a test in documentation,
+/// whose name cannot be asked for.
+fn again<'a>(args: &[&'a str], first: &'a Said) -> Option<Vec<&'a str>> {
+    let all_named = !first.failed.is_empty() && first.failed.len() == first.counts.failed;
+    if !all_named || first.failed.iter().any(|name| name.contains(' ')) {
+        return None;
+    }
+    let mut again: Vec<&str> = args.iter().copied().take_while(|arg| *arg != "--").collect();
+    again.extend(["--", "--test-threads=1", "--exact"]);
+    again.extend(first.failed.iter().map(String::as_str));
+    Some(again)
 }
 
 /// What one runner said at its end.
@@ -256,7 +313,7 @@ impl Counts {
 }
 
 /// Runs a command in the root of the repository, passes its output through and reads the counts from it.
-fn stream(program: &str, args: &[&str], on: On) -> Result<(bool, Counts)> {
+fn stream(program: &str, args: &[&str], on: On) -> Result<(bool, Said)> {
     let mut child = Command::new(program)
         .args(args)
         .current_dir(root())
@@ -267,22 +324,22 @@ fn stream(program: &str, args: &[&str], on: On) -> Result<(bool, Counts)> {
     let (out, err) = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
     // nextest reports on stderr, cargo test on stdout: both are read.
     let errors = std::thread::spawn(move || tee(err));
-    let mut counts = tee(out);
-    let more = errors.join().expect("reading lines does not panic");
-    counts.passed += more.passed;
-    counts.failed += more.failed;
-    counts.skipped += more.skipped;
-    Ok((child.wait()?.success(), counts))
+    let mut said = tee(out);
+    let more = errors.join().expect("reading lines does not panic").counts;
+    said.counts.passed += more.passed;
+    said.counts.failed += more.failed;
+    said.counts.skipped += more.skipped;
+    Ok((child.wait()?.success(), said))
 }
 
-fn tee(from: impl std::io::Read) -> Counts {
-    let mut counts = Counts::default();
+fn tee(from: impl std::io::Read) -> Said {
+    let mut said = Said::default();
     for line in BufReader::new(from).split(b'\n').map_while(Result::ok) {
         let line = String::from_utf8_lossy(&line);
         println!("{line}");
-        counts.read(&line);
+        said.read(&line);
     }
-    counts
+    said
 }
 
 fn succeeds(program: &str, args: &[&str]) -> bool {
@@ -334,6 +391,33 @@ mod tests {
             "test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 7 filtered out",
         ]);
         assert_eq!(counts, Counts { passed: 4, failed: 2, skipped: 1 });
+    }
+
+    #[test]
+    fn only_what_failed_is_run_once_more() {
+        let args = ["test", "--test", "scenarios", "--", "--test-threads=8", "outages::"];
+        let mut said = Said::default();
+        for line in [
+            "test outages::hub ... ok",
+            "test outages::cell ... FAILED",
+            "test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured",
+        ] {
+            said.read(line);
+        }
+        let expected = ["test", "--test", "scenarios", "--", "--test-threads=1", "--exact", "outages::cell"];
+        assert_eq!(again(&args, &said), Some(expected.to_vec()));
+    }
+
+    #[test]
+    fn what_cannot_be_asked_for_by_name_is_not_run_once_more() {
+        let failed = |names: &[&str], count: usize| Said {
+            counts: Counts { failed: count, ..Counts::default() },
+            failed: names.iter().map(|name| (*name).to_owned()).collect(),
+        };
+        let args = ["test", "--workspace"];
+        assert_eq!(again(&args, &failed(&[], 0)), None, "it did not compile");
+        assert_eq!(again(&args, &failed(&["a"], 2)), None, "one that failed was not named");
+        assert_eq!(again(&args, &failed(&["src/lib.rs - Queue (line 3)"], 1)), None);
     }
 
     #[test]
