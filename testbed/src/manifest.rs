@@ -19,7 +19,7 @@ use crate::Error;
 const FIELD_MANAGER: &str = "polis-testbed";
 const PAUSE: Duration = Duration::from_millis(50);
 /// Time for a plane to do what it was asked.
-pub const WITHIN: Duration = Duration::from_secs(60);
+pub const WITHIN: Duration = Duration::from_secs(180);
 
 /// Objects of a YAML text that may hold several documents.
 pub fn read(name: &str, text: &str) -> Result<Vec<Value>, Error> {

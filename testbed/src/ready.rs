@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Given to each component. A machine that builds at the same time is slow; one that needs longer is stuck.
-pub const WITHIN: Duration = Duration::from_secs(90);
+pub const WITHIN: Duration = Duration::from_secs(180);
 const PAUSE: Duration = Duration::from_millis(50);
 /// How often it is said what is being waited for.
 const REMIND: Duration = Duration::from_secs(5);

@@ -4,13 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use polis_api::kube;
-use polis_api::kube::client::ConfigExt;
 use polis_api::kube::config::{KubeConfigOptions, Kubeconfig};
 use rustls_pki_types::ServerName;
 
 use crate::transport::auth::Credentials;
 use crate::transport::pool::Pool;
-use crate::transport::tls::{Target, Tls};
+use crate::transport::tls::{Identity, Target, Tls};
 use crate::{Error, Plane, PlaneName, Transport};
 
 impl Plane {
@@ -66,9 +65,7 @@ impl Plane {
 }
 
 fn tls(config: &kube::Config, host: &str) -> Result<Tls, String> {
-    let mut tls = config.rustls_client_config().map_err(|error| error.to_string())?;
-    tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     let name = config.tls_server_name.as_deref().unwrap_or(host).to_owned();
     let expect = ServerName::try_from(name).map_err(|error| format!("server name: {error}"))?;
-    Ok(Tls { config: Arc::new(tls), expect })
+    Ok(Tls { identity: Arc::new(Identity::new(config)?), expect })
 }

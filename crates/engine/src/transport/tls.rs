@@ -1,8 +1,11 @@
 //! Opening a socket, and TLS on it when the host asks for it.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use parking_lot::Mutex;
+use polis_api::kube;
+use polis_api::kube::client::ConfigExt;
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -26,8 +29,54 @@ pub(crate) struct Target {
 
 #[derive(Clone)]
 pub(crate) struct Tls {
-    pub(crate) config: Arc<rustls::ClientConfig>,
+    pub(crate) identity: Arc<Identity>,
     pub(crate) expect: ServerName<'static>,
+}
+
+/// Whom to trust and who we are, as a configuration says. A client certificate in files is read anew for the first
+/// connection after they changed: short-lived certificates are renewed in place.
+pub(crate) struct Identity {
+    from: kube::Config,
+    made: Mutex<(Stamps, Arc<rustls::ClientConfig>)>,
+}
+
+/// When the files of certificate and key were written, and how long they are.
+type Stamps = [Option<(SystemTime, u64)>; 2];
+
+impl Identity {
+    pub(crate) fn new(from: &kube::Config) -> Result<Self, String> {
+        let stamps = stamps(from);
+        let config = client_config(from)?;
+        Ok(Self { from: from.clone(), made: Mutex::new((stamps, config)) })
+    }
+
+    /// What the next connection is made with. Files that cannot be used leave it as it was: they may be half written.
+    fn current(&self) -> Arc<rustls::ClientConfig> {
+        let mut made = self.made.lock();
+        let stamps = stamps(&self.from);
+        if made.0 != stamps {
+            match client_config(&self.from) {
+                Ok(config) => *made = (stamps, config),
+                Err(why) => {
+                    tracing::warn!(%why, "the renewed client certificate cannot be used; going on with the last one");
+                }
+            }
+        }
+        made.1.clone()
+    }
+}
+
+fn client_config(from: &kube::Config) -> Result<Arc<rustls::ClientConfig>, String> {
+    let mut config = from.rustls_client_config().map_err(|error| error.to_string())?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+fn stamps(from: &kube::Config) -> Stamps {
+    [&from.auth_info.client_certificate, &from.auth_info.client_key].map(|path| {
+        let file = std::fs::metadata(path.as_ref()?).ok()?;
+        Some((file.modified().ok()?, file.len()))
+    })
 }
 
 /// A socket, with or without TLS.
@@ -59,7 +108,7 @@ impl Target {
             return Ok(Dialed::Http1(Box::new(socket)));
         };
         let stream =
-            TlsConnector::from(tls.config.clone()).connect(tls.expect.clone(), socket).await.map_err(
+            TlsConnector::from(tls.identity.current()).connect(tls.expect.clone(), socket).await.map_err(
                 |error| TransportError::Tls { host: self.authority.clone(), why: error.to_string().into() },
             )?;
         let chosen = stream.get_ref().1.alpn_protocol() == Some(b"h2");

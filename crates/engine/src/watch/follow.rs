@@ -245,8 +245,12 @@ impl Follow {
         progress.listed = Some(BTreeSet::new());
         let mut lines = Lines::new(response.into_body());
         while progress.listed.is_some() {
-            let data = timeout(NEXT_WITHIN, poll_fn(|cx| lines.poll_data(cx))).await;
-            let data = data.map_err(|_| self.failure("went silent"))?;
+            let Ok(data) = timeout(NEXT_WITHIN, poll_fn(|cx| lines.poll_data(cx))).await else {
+                // It took the parameters for nothing and will never say where the list ends.
+                tracing::debug!(plane = %self.plane.name(), "a streamed list went silent; listing in pages");
+                self.plane.discovery().cannot_stream_lists();
+                return Ok(None);
+            };
             self.take_data(data, &mut lines, progress)?;
         }
         Ok(Some(lines))

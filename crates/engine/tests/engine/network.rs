@@ -6,11 +6,12 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use polis_api::k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
 use polis_engine::{Engine, Fixed, Plane, PlaneSet, Query, Watch};
+use rcgen::ExtendedKeyUsagePurpose;
 use serde_json::json;
 
 use crate::desk::{Running, cached, eventually, mk_map, served};
 use crate::stand_in::StandIn;
-use crate::stand_in::network::{Options, Server};
+use crate::stand_in::network::{Authority, Options, Server};
 
 fn mk_watches() -> [Watch; 3] {
     [Watch::of::<ConfigMap>(), Watch::of::<Namespace>(), Watch::of::<Secret>()]
@@ -161,6 +162,32 @@ async fn a_kubeconfig_with_a_client_certificate_opens_the_door() {
     assert!(error.to_string().contains("context other"), "{error}");
     let stranger = server.plane("stranger").live().get::<ConfigMap>(("default", "m")).await.unwrap_err();
     assert!(stranger.to_string().contains("stranger"), "{stranger}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_certificate_that_is_renewed_is_read_anew() {
+    let stand_in = StandIn::usual();
+    let server =
+        Server::start(stand_in.clone(), Options { client_certificates: true, ..Options::default() }).await;
+    stand_in.put("", "v1", "configmaps", mk_map("default", "m", "x"));
+    let directory = tempfile::tempdir().unwrap();
+    let file = server.kubeconfig(directory.path());
+    let (good, key) = (directory.path().join("client.pem"), directory.path().join("key.pem"));
+    let kept = [&good, &key].map(|file| std::fs::read(file).unwrap());
+    let (certificate, of_it, ..) = Authority::new().issue(&["client"], ExtendedKeyUsagePurpose::ClientAuth);
+    std::fs::write(&good, certificate).unwrap();
+    std::fs::write(&key, of_it).unwrap();
+    let plane = Plane::from_kubeconfig("main", &file, None).await.unwrap();
+    let get = async || plane.live().get::<ConfigMap>(("default", "m")).await;
+    assert!(get().await.is_err(), "a stranger is let in");
+
+    std::fs::write(&good, "half a certifi").unwrap();
+    assert!(get().await.is_err());
+    for (file, content) in [&good, &key].into_iter().zip(kept) {
+        std::fs::write(file, content).unwrap();
+    }
+
+    assert!(get().await.unwrap().is_some());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

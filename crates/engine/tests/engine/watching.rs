@@ -8,7 +8,7 @@ use polis_engine::{Error, Index, Plane, Watch};
 use serde_json::json;
 
 use crate::desk::{Notebook, Running, cached, eventually, mk_engine, mk_map, served};
-use crate::stand_in::StandIn;
+use crate::stand_in::{Misdeed, StandIn};
 
 /// A running engine over one plane, and what it has been told to look at.
 fn watch_maps(server: &StandIn) -> (Running, Plane, Notebook) {
@@ -53,6 +53,20 @@ async fn what_is_there_and_what_changes_is_seen() {
         assert_eq!(plane.list_within::<ConfigMap>("shop").unwrap().len(), 9);
         engine.stop().await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_never_says_where_a_streamed_list_ends_is_listed_in_pages() {
+    let server = StandIn::usual();
+    server.put("", "v1", "configmaps", mk_map("shop", "m", "old"));
+    server.hook(|_, path| path.contains("sendInitialEvents").then_some(Misdeed::Mute));
+    let (engine, plane, _) = watch_maps(&server);
+    engine.ready().await;
+    agreed(&server, &plane).await;
+    server.put("", "v1", "configmaps", mk_map("shop", "m", "new"));
+    agreed(&server, &plane).await;
+    assert_eq!(server.log().iter().filter(|line| line.contains("sendInitialEvents")).count(), 1);
+    engine.stop().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -36,6 +36,8 @@ struct Inner {
     log: Vec<String>,
     hook: Option<Hook>,
     chaos: Option<Chaos>,
+    /// Streams that stay open and silent.
+    mute: Vec<tokio::sync::mpsc::UnboundedSender<Bytes>>,
 }
 
 type Hook = Arc<dyn Fn(&Method, &str) -> Option<Misdeed> + Send + Sync>;
@@ -49,6 +51,8 @@ pub enum Misdeed {
     Overloaded(u16, u64),
     /// Never answer.
     Silence,
+    /// Answer, and then say nothing.
+    Mute,
     /// Break the connection before doing anything.
     BreakBefore,
     /// Do it, then break the connection.
@@ -76,6 +80,7 @@ impl StandIn {
             log: Vec::new(),
             hook: None,
             chaos: None,
+            mute: Vec::new(),
         })))
     }
 
@@ -265,6 +270,11 @@ impl StandIn {
                 Ok(response)
             }
             Some(Misdeed::Silence) => std::future::pending().await,
+            Some(Misdeed::Mute) => {
+                let (lines, body) = tokio::sync::mpsc::unbounded_channel();
+                self.0.lock().mute.push(lines);
+                Ok(Response::new(StandInBody::Lines(body)))
+            }
             Some(Misdeed::BreakBefore) => Err(broken("before")),
             Some(Misdeed::BreakAfter) => {
                 drop(self.answer(&request));
