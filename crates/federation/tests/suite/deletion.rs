@@ -157,3 +157,56 @@ pub async fn a_work_deleted_by_hand_comes_back(world: &World) {
         .await;
     world.dfw().arrives(&THING, &shop, "a").await;
 }
+
+pub async fn the_end_of_one_object_leaves_its_neighbours(world: &World) {
+    let shop = world.namespace().await;
+    world.hub.create(mk_policy(&shop, "p", to(&["dfw"]))).await;
+    for name in ["a", "b"] {
+        world.hub.create(mk_thing(&shop, name)).await;
+        world.dfw().arrives(&THING, &shop, name).await;
+    }
+    let kept = world.dfw().arrives(&THING, &shop, "b").await;
+    world.hub.delete(&THING, &shop, "a").await;
+    world.dfw().loses(&THING, &shop, "a").await;
+    world.hub.loses(&BINDING, &shop, "a-thing").await;
+    world.hub.change(&THING, &shop, "b", |thing| thing["spec"]["n"] = json!(2)).await;
+    let copy = world.dfw().has(&THING, &shop, "b", |copy| copy["spec"]["n"] == 2).await;
+    assert_eq!(copy["metadata"]["uid"], kept["metadata"]["uid"]);
+}
+
+pub async fn a_policy_may_ask_later_that_members_keep_their_copies(world: &World) {
+    let shop = world.namespace().await;
+    world.hub.create(mk_policy(&shop, "p", to(&["dfw"]))).await;
+    world.hub.create(mk_thing(&shop, "a")).await;
+    world.dfw().arrives(&THING, &shop, "a").await;
+    world
+        .hub
+        .change(&POLICY, &shop, "p", |policy| policy["spec"]["preserveResourcesOnDeletion"] = json!(true))
+        .await;
+    world
+        .hub
+        .has(&WORK, "karmada-es-dfw", &work(&shop, "a"), |work| {
+            work["spec"]["preserveResourcesOnDeletion"] == true
+        })
+        .await;
+    world.hub.delete(&THING, &shop, "a").await;
+    world.hub.loses(&WORK, "karmada-es-dfw", &work(&shop, "a")).await;
+    let kept = world
+        .dfw()
+        .has(&THING, &shop, "a", |copy| copy["metadata"]["labels"].get("karmada.io/managed").is_none())
+        .await;
+    assert_eq!(kept["spec"], json!({"n": 1}));
+}
+
+pub async fn an_object_and_its_policy_may_go_together(world: &World) {
+    let shop = world.namespace().await;
+    world.hub.create(mk_policy(&shop, "p", to(&["dfw"]))).await;
+    world.hub.create(mk_thing(&shop, "a")).await;
+    world.dfw().arrives(&THING, &shop, "a").await;
+    world.hub.delete(&THING, &shop, "a").await;
+    world.hub.delete(&POLICY, &shop, "p").await;
+    world.hub.loses(&POLICY, &shop, "p").await;
+    world.dfw().loses(&THING, &shop, "a").await;
+    world.hub.loses(&BINDING, &shop, "a-thing").await;
+    world.hub.loses(&WORK, "karmada-es-dfw", &work(&shop, "a")).await;
+}

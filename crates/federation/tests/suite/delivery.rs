@@ -283,3 +283,82 @@ pub async fn a_suspended_object_can_still_be_deleted(world: &World) {
     world.hub.delete(&THING, &shop, "a").await;
     world.dfw().loses(&THING, &shop, "a").await;
 }
+
+pub async fn a_work_says_that_its_object_was_sent_and_taken(world: &World) {
+    let shop = world.namespace().await;
+    world.hub.create(mk_policy(&shop, "p", to(&["dfw"]))).await;
+    world.hub.create(mk_thing(&shop, "a")).await;
+    let name = polis_federation::names::work("Thing", &shop, "a");
+    let taken = |work: &serde_json::Value| {
+        condition(work, "Applied")["status"] == "True" && condition(work, "Dispatching")["status"] == "True"
+    };
+    let work = world.hub.has(&WORK, "karmada-es-dfw", &name, taken).await;
+    let manifest = &work["spec"]["workload"]["manifests"][0];
+    assert_eq!((&manifest["kind"], &manifest["metadata"]["name"]), (&json!("Thing"), &json!("a")));
+    assert_eq!(work["metadata"]["annotations"]["resourcebinding.karmada.io/name"], "a-thing");
+    assert!(work["metadata"]["labels"]["work.karmada.io/permanent-id"].is_string());
+}
+
+pub async fn an_object_suspended_from_the_start_reaches_nobody_until_it_is_released(world: &World) {
+    let shop = world.namespace().await;
+    let policy = mk_policy(&shop, "p", to(&["dfw"]));
+    world.hub.create(with(policy, "/spec/suspension", json!({"dispatching": true}))).await;
+    world.hub.create(mk_thing(&shop, "a")).await;
+    let work = polis_federation::names::work("Thing", &shop, "a");
+    world
+        .hub
+        .has(&WORK, "karmada-es-dfw", &work, |work| condition(work, "Dispatching")["status"] == "False")
+        .await;
+    assert_eq!(world.dfw().get(&THING, &shop, "a").await, None);
+    world.hub.change(&POLICY, &shop, "p", |policy| policy["spec"]["suspension"] = json!(null)).await;
+    world.dfw().arrives(&THING, &shop, "a").await;
+}
+
+pub async fn a_label_of_the_hub_that_a_hand_changed_is_put_back(world: &World) {
+    let shop = world.namespace().await;
+    world.hub.create(mk_policy(&shop, "p", to(&["dfw"]))).await;
+    world.hub.create(labelled(mk_thing(&shop, "a"), "color", "red")).await;
+    world.dfw().arrives(&THING, &shop, "a").await;
+    world.dfw().change(&THING, &shop, "a", |copy| copy["metadata"]["labels"]["color"] = json!("blue")).await;
+    world.dfw().has(&THING, &shop, "a", |copy| copy["metadata"]["labels"]["color"] == "red").await;
+}
+
+pub async fn a_secret_travels_with_its_sort_and_its_bytes(world: &World) {
+    let shop = world.namespace().await;
+    let selectors = json!([{"apiVersion": "v1", "kind": "Secret", "name": "key"}]);
+    world.hub.create(with(mk_policy(&shop, "p", to(&["ord"])), "/spec/resourceSelectors", selectors)).await;
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": shop, "name": "key"},
+        "type": "suite.polis.test/key", "data": {"k": "AP8="},
+    });
+    world.hub.create(secret).await;
+    let copy = world.ord().arrives(&SECRET, &shop, "key").await;
+    assert_eq!((&copy["type"], &copy["data"]), (&json!("suite.polis.test/key"), &json!({"k": "AP8="})));
+    world.hub.change(&SECRET, &shop, "key", |secret| secret["data"] = json!({"l": "AQ=="})).await;
+    world.ord().has(&SECRET, &shop, "key", |copy| copy["data"] == json!({"l": "AQ=="})).await;
+}
+
+pub async fn a_name_may_be_long_and_have_dots(world: &World) {
+    let shop = world.namespace().await;
+    let name = format!("a.{}.b", "x".repeat(120));
+    world.hub.create(mk_policy(&shop, "p", to(&["dfw"]))).await;
+    world.hub.create(mk_thing(&shop, &name)).await;
+    let copy = world.dfw().arrives(&THING, &shop, &name).await;
+    let work = polis_federation::names::work("Thing", &shop, &name);
+    assert_eq!(copy["metadata"]["annotations"]["work.karmada.io/name"], work.as_str());
+    world.binding(&shop, &name, |binding| names(&binding["spec"]["clusters"]) == ["dfw"]).await;
+    world.hub.delete(&THING, &shop, &name).await;
+    world.dfw().loses(&THING, &shop, &name).await;
+}
+
+pub async fn every_sort_of_value_travels_unharmed(world: &World) {
+    let shop = world.namespace().await;
+    world.hub.create(mk_policy(&shop, "p", to(&["dfw"]))).await;
+    let spec = json!({
+        "text": "Größe \u{2192} \"7\"\n", "empty": "", "big": 9_007_199_254_740_991_i64, "less": -1, "part": 0.25,
+        "yes": true, "no": false, "list": [], "map": {}, "nested": [{"a": [1, [2]]}, {"b": {"c": {}}}],
+    });
+    world.hub.create(with(mk_thing(&shop, "a"), "/spec", spec.clone())).await;
+    let copy = world.dfw().arrives(&THING, &shop, "a").await;
+    assert_eq!(copy["spec"], spec);
+}

@@ -86,3 +86,18 @@ pub async fn what_an_object_needs_may_come_later(world: &World) {
     world.hub.create(mk_config(&shop, "late")).await;
     world.dfw().arrives(&CONFIG_MAP, &shop, "late").await;
 }
+
+pub async fn what_an_object_needs_may_have_a_policy_of_its_own(world: &World) {
+    let (kind, shop) = needy(world, to(&["dfw"])).await;
+    world.hub.create(mk_config(&shop, "settings")).await;
+    let selectors = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "settings"}]);
+    let own = with(mk_policy(&shop, "own", to(&["ord"])), "/spec/resourceSelectors", selectors);
+    world.hub.create(own).await;
+    world.ord().arrives(&CONFIG_MAP, &shop, "settings").await;
+    world.hub.api.create(&kind, &mk_object(&kind, &shop, "a", "settings")).await.expect("created");
+    world.dfw().arrives(&CONFIG_MAP, &shop, "settings").await;
+    // It is needed no more, and goes back to where its own policy wants it.
+    world.hub.delete(&kind, &shop, "a").await;
+    world.dfw().loses(&CONFIG_MAP, &shop, "settings").await;
+    world.ord().arrives(&CONFIG_MAP, &shop, "settings").await;
+}

@@ -234,3 +234,82 @@ pub async fn a_policy_of_the_hub_claims_objects_of_a_namespace(world: &World) {
     world.hub.loses(&CLUSTER_POLICY, "", &name).await;
     world.dfw().keeps(&THING, &shop, "a", |_| true).await;
 }
+
+pub async fn a_name_in_a_selector_outranks_its_labels(world: &World) {
+    let shop = world.namespace().await;
+    let selector = json!({"name": "a", "labelSelector": {"matchLabels": {"go": "yes"}}});
+    world.hub.create(selecting(mk_policy(&shop, "p", to(&["dfw"])), selector)).await;
+    settled_policies(world, &shop, &["p"]).await;
+    world.hub.create(labelled(mk_thing(&shop, "b"), "go", "yes")).await;
+    world.hub.create(mk_thing(&shop, "a")).await;
+    world.dfw().arrives(&THING, &shop, "a").await;
+    assert_eq!(world.dfw().get(&THING, &shop, "b").await, None);
+    assert_eq!(world.hub.get(&BINDING, &shop, "b-thing").await, None);
+}
+
+pub async fn a_selector_may_hold_expressions_over_labels(world: &World) {
+    let shop = world.namespace().await;
+    let expressions = json!([
+        {"key": "tier", "operator": "In", "values": ["front", "back"]},
+        {"key": "old", "operator": "DoesNotExist"},
+    ]);
+    let selector = json!({"labelSelector": {"matchExpressions": expressions}});
+    world.hub.create(selecting(mk_policy(&shop, "p", to(&["dfw"])), selector)).await;
+    settled_policies(world, &shop, &["p"]).await;
+    world.hub.create(labelled(labelled(mk_thing(&shop, "old"), "tier", "front"), "old", "1")).await;
+    world.hub.create(labelled(mk_thing(&shop, "other"), "tier", "side")).await;
+    world.hub.create(labelled(mk_thing(&shop, "fits"), "tier", "back")).await;
+    world.dfw().arrives(&THING, &shop, "fits").await;
+    for name in ["old", "other"] {
+        assert_eq!(world.hub.get(&BINDING, &shop, &format!("{name}-thing")).await, None, "{name}");
+    }
+}
+
+pub async fn one_policy_may_select_several_kinds(world: &World) {
+    let shop = world.namespace().await;
+    let selectors = json!([
+        {"apiVersion": "suite.polis.test/v1", "kind": "Thing"},
+        {"apiVersion": "v1", "kind": "ConfigMap", "name": "a"},
+    ]);
+    world.hub.create(with(mk_policy(&shop, "p", to(&["dfw"])), "/spec/resourceSelectors", selectors)).await;
+    world.hub.create(mk_thing(&shop, "a")).await;
+    world.hub.create(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": shop, "name": "a"}, "data": {"k": "v"}})).await;
+    world.dfw().arrives(&THING, &shop, "a").await;
+    world.dfw().arrives(&CONFIG_MAP, &shop, "a").await;
+    // Objects of one name and of two kinds have a binding each.
+    world.hub.arrives(&BINDING, &shop, "a-thing").await;
+    world.hub.arrives(&BINDING, &shop, "a-configmap").await;
+}
+
+pub async fn policies_of_a_namespace_keep_to_their_own_objects(world: &World) {
+    let shop = world.namespace().await;
+    world.hub.create(selecting(mk_policy(&shop, "pa", to(&["dfw"])), json!({"name": "a"}))).await;
+    world.hub.create(selecting(mk_policy(&shop, "pb", to(&["ord"])), json!({"name": "b"}))).await;
+    for name in ["a", "b"] {
+        world.hub.create(mk_thing(&shop, name)).await;
+    }
+    world.claimed_by(&THING, &shop, "a", "pa").await;
+    world.claimed_by(&THING, &shop, "b", "pb").await;
+    world.dfw().arrives(&THING, &shop, "a").await;
+    world.ord().arrives(&THING, &shop, "b").await;
+    // The end of one policy is nothing to the objects of the other.
+    world.hub.delete(&POLICY, &shop, "pa").await;
+    world.hub.loses(&POLICY, &shop, "pa").await;
+    world.hub.change(&THING, &shop, "b", |thing| thing["spec"]["n"] = json!(2)).await;
+    world.ord().has(&THING, &shop, "b", |copy| copy["spec"]["n"] == 2).await;
+    world.claimed_by(&THING, &shop, "b", "pb").await;
+}
+
+pub async fn a_lazy_policy_waits_until_the_object_changes(world: &World) {
+    let shop = world.namespace().await;
+    let policy = with(mk_policy(&shop, "p", to(&["dfw"])), "/spec/activationPreference", json!("Lazy"));
+    world.hub.create(policy).await;
+    settled_policies(world, &shop, &["p"]).await;
+    world.hub.create(mk_thing(&shop, "a")).await;
+    world.dfw().arrives(&THING, &shop, "a").await;
+    world.hub.change(&POLICY, &shop, "p", |policy| policy["spec"]["placement"] = to(&["ord"])).await;
+    world.ord().lacks(&THING, &shop, "a").await;
+    world.hub.change(&THING, &shop, "a", |thing| thing["spec"]["n"] = json!(2)).await;
+    world.ord().has(&THING, &shop, "a", |copy| copy["spec"]["n"] == 2).await;
+    world.dfw().loses(&THING, &shop, "a").await;
+}

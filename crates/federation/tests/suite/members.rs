@@ -181,3 +181,21 @@ pub async fn one_member_joined_twice_is_refused(world: &World) {
     world.hub.delete(&CLUSTER, "", &name).await;
     world.hub.loses(&CLUSTER, "", &name).await;
 }
+
+pub async fn what_its_owner_says_of_a_member_stays(world: &World) {
+    let key = format!("suite.polis.test/{}", unique("note"));
+    world
+        .hub
+        .change(&CLUSTER, "", "dfw", |cluster| {
+            cluster["metadata"]["annotations"][&key] = json!("of the owner");
+            cluster["spec"]["region"] = json!("south");
+        })
+        .await;
+    // A member that is probed again and again is described anew each time; what is said of it is not touched.
+    world
+        .hub
+        .keeps(&CLUSTER, "", "dfw", |cluster| {
+            cluster["metadata"]["annotations"][&key] == "of the owner" && cluster["spec"]["region"] == "south"
+        })
+        .await;
+}

@@ -184,7 +184,91 @@ pub async fn a_wish_for_more_clusters_than_fit_is_said_on_the_binding(world: &Wo
     world.dfw().lacks(&THING, &shop, "a").await;
 }
 
-pub async fn replicas_are_shared_out_by_static_weights(world: &World) {
+pub async fn a_field_of_clusters_chooses_among_them(world: &World) {
+    let shop = world.namespace().await;
+    world.hub.change(&CLUSTER, "", "ord", |cluster| cluster["spec"]["provider"] = json!(shop)).await;
+    let fields = json!({"matchExpressions": [{"key": "provider", "operator": "In", "values": [shop]}]});
+    world.hub.create(mk_policy(&shop, "p", json!({"clusterAffinity": {"fieldSelector": fields}}))).await;
+    world.hub.create(mk_thing(&shop, "a")).await;
+    world.ord().arrives(&THING, &shop, "a").await;
+    let binding = world.binding(&shop, "a", |binding| binding["spec"]["clusters"].is_array()).await;
+    assert_eq!(names(&binding["spec"]["clusters"]), ["ord"]);
+}
+
+pub async fn an_exclusion_outranks_a_name(world: &World) {
+    let shop = world.namespace().await;
+    let affinity = json!({"clusterNames": ["dfw", "ord"], "exclude": ["dfw"]});
+    world.hub.create(mk_policy(&shop, "p", json!({"clusterAffinity": affinity}))).await;
+    world.hub.create(mk_thing(&shop, "a")).await;
+    world.ord().arrives(&THING, &shop, "a").await;
+    let binding = world.binding(&shop, "a", |binding| binding["spec"]["clusters"].is_array()).await;
+    assert_eq!(names(&binding["spec"]["clusters"]), ["ord"]);
+}
+
+pub async fn clusters_must_fit_by_name_and_by_label(world: &World) {
+    let shop = world.namespace().await;
+    let label = format!("suite.polis.test/{shop}");
+    for member in ["dfw", "ord"] {
+        mark_cluster(world, member, &label, Some(member)).await;
+    }
+    let labels = json!({"matchExpressions": [{"key": label, "operator": "Exists"}]});
+    let affinity = json!({"clusterNames": ["ord", "nowhere"], "labelSelector": labels});
+    world.hub.create(mk_policy(&shop, "p", json!({"clusterAffinity": affinity}))).await;
+    world.hub.create(mk_thing(&shop, "a")).await;
+    world.ord().arrives(&THING, &shop, "a").await;
+    let binding = world.binding(&shop, "a", |binding| binding["spec"]["clusters"].is_array()).await;
+    assert_eq!(names(&binding["spec"]["clusters"]), ["ord"]);
+    for member in ["dfw", "ord"] {
+        mark_cluster(world, member, &label, None).await;
+    }
+    world.ord().loses(&THING, &shop, "a").await;
+}
+
+pub async fn a_cluster_that_is_added_leaves_the_first_copy_as_it_is(world: &World) {
+    let shop = world.namespace().await;
+    world.hub.create(mk_policy(&shop, "p", to(&["dfw"]))).await;
+    world.hub.create(mk_thing(&shop, "a")).await;
+    let first = world.dfw().arrives(&THING, &shop, "a").await;
+    world.hub.change(&POLICY, &shop, "p", |policy| policy["spec"]["placement"] = to(&["dfw", "ord"])).await;
+    world.ord().arrives(&THING, &shop, "a").await;
+    let still = world.dfw().arrives(&THING, &shop, "a").await;
+    assert_eq!(still["metadata"]["uid"], first["metadata"]["uid"]);
+    // And one that is taken away takes only its own copy along.
+    world.hub.change(&POLICY, &shop, "p", |policy| policy["spec"]["placement"] = to(&["dfw"])).await;
+    world.ord().loses(&THING, &shop, "a").await;
+    let still = world.dfw().arrives(&THING, &shop, "a").await;
+    assert_eq!(still["metadata"]["uid"], first["metadata"]["uid"]);
+}
+
+pub async fn a_binding_tells_which_of_its_states_was_placed(world: &World) {
+    let shop = world.namespace().await;
+    world.hub.create(mk_policy(&shop, "p", to(&["dfw"]))).await;
+    world.hub.create(mk_thing(&shop, "a")).await;
+    let placed = |binding: &Value| {
+        binding["status"]["schedulerObservedGeneration"] == binding["metadata"]["generation"]
+            && binding["status"]["lastScheduledTime"].is_string()
+            && condition(binding, "Scheduled")["status"] == "True"
+    };
+    let binding = world.binding(&shop, "a", placed).await;
+    assert_eq!(condition(&binding, "Scheduled")["reason"], "Success");
+    assert_eq!(binding["spec"]["schedulerName"], "default-scheduler");
+}
+
+pub async fn a_tainted_cluster_takes_what_tolerates_it(world: &World) {
+    let shop = world.namespace().await;
+    let key = format!("suite.polis.test/{shop}");
+    set_taints(world, "ord", &key, true).await;
+    let mut tolerant = to(&["ord"]);
+    tolerant["clusterTolerations"] =
+        json!([{"key": key, "operator": "Equal", "value": "x", "effect": "NoSchedule"}]);
+    world.hub.create(mk_policy(&shop, "p", tolerant)).await;
+    world.hub.create(mk_thing(&shop, "a")).await;
+    world.ord().arrives(&THING, &shop, "a").await;
+    set_taints(world, "ord", &key, false).await;
+}
+
+/// A kind whose objects have a size, which scripts read and write; and a policy over it.
+async fn sized(world: &World, placement: Value) -> (polis_federation::planes::Kind, String) {
     let shop = world.namespace().await;
     let (kind, plural) = own_kind(world).await;
     let scripts = json!({
@@ -198,6 +282,37 @@ pub async fn replicas_are_shared_out_by_static_weights(world: &World) {
         },
     });
     world.hub.create(scripts).await;
+    let selectors = json!([{"apiVersion": "suite.polis.test/v1", "kind": kind.kind}]);
+    world.hub.create(with(mk_policy(&shop, "p", placement), "/spec/resourceSelectors", selectors)).await;
+    (kind, shop)
+}
+
+fn mk_sized(kind: &polis_federation::planes::Kind, namespace: &str, size: u32) -> Value {
+    json!({"apiVersion": "suite.polis.test/v1", "kind": kind.kind, "metadata": {"namespace": namespace, "name": "a"}, "spec": {"size": size}})
+}
+
+pub async fn replicas_that_are_not_divided_are_the_same_everywhere(world: &World) {
+    let (kind, shop) = sized(world, to(&["dfw", "ord"])).await;
+    world.hub.api.create(&kind, &mk_sized(&kind, &shop, 4)).await.expect("created");
+    for member in [world.dfw(), world.ord()] {
+        member.has(&kind, &shop, "a", |copy| copy["spec"]["size"] == 4).await;
+    }
+    let name = polis_federation::names::binding(&kind.kind, "a");
+    let binding = world.hub.has(&BINDING, &shop, &name, |binding| binding["spec"]["replicas"] == 4).await;
+    let counts: Vec<&Value> = binding["spec"]["clusters"]
+        .as_array()
+        .expect("clusters")
+        .iter()
+        .map(|one| &one["replicas"])
+        .collect();
+    assert_eq!(counts, [&json!(4), &json!(4)]);
+    world.hub.change(&kind, &shop, "a", |object| object["spec"]["size"] = json!(6)).await;
+    for member in [world.dfw(), world.ord()] {
+        member.has(&kind, &shop, "a", |copy| copy["spec"]["size"] == 6).await;
+    }
+}
+
+pub async fn replicas_are_shared_out_by_static_weights(world: &World) {
     let mut placement = to(&["dfw", "ord"]);
     placement["replicaScheduling"] = json!({
         "replicaSchedulingType": "Divided", "replicaDivisionPreference": "Weighted",
@@ -205,10 +320,8 @@ pub async fn replicas_are_shared_out_by_static_weights(world: &World) {
             {"targetCluster": {"clusterNames": ["dfw"]}, "weight": 1}, {"targetCluster": {"clusterNames": ["ord"]}, "weight": 2},
         ]},
     });
-    let selectors = json!([{"apiVersion": "suite.polis.test/v1", "kind": kind.kind}]);
-    world.hub.create(with(mk_policy(&shop, "p", placement), "/spec/resourceSelectors", selectors)).await;
-    let object = json!({"apiVersion": "suite.polis.test/v1", "kind": kind.kind, "metadata": {"namespace": shop, "name": "a"}, "spec": {"size": 9}});
-    world.hub.api.create(&kind, &object).await.expect("created");
+    let (kind, shop) = sized(world, placement).await;
+    world.hub.api.create(&kind, &mk_sized(&kind, &shop, 9)).await.expect("created");
     world.dfw().has(&kind, &shop, "a", |copy| copy["spec"]["size"] == 3).await;
     world.ord().has(&kind, &shop, "a", |copy| copy["spec"]["size"] == 6).await;
     world.hub.change(&kind, &shop, "a", |object| object["spec"]["size"] = json!(3)).await;

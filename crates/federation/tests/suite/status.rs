@@ -209,3 +209,17 @@ pub async fn a_script_that_never_ends_is_stopped_and_named(world: &World) {
         })
         .await;
 }
+
+pub async fn a_member_that_an_object_has_left_is_no_longer_told_of(world: &World) {
+    let shop = world.namespace().await;
+    world.hub.create(mk_policy(&shop, "p", to(&["dfw", "ord"]))).await;
+    world.hub.create(mk_thing(&shop, "a")).await;
+    let told = |binding: &Value| {
+        let items = binding["status"]["aggregatedStatus"].as_array().into_iter().flatten();
+        items.map(|item| item["clusterName"].as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>()
+    };
+    world.binding(&shop, "a", |binding| told(binding) == ["dfw", "ord"]).await;
+    world.hub.change(&POLICY, &shop, "p", |policy| policy["spec"]["placement"] = to(&["ord"])).await;
+    let binding = world.binding(&shop, "a", |binding| told(binding) == ["ord"]).await;
+    assert_eq!(condition(&binding, "FullyApplied")["status"], "True");
+}
