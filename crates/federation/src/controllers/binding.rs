@@ -23,6 +23,7 @@ use crate::interpreter::ScriptError;
 use crate::manifest::{self, Origin};
 use crate::names;
 use crate::object::{self, Identity};
+use crate::planes::Fault;
 use crate::queue::Outcome;
 use crate::routing::resource_of;
 use crate::world::{World, kinds};
@@ -113,15 +114,11 @@ impl World {
                 "resourceVersion": object::meta(binding, "resourceVersion"),
                 "finalizers": without_finalizer(binding, finalizer),
             }});
-            self.hub
-                .api
-                .patch(
-                    &binding_kind(namespace),
-                    object::meta(binding, "namespace"),
-                    object::meta(binding, "name"),
-                    &patch,
-                )
-                .await?;
+            let (at, name) = (object::meta(binding, "namespace"), object::meta(binding, "name"));
+            match self.hub.api.patch(&binding_kind(namespace), at, name, &patch).await {
+                Err(error) if error.fault != Fault::NotFound => return Err(error.into()),
+                _ => {} // gone is what was wanted
+            }
         }
         Ok(Outcome::Settled)
     }

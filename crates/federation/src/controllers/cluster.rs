@@ -44,18 +44,8 @@ impl World {
         let cluster: Cluster = typed(&object)?;
         let standing = cluster.status.clone().unwrap_or_default();
         let mut wanted = standing.clone();
-        match self.connect(name, &cluster).await? {
-            Ok(member) => self.examine(&member, &standing, &mut wanted).await,
-            Err(why) => {
-                let fact = Fact::new(
-                    condition::READY,
-                    false,
-                    "ClusterNotReachable",
-                    format!("cannot connect: {why}"),
-                );
-                conditions::set(&mut wanted.conditions, fact, self.now());
-            }
-        }
+        let joined = self.connect(name, &cluster).await?;
+        self.examine(joined, &standing, &mut wanted).await;
         let object = self.settle_taints(object, &wanted).await?;
         if wanted != standing {
             let mut reported = (*object).clone();
@@ -137,9 +127,22 @@ impl World {
             .map(|other| object::meta(other, "name").to_owned())
     }
 
-    /// Probes a member and, when there is reason, reads what it serves.
-    async fn examine(&self, member: &Member, standing: &ClusterStatus, wanted: &mut ClusterStatus) {
+    /// Probes a member and, when there is reason, reads what it serves; or says why there is no way to it.
+    async fn examine(
+        &self,
+        joined: Result<Arc<Member>, JoinError>,
+        standing: &ClusterStatus,
+        wanted: &mut ClusterStatus,
+    ) {
         let now = self.now();
+        let member = match joined {
+            Ok(member) => member,
+            Err(why) => {
+                let message = format!("cannot connect: {why}");
+                let fact = Fact::new(condition::READY, false, "ClusterNotReachable", message);
+                return conditions::set(&mut wanted.conditions, fact, now);
+            }
+        };
         let was_ready = conditions::status(&standing.conditions, condition::READY) == Some("True");
         let probed = member.api.probe().await;
         let ready = member.probes.lock().judge(
@@ -167,7 +170,7 @@ impl World {
             member.nudge();
         }
         if member.take_doubt() || wanted.api_enablements.is_empty() {
-            self.discover(member, wanted).await;
+            self.discover(&member, wanted).await;
         }
     }
 
@@ -251,12 +254,17 @@ impl World {
         Ok(Outcome::Settled)
     }
 
+    /// A member that leaves is asked how it is, like any other, and connected where it is not: whether it still answers
+    /// decides whether its objects are taken back or left behind.
     async fn examine_leaving(&self, name: &str, object: &Value) -> Result<Outcome, Error> {
-        let Some(member) = self.member(name) else { return Ok(Outcome::After(self.settings.probe_every)) };
         let cluster: Cluster = typed(object)?;
-        let standing = cluster.status.unwrap_or_default();
+        let standing = cluster.status.clone().unwrap_or_default();
+        let joined = match self.member(name) {
+            Some(member) => Ok(member), // its Secret may be gone already
+            None => self.connect(name, &cluster).await?,
+        };
         let mut wanted = standing.clone();
-        self.examine(&member, &standing, &mut wanted).await;
+        self.examine(joined, &standing, &mut wanted).await;
         if wanted != standing {
             let mut reported = object.clone();
             reported["status"] = tree("status", &wanted)?;

@@ -351,14 +351,14 @@ impl World {
                     }
                 }
             }
-            None if leaving => {
+            None if leaving && !ready => {
                 let message = format!(
                     "{cluster} left while it was not reachable: it keeps {}",
                     Identity::of(&work["spec"]["workload"]["manifests"][0])
                 );
                 self.tell(work, true, "LeftBehind", &message).await;
             }
-            None => return Ok(Outcome::Settled), // its return brings us back
+            None => return Ok(Outcome::Settled), // its return, or the connection to it, brings us back
         }
         let patch = json!({"metadata": {
             "uid": object::meta(work, "uid"),

@@ -3,68 +3,49 @@
 use futures::StreamExt;
 use serde_json::json;
 
+use crate::lives::{self, Life};
 use crate::suite::world::*;
 use crate::world::{Tapped, tapped};
 
-/// The life of an object: made, changed, moved, deleted; its policy as well.
-async fn live(world: &World) {
-    let shop = world.namespace().await;
-    world.hub.create(mk_policy(&shop, "p", to(&["dfw"]))).await;
-    world.hub.create(mk_thing(&shop, "a")).await;
-    world.hub.create(mk_thing(&shop, "stays")).await;
-    world.dfw().arrives(&THING, &shop, "a").await;
-    world.hub.change(&THING, &shop, "a", |thing| thing["spec"]["n"] = json!(2)).await;
-    world.dfw().has(&THING, &shop, "a", |copy| copy["spec"]["n"] == 2).await;
-    world.hub.change(&POLICY, &shop, "p", |policy| policy["spec"]["placement"] = to(&["ord"])).await;
-    world.ord().has(&THING, &shop, "a", |copy| copy["spec"]["n"] == 2).await;
-    world.dfw().loses(&THING, &shop, "a").await;
-    world.hub.delete(&THING, &shop, "a").await;
-    world.ord().loses(&THING, &shop, "a").await;
-    world.hub.delete(&POLICY, &shop, "p").await;
-    world.hub.loses(&POLICY, &shop, "p").await;
-    // The same end, whatever happened on the way.
-    world.hub.loses(&BINDING, &shop, "a-thing").await;
-    for member in ["dfw", "ord"] {
-        world
-            .hub
-            .loses(
-                &WORK,
-                &format!("karmada-es-{member}"),
-                &polis_federation::names::work("Thing", &shop, "a"),
-            )
-            .await;
-        world.member(member).loses(&THING, &shop, "a").await;
-    }
-    world.ord().arrives(&THING, &shop, "stays").await;
-    world.dfw().loses(&THING, &shop, "stays").await;
-    let unmarked = |object: &serde_json::Value| {
-        object["metadata"]["annotations"].get("propagationpolicy.karmada.io/name").is_none()
-    };
-    world.hub.has(&THING, &shop, "stays", unmarked).await;
-    world
-        .binding(&shop, "stays", |binding| {
-            unmarked(binding) && names(&binding["spec"]["clusters"]) == ["ord"]
-        })
-        .await;
+/// Lives through a life once, and then again for each of its writes that `chosen` takes, with a federation that ends right
+/// after it. A life itself says how it must end. A few more writes than were counted: the order of status writes is not
+/// the same every time.
+async fn die_everywhere(life: Life, chosen: impl Fn(usize) -> bool) {
+    let Tapped { world, tap } = tapped().await;
+    tap.arm(usize::MAX);
+    life(&world).await;
+    let writes = tap.writes();
+    drop(world);
+    assert!(writes > 10, "{writes} writes are too few for a life");
+    let ends = futures::stream::iter((1..=writes + 2).filter(|last| chosen(*last))).map(|last| async move {
+        let Tapped { world, tap } = tapped().await;
+        tap.arm(last);
+        life(&world).await;
+        println!("ended after write {last} of {writes}, and came to the same end");
+    });
+    ends.buffer_unordered(4).collect::<()>().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_federation_that_ends_after_any_write_leaves_no_orphan() {
-    let Tapped { world, tap } = tapped().await;
-    tap.arm(usize::MAX);
-    live(&world).await;
-    let writes = tap.writes();
-    drop(world);
-    assert!(writes > 15, "{writes} writes are too few for a life");
-    // A few more than were counted: the order of status writes is not the same every time.
-    let ends = futures::stream::iter(1..=writes + 2).map(|last| async move {
-        let Tapped { world, tap } = tapped().await;
-        tap.arm(last);
-        live(&world).await;
-        last
-    });
-    let survived: Vec<usize> = ends.buffer_unordered(4).collect().await;
-    assert_eq!(survived.len(), writes + 2);
+    die_everywhere(lives::of_an_object, |_| true).await;
+}
+
+/// A few writes of each life, other ones for each; `every_write_of_every_life` takes them all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_federation_that_ends_in_other_lives_leaves_no_orphan() {
+    for (first, (_, life)) in lives::OTHERS.into_iter().enumerate() {
+        die_everywhere(life, |last| last % 11 == first + 1).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes minutes: cargo test -p polis-federation --test embedded -- --ignored every_write"]
+async fn every_write_of_every_life() {
+    for (name, life) in lives::OTHERS {
+        println!("the life of {name}");
+        die_everywhere(life, |_| true).await;
+    }
 }
 
 #[tokio::test]
@@ -148,4 +129,19 @@ async fn a_member_may_be_lost_in_every_phase_of_a_life() {
     found().await;
     world.dfw().loses(&THING, &shop, "a").await;
     world.hub.loses(&WORK, "karmada-es-dfw", &polis_federation::names::work("Thing", &shop, "a")).await;
+}
+
+#[tokio::test]
+async fn a_member_that_was_told_to_leave_while_nobody_looked_is_drained() {
+    let Tapped { world, tap } = tapped().await;
+    let shop = world.namespace().await;
+    world.hub.create(mk_policy(&shop, "p", json!({}))).await;
+    world.hub.create(mk_thing(&shop, "a")).await;
+    world.ord().arrives(&THING, &shop, "a").await;
+    tap.stop();
+    world.hub.delete(&CLUSTER, "", "ord").await;
+    tap.start();
+    world.hub.loses(&CLUSTER, "", "ord").await;
+    world.ord().loses(&THING, &shop, "a").await;
+    world.dfw().arrives(&THING, &shop, "a").await;
 }

@@ -3,6 +3,7 @@
 
 mod cost;
 mod crash;
+mod lives;
 #[path = "../suite/mod.rs"]
 mod suite;
 mod world;

@@ -9,12 +9,12 @@ const SCRIPT: &str = "function GetDependencies(obj)
   return {{apiVersion = 'v1', kind = 'ConfigMap', namespace = obj.metadata.namespace, name = obj.spec.needs}}
 end";
 
-fn mk_config(namespace: &str, name: &str) -> Value {
+pub fn mk_config(namespace: &str, name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": namespace, "name": name}, "data": {"k": "v"}})
 }
 
 /// A kind whose objects need a ConfigMap, and a policy that takes it along.
-async fn needy(world: &World, placement: Value) -> (polis_federation::planes::Kind, String) {
+pub async fn needy(world: &World, placement: Value) -> (polis_federation::planes::Kind, String) {
     let shop = world.namespace().await;
     let (kind, plural) = own_kind(world).await;
     world
@@ -33,7 +33,7 @@ async fn needy(world: &World, placement: Value) -> (polis_federation::planes::Ki
     (kind, shop)
 }
 
-fn mk_object(kind: &polis_federation::planes::Kind, namespace: &str, name: &str, needs: &str) -> Value {
+pub fn mk_object(kind: &polis_federation::planes::Kind, namespace: &str, name: &str, needs: &str) -> Value {
     json!({"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"namespace": namespace, "name": name}, "spec": {"needs": needs}})
 }
 
