@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `up` | `polis up`: the whole federation in one process |
 //! | `manager` | `polis manager`: the process that runs controllers |
+//! | `federation` | `polis federation`: the embedded federation over a hub without Karmada |
 //! | `verbs` | the user's verbs, one file each |
 //! | `view` | what verbs decide and draw: pure functions |
 //! | `reach` | the way to the server, and the requests of verbs |
@@ -16,6 +17,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
 mod exit;
+mod federation;
 mod manager;
 mod output;
 mod reach;
@@ -39,6 +41,7 @@ struct Cli {
 enum Verb {
     Up(up::Flags),
     Manager(manager::Flags),
+    Federation(federation::Flags),
     #[command(flatten)]
     User(verbs::Verb),
 }
@@ -57,6 +60,7 @@ fn main() -> ExitCode {
         // A person reads the summary, not the log.
         Verb::Up(flags) => serve("warn", || up::run(flags)),
         Verb::Manager(flags) => serve("info", || manager::run(flags)),
+        Verb::Federation(flags) => serve("info", || federation::run(flags)),
     }
 }
 

@@ -10,9 +10,9 @@ use polis_api::kube::Client;
 use tokio::task::JoinSet;
 
 use crate::interpreter::{Clock, Host, Interpreter, Limits};
-use crate::planes::Fault;
+use crate::planes::{Api, ApiError, Fault};
 use crate::queue::Outcome;
-use crate::world::{Settings, World};
+use crate::world::{Settings, World, kinds};
 
 /// Keys worked on at once. Work mostly waits for answers, so more than the machine has cores.
 const WORKERS: usize = 32;
@@ -54,6 +54,18 @@ impl Federation {
             limits: Limits::default(),
             workers: WORKERS,
         })
+    }
+
+    /// Kinds that the hub must serve and does not. Over such a hub a federation would wait for them, in silence.
+    pub async fn missing(&self) -> Result<Vec<String>, ApiError> {
+        let api = Api::new("the hub", self.hub.clone());
+        let mut missing = Vec::new();
+        for kind in kinds::OF_A_HUB {
+            if api.find_kind(&kind.target()).await?.is_none() {
+                missing.push(kind.to_string());
+            }
+        }
+        Ok(missing)
     }
 
     /// Runs until `shutdown` is ready. Everything that was begun is safe to leave: the next run goes on from what the

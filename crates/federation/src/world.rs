@@ -56,6 +56,9 @@ pub(crate) mod kinds {
         "customresourcedefinitions",
         false,
     );
+    /// What a hub must serve before a federation can see it as a whole.
+    pub(crate) const OF_A_HUB: [Kind; 7] =
+        [CLUSTER, POLICY, CLUSTER_POLICY, BINDING, CLUSTER_BINDING, WORK, INTERPRETER];
 }
 
 /// A piece of work.

@@ -3,7 +3,7 @@
 //! It reads its configuration, reaches the planes that its roles need, declares the controllers on an engine and runs
 //! until it is told to stop. What a role lacks is an error before anything runs: nothing is switched off silently.
 
-mod address;
+pub(crate) mod address;
 mod config;
 mod flags;
 mod planes;
@@ -78,7 +78,8 @@ async fn serve(flags: Flags, config: Config) -> Result<()> {
     }
 }
 
-fn hostname() -> String {
+/// The name of this machine, for what must be told apart from other replicas.
+pub(crate) fn hostname() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname")
         .map_or_else(|_| "polis".into(), |name| name.trim().to_owned())
 }
