@@ -13,6 +13,7 @@ use crate::crds::root;
 const BENCHES: &[(&str, &str)] = &[
     ("engine", "idle and busy watches of thousands of projects, beside stock kube"),
     ("apiserver", "the embedded API server beside kube-apiserver and etcd, and what a plane costs"),
+    ("federation", "the embedded federation beside Karmada, and how it is with a thousand members"),
     ("admission", "answers of the webhooks that ask nobody for access"),
     ("quota", "how long an instance waits for its grant, beside a cell that looks every second"),
 ];
