@@ -7,7 +7,7 @@
 use polis_api::k8s_openapi::api::authentication::v1::UserInfo;
 use polis_api::milo::{EXTRA_PARENT_NAME, EXTRA_PARENT_TYPE, PROJECT_KIND};
 use polis_api::networking::LocationBinding;
-use polis_core::cities::Cities;
+use polis_core::cities::{Cities, Ground};
 use polis_engine::{Error, Plane, PlaneSet};
 
 use crate::verdict::Refusal;
@@ -31,6 +31,14 @@ impl Projects {
         Self { planes, only: None }
     }
 
+    /// One plane for all is a cluster of its own; planes by parent are those of a platform.
+    fn ground(&self) -> Ground {
+        match self.only {
+            Some(_) => Ground::Bare,
+            None => Ground::Platform,
+        }
+    }
+
     /// The plane that a review is about.
     pub(crate) fn of(&self, user: &UserInfo) -> Result<Project, Refusal> {
         let name = match &self.only {
@@ -38,7 +46,7 @@ impl Projects {
             None => parent(user)?,
         };
         match self.planes.named(name) {
-            Ok(plane) => Ok(Project { plane, alone: self.only.is_some() }),
+            Ok(plane) => Ok(Project { plane, ground: self.ground() }),
             Err(_) => Err(self.unknown(name)),
         }
     }
@@ -82,20 +90,15 @@ fn parent(user: &UserInfo) -> Result<&str, Refusal> {
 /// The plane of a project.
 pub(crate) struct Project {
     pub(crate) plane: Plane,
-    /// It is the one plane there is.
-    alone: bool,
+    ground: Ground,
 }
 
 impl Project {
     /// The cities that the project may use.
-    ///
-    /// A bare cluster that does not serve bindings may use all of them. On a platform such a project may use none: that
-    /// it has no bindings is no permission.
     pub(crate) fn cities(&self) -> Result<Cities, Error> {
-        if self.alone && !self.plane.serves::<LocationBinding>()? {
-            return Ok(Cities::Any);
-        }
-        Ok(Cities::bound(&self.plane.list::<LocationBinding>()?).0)
+        let served = self.plane.serves::<LocationBinding>()?;
+        let bindings = served.then(|| self.plane.list::<LocationBinding>()).transpose()?;
+        Ok(Cities::of_project(self.ground, bindings.as_deref()).0)
     }
 }
 

@@ -4,6 +4,9 @@
 //! controller both ask here. A binding whose `Available` condition is there and not True does not count, nor does one
 //! that is on its way out; one without the condition counts, since its existence is the permission. City codes are
 //! taken verbatim: `DFW` and `dfw` are two cities.
+//!
+//! A plane that does not serve the kind has no bindings either way. What that means depends on the [`Ground`]: a bare
+//! cluster must work, so every city is open; on a platform the lack of bindings is no permission, so none is.
 
 use std::collections::BTreeSet;
 
@@ -13,10 +16,19 @@ use polis_api::networking::LocationBinding;
 
 use crate::{conditions, owner};
 
+/// What the projects stand on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ground {
+    /// One cluster, with nobody around it who would bind cities.
+    Bare,
+    /// A platform, which says for each project what it may use.
+    Platform,
+}
+
 /// The cities that a project may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cities {
-    /// Every city: a bare cluster that does not serve LocationBindings at all.
+    /// Every city.
     Any,
     /// These cities.
     Bound(BTreeSet<String>),
@@ -43,6 +55,16 @@ pub enum Unusable {
 }
 
 impl Cities {
+    /// The cities of a project, and its bindings that do not count. `bindings` is none where its plane does not serve
+    /// the kind.
+    pub fn of_project(ground: Ground, bindings: Option<&[LocationBinding]>) -> (Cities, Vec<Skipped>) {
+        match (ground, bindings) {
+            (Ground::Bare, None) => (Cities::Any, Vec::new()),
+            (Ground::Platform, None) => Cities::bound(&[]),
+            (_, Some(bindings)) => Cities::bound(bindings),
+        }
+    }
+
     /// The cities of some bindings, and the bindings that do not count, sorted by name.
     pub fn bound(bindings: &[LocationBinding]) -> (Cities, Vec<Skipped>) {
         let (mut cities, mut skipped) = (BTreeSet::new(), Vec::new());
@@ -160,9 +182,26 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_cluster_allows_every_city_but_the_empty_one() {
-        assert!(Cities::Any.allow("anywhere"));
-        assert!(!Cities::Any.allow(""));
+    fn a_bare_cluster_without_the_kind_allows_every_city_but_the_empty_one() {
+        let (cities, skipped) = Cities::of_project(Ground::Bare, None);
+        assert_eq!((&cities, skipped), (&Cities::Any, vec![]));
+        assert!(cities.allow("anywhere"));
+        assert!(!cities.allow(""));
+    }
+
+    #[test]
+    fn a_project_of_a_platform_without_the_kind_may_use_no_city() {
+        assert_eq!(Cities::of_project(Ground::Platform, None), (mk_cities(&[]), vec![]));
+    }
+
+    #[test]
+    fn where_the_kind_is_served_its_bindings_are_the_only_word() {
+        for ground in [Ground::Bare, Ground::Platform] {
+            assert_eq!(Cities::of_project(ground, Some(&[])).0, mk_cities(&[]), "{ground:?}");
+            let bindings = [mk_binding("a", Some("dfw"), None), mk_binding("b", None, None)];
+            let (cities, skipped) = Cities::of_project(ground, Some(&bindings));
+            assert_eq!((cities, skipped.len()), (mk_cities(&["dfw"]), 1), "{ground:?}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! Next to the project planes: [`WorkloadController`] makes deployments, [`Federator`] carries them to the hub and their
 //! status back, [`Projector`] shows their instances, [`CityGuard`] watches over the cities of the hub's members,
-//! [`OpenCities`] tells of planes that bind none. They meet only in the objects of projects and hub. [`declare`] puts them all on an engine.
+//! [`OpenCities`] tells of planes that cannot bind any. They meet only in the objects of projects and hub. [`declare`] puts them all on an engine.
 
 mod city_guard;
 mod error;
@@ -24,12 +24,20 @@ use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use polis_api::karmada::{Cluster, PropagationPolicy};
 use polis_api::labels;
 use polis_api::networking::{LocationBinding, Network};
+use polis_core::cities::Ground;
 use polis_core::identity::Identity;
 use polis_core::owner;
 use polis_engine::{Clock, Engine, Key, Object, Plane, PlaneSet, Provider, Unresolved, Watch};
 
-/// Declares the planes and controllers of the management role on an engine, and hands back the planes of the projects.
-pub fn declare(engine: &mut Engine, clock: Clock, projects: impl Provider, hub: Plane) -> PlaneSet {
+/// Declares the planes and controllers of the management role on an engine, and hands back the planes of the projects,
+/// which stand on `ground`.
+pub fn declare(
+    engine: &mut Engine,
+    clock: Clock,
+    projects: impl Provider,
+    ground: Ground,
+    hub: Plane,
+) -> PlaneSet {
     let projects = engine.planes(
         "project",
         projects,
@@ -55,7 +63,7 @@ pub fn declare(engine: &mut Engine, clock: Clock, projects: impl Provider, hub: 
     );
 
     let recorder = engine.recorder("workload");
-    let workload = WorkloadController { projects: projects.clone(), recorder, clock: clock.clone() };
+    let workload = WorkloadController { projects: projects.clone(), ground, recorder, clock: clock.clone() };
     engine
         .controller("workload", &projects, workload)
         .on::<Workload>()
@@ -63,7 +71,7 @@ pub fn declare(engine: &mut Engine, clock: Clock, projects: impl Provider, hub: 
         .maps::<Network>(&projects, workload::keys_of_network)
         .maps::<LocationBinding>(&projects, workload::keys_of_binding);
 
-    engine.controller("open-cities", &projects, OpenCities::new(projects.clone())).maps::<Namespace>(
+    engine.controller("open-cities", &projects, OpenCities::new(projects.clone(), ground)).maps::<Namespace>(
         &projects,
         |project, namespace| {
             let first = owner::name(&namespace.metadata) == "default";

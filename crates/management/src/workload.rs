@@ -12,7 +12,7 @@ use polis_api::conditions::AVAILABLE;
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::networking::{LocationBinding, Network};
 use polis_api::{annotations, finalizers, names};
-use polis_core::cities::Cities;
+use polis_core::cities::{Cities, Ground};
 use polis_core::deployments::{self, Birth, Plan, Step, Withdrawal};
 use polis_core::workload_status::{self, Facts};
 use polis_core::{Time, conditions, metadata, networks, owner};
@@ -26,6 +26,8 @@ use crate::Error;
 pub struct WorkloadController {
     /// The planes of the projects.
     pub projects: PlaneSet,
+    /// What they stand on.
+    pub ground: Ground,
     /// Tells people.
     pub recorder: Recorder,
     /// For transition times.
@@ -55,7 +57,7 @@ impl Reconciler for WorkloadController {
         }
         let workload =
             project.add_finalizer(&workload, finalizers::WORKLOAD).await?.into_object().unwrap_or(workload);
-        let cities = cities(&project)?;
+        let cities = cities(self.ground, &project)?;
         let missing_networks = missing_networks(&project, &workload)?;
         let mut standing = standing(&project, key, &workload)?;
         if missing_networks.is_empty() {
@@ -227,12 +229,11 @@ fn birth(project: &Plane, key: &Key) -> Result<Birth, Error> {
     })
 }
 
-/// A plane that does not know LocationBindings leaves the choice of cities open.
-fn cities(project: &Plane) -> Result<Cities, Error> {
-    if !project.serves::<LocationBinding>()? {
-        return Ok(Cities::Any);
-    }
-    let (cities, skipped) = Cities::bound(&project.list::<LocationBinding>()?);
+/// The cities that a project may use.
+fn cities(ground: Ground, project: &Plane) -> Result<Cities, Error> {
+    let served = project.serves::<LocationBinding>()?;
+    let bindings = served.then(|| project.list::<LocationBinding>()).transpose()?;
+    let (cities, skipped) = Cities::of_project(ground, bindings.as_deref());
     for skipped in skipped {
         tracing::debug!(plane = %project.name(), binding = skipped.binding, why = ?skipped.why, "binding does not count");
     }

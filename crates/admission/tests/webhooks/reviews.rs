@@ -1,14 +1,19 @@
 //! Reviews as no API server should send them: each is refused, clearly, and nothing is taken.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use polis_admission::{MUTATE, Projects, VALIDATE, Webhook};
 use polis_api::networking::LocationBinding;
-use polis_engine::{Engine, Fixed, Plane, Watch};
+use polis_apiserver::Server;
+use polis_engine::{Engine, Fixed, Plane, PlaneSet, Watch};
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
+use crate::line::{Authoriser, Line};
 use crate::manifests::mk_sandbox;
 use crate::world::{World, mk_review};
 
@@ -144,6 +149,41 @@ async fn before_the_projects_are_known_everything_is_refused_for_now() {
     assert_eq!(code, 503);
     assert!(message.contains("try again"), "{message}");
     assert!(!engine.handle().is_ready(), "and nobody sends reviews here");
+}
+
+/// Asks about a workload in `dfw`, on a plane that does not serve LocationBindings, once the plane is engaged.
+async fn ask_without_bindings(projects: impl FnOnce(PlaneSet) -> Projects) -> Value {
+    let server = Server::builder().build().await.expect("a server");
+    let line = Line::new(server.plane_service(""), Authoriser::ByExtras);
+    let mut engine = Engine::new();
+    let fixed = Fixed::new([Plane::in_process("shop", line)]);
+    let planes = engine.planes("project", fixed, [Watch::of::<LocationBinding>()]);
+    let webhook = Webhook::new(projects(planes), &engine.handle().registry());
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(engine.run(stop.clone().cancelled_owned()));
+    let review = mk_review("CREATE", &mk_sandbox("web", &["dfw"]), &Value::Null);
+    let answer = async {
+        loop {
+            let answer = ask(&webhook, VALIDATE, &review).await;
+            if answer["status"]["code"] != 503 {
+                return answer;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let answer = tokio::time::timeout(Duration::from_secs(60), answer).await.expect("an answer in time");
+    stop.cancel();
+    running.await.expect("no panic").expect("a clean end");
+    answer
+}
+
+#[tokio::test]
+async fn without_the_kind_of_bindings_a_bare_cluster_allows_every_city_and_a_platform_none() {
+    let bare = ask_without_bindings(|planes| Projects::single(planes, "shop")).await;
+    assert_eq!(bare["allowed"], true, "{bare}");
+    let (code, message) = refusal(&ask_without_bindings(Projects::by_parent).await);
+    assert_eq!(code, 422, "{message}");
+    assert!(message.contains("spec.placements[0].cityCodes[0]"), "{message}");
 }
 
 #[tokio::test]

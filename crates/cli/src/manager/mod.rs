@@ -56,7 +56,8 @@ async fn serve(flags: Flags, config: Config) -> Result<()> {
         engine.lead(Election::new(planes.own.clone(), &flags.leader_elect_namespace, LEASE, identity));
     }
     let projects = flags.enable_management_controllers.then(|| {
-        polis_management::declare(&mut engine, clock.clone(), planes.projects(), planes.hub.clone())
+        let (projects, hub) = (planes.projects(), planes.hub.clone());
+        polis_management::declare(&mut engine, clock.clone(), projects, planes.ground(), hub)
     });
     let webhooks = match &config.webhook_server {
         Some(server) => Some(webhooks::open(server, &mut engine, &planes, projects).await?),

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use polis_cell::{Cell, Networks, Quota, ResourceRefKind};
+use polis_core::cities::Ground;
 use polis_engine::{Fixed, MiloProjects, Plane, PlaneSet, Provider, Roster};
 
 use super::config::{Config, Mode, QuotaResourceRef};
@@ -68,6 +69,14 @@ impl Planes {
             networks: Networks::WhereServed,
             quota,
         })
+    }
+
+    /// What the projects stand on.
+    pub(crate) fn ground(&self) -> Ground {
+        match self.mode {
+            Mode::Single => Ground::Bare,
+            Mode::Milo => Ground::Platform,
+        }
     }
 
     /// How the webhooks find the project of a review among the planes of the projects.

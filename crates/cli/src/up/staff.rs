@@ -11,6 +11,7 @@ use polis_api::kube::{Api, Client};
 use polis_api::networking::Network;
 use polis_apiserver::{Error as ServerError, PlaneSpec, Server, project_plane};
 use polis_cell::{Cell, Networks, Quota, ResourceRefKind};
+use polis_core::cities::Ground;
 use polis_engine::{Clock, Engine, Handle, MiloProjects};
 use polis_federation::Federation;
 use polis_platform::projects::{BoxError, PlaneMaker};
@@ -97,7 +98,8 @@ impl Staff {
     fn management(&mut self, planes: &Planes) {
         let mut engine = Engine::new();
         let hub = planes.plane(&planes.hub, "management");
-        polis_management::declare(&mut engine, Clock::system(), projects(planes, "management"), hub);
+        let projects = projects(planes, "management");
+        polis_management::declare(&mut engine, Clock::system(), projects, Ground::Platform, hub);
         self.run("management", engine);
     }
 

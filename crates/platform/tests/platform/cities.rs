@@ -4,6 +4,7 @@ use polis_api::compute::{Workload, WorkloadDeployment, WorkloadPlacement};
 use polis_api::k8s_openapi::api::events::v1::Event;
 use polis_api::karmada::Cluster;
 use polis_api::networking::{LocationBinding, Network};
+use polis_core::cities::Ground;
 use polis_engine::{Fixed, MiloProjects, Plane, Query};
 
 use crate::cells::mk_deployment;
@@ -27,7 +28,7 @@ async fn mk_world(cities: &[&str]) -> (World, Plane) {
     world.start_platform();
     let (root, hub, clock) = (world.root(), world.at("hub"), world.clock.clone());
     world.start("management", |engine| {
-        polis_management::declare(engine, clock, MiloProjects::new(root), hub);
+        polis_management::declare(engine, clock, MiloProjects::new(root), Ground::Platform, hub);
     });
     let acme = world.open("acme").await;
     acme.create(&Network { metadata: mk_meta(Some("default"), "default"), ..Network::default() })
@@ -96,16 +97,35 @@ async fn a_city_taken_away_keeps_what_runs_there_and_gets_nothing_new() {
     assert_eq!(deployed(&acme).await, ["dfw", "ord"], "nothing was removed, and nothing was added");
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_bare_cluster_that_serves_no_bindings_allows_every_city() {
+/// A plane that knows workloads and no bindings, with the management controllers at work on such ground.
+async fn mk_without_bindings(ground: Ground) -> (World, Plane) {
     let mut world = World::new(&["bare"]).await;
     for crd in polis_api::crds::compute() {
         world.server.install_crd_in("", &crd.crd).await.unwrap();
     }
     let (single, hub, clock) = (world.at(""), world.at("hub"), world.clock.clone());
     world.start("management", |engine| {
-        polis_management::declare(engine, clock, Fixed::new([single]), hub);
+        polis_management::declare(engine, clock, Fixed::new([single]), ground, hub);
     });
-    world.at("").create(&mk_workload("web", &["anywhere"])).await.unwrap();
-    until_deployed(&world, &world.at(""), &["anywhere"]).await;
+    let plane = world.at("");
+    plane.create(&mk_workload("web", &["anywhere"])).await.unwrap();
+    (world, plane)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bare_cluster_that_serves_no_bindings_allows_every_city() {
+    let (world, plane) = mk_without_bindings(Ground::Bare).await;
+    until_deployed(&world, &plane, &["anywhere"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_project_of_a_platform_that_serves_no_bindings_may_use_no_city() {
+    let (world, plane) = mk_without_bindings(Ground::Platform).await;
+    let refused = Some(("False".to_owned(), "NoMatchingLocations".to_owned()));
+    let workload = world
+        .has::<Workload>(&plane, ("default", "web"), |workload| placement_says(workload) == refused)
+        .await;
+    assert!(message(&workload).contains("no city is bound"), "{}", message(&workload));
+    world.quiet(LONG).await;
+    assert_eq!(deployed(&plane).await, [""; 0]);
 }
