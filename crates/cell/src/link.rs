@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use polis_engine::Error as EngineError;
+use polis_engine::transport::TransportError;
 use tokio::time::{Instant, timeout};
 
 /// How long a plane that did not answer is left alone. Short enough to tell the hub within a moment of its return.
@@ -26,7 +27,12 @@ pub(crate) struct Link {
 #[derive(Debug)]
 pub(crate) enum Trouble {
     /// Nobody answers; ask again after this time. The words say what happened, if this very question found it out.
-    Away { again: Duration, why: Option<String> },
+    Away {
+        again: Duration,
+        why: Option<String>,
+        /// There is a connection to the host, or nobody tried: it is just the answer that does not come.
+        connected: bool,
+    },
     /// There was an answer, or none can be had by waiting.
     Failed(EngineError),
 }
@@ -38,15 +44,18 @@ impl Link {
         question: impl Future<Output = Result<T, EngineError>>,
     ) -> Result<T, Trouble> {
         if let Some(again) = self.rest() {
-            return Err(Trouble::Away { again, why: None });
+            return Err(Trouble::away(again));
         }
         match timeout(PATIENCE, question).await {
-            Err(_) => Err(self.lost(format!("no answer within {} s", PATIENCE.as_secs()))),
-            Ok(Err(error @ (EngineError::Unreachable { .. } | EngineError::NotEngaged { .. }))) => {
-                Err(self.lost(error.to_string()))
+            Err(_) => Err(self.lost(format!("no answer within {} s", PATIENCE.as_secs()), true)),
+            Ok(Err(error @ EngineError::NotEngaged { .. })) => Err(self.lost(error.to_string(), true)),
+            Ok(Err(error @ EngineError::Unreachable { .. })) => {
+                let connected =
+                    matches!(error, EngineError::Unreachable { source: TransportError::Timeout { .. }, .. });
+                Err(self.lost(error.to_string(), connected))
             }
             Ok(answer) => {
-                *self.away.lock() = None;
+                self.found();
                 answer.map_err(Trouble::Failed)
             }
         }
@@ -54,7 +63,7 @@ impl Link {
 
     /// How long to leave the plane alone. One who comes when the time is over is let through, and the next are not
     /// before another such time.
-    fn rest(&self) -> Option<Duration> {
+    pub(crate) fn rest(&self) -> Option<Duration> {
         let mut away = self.away.lock();
         let until = (*away)?;
         let now = Instant::now();
@@ -65,9 +74,32 @@ impl Link {
         None
     }
 
-    fn lost(&self, why: String) -> Trouble {
+    /// For how long the plane is to be left alone still.
+    pub(crate) fn is_away(&self) -> Option<Duration> {
+        let until = (*self.away.lock())?;
+        until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
+    }
+
+    /// The plane does not answer.
+    pub(crate) fn lose(&self) {
         *self.away.lock() = Some(Instant::now() + REST);
-        Trouble::Away { again: REST, why: Some(why) }
+    }
+
+    /// The plane answers.
+    pub(crate) fn found(&self) {
+        *self.away.lock() = None;
+    }
+
+    fn lost(&self, why: String, connected: bool) -> Trouble {
+        self.lose();
+        Trouble::Away { again: REST, why: Some(why), connected }
+    }
+}
+
+impl Trouble {
+    /// Nobody is asked for so long.
+    pub(crate) fn away(again: Duration) -> Self {
+        Trouble::Away { again, why: None, connected: true }
     }
 }
 
@@ -89,7 +121,7 @@ mod tests {
         let link = Link::default();
         assert!(matches!(link.ask(silence()).await, Err(Trouble::Away { why: Some(_), .. })));
         let refused = link.ask(answer()).now_or_never().unwrap();
-        assert!(matches!(refused, Err(Trouble::Away { again: REST, why: None })));
+        assert!(matches!(refused, Err(Trouble::Away { again: REST, why: None, .. })));
         tokio::time::advance(REST).await;
         assert!(link.ask(answer()).await.is_ok());
         assert!(link.ask(answer()).await.is_ok());

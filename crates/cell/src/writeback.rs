@@ -212,7 +212,7 @@ impl WriteBack {
         trouble: Trouble,
     ) -> Result<Option<Duration>, Error> {
         let error = match trouble {
-            Trouble::Away { again, why } => {
+            Trouble::Away { again, why, .. } => {
                 if let Some(why) = why {
                     self.metrics.hub_failed("unreachable");
                     tracing::warn!(%why, "the hub does not answer; the cell goes on without");

@@ -20,9 +20,10 @@ use polis_core::quota::{self, Answer, ClaimStep, Failure, ResourceRefKind, Room,
 use polis_core::{Time, gates, owner};
 use polis_engine::{Class, Clock, Error as EngineError, Exactly, Key, Plane, PlaneSet, Recorder, Tone};
 
+use super::links::Links;
 use super::waiting::Waiting;
 use crate::Error;
-use crate::link::{Link, Trouble};
+use crate::link::Trouble;
 use crate::metrics::{Metrics, Unknown};
 
 /// After this time a claim that is on its way, in or out, is looked at again.
@@ -38,7 +39,7 @@ pub(crate) struct Claims {
     /// Name of the cell.
     cell: String,
     resource_ref: ResourceRefKind,
-    link: Link,
+    links: Links,
     /// When this process last claimed for an instance: what the pause after a denial is counted from.
     tried: Mutex<BTreeMap<Key, Time>>,
     clock: Clock,
@@ -65,8 +66,8 @@ impl Claims {
         recorder: Recorder,
         metrics: Metrics,
     ) -> Self {
-        let (link, tried) = (Link::default(), Mutex::default());
-        Self { base, watched, waiting, cell, resource_ref, link, tried, clock, recorder, metrics }
+        let (links, tried) = (Links::default(), Mutex::default());
+        Self { base, watched, waiting, cell, resource_ref, links, tried, clock, recorder, metrics }
     }
 
     pub(crate) fn planes(&self) -> PlaneSet {
@@ -140,7 +141,8 @@ impl Claims {
                 let plane = self.base.of_project(&identity.project);
                 let place = (identity.namespace.as_str(), exact.name.as_str());
                 let version = Some(exact.resource_version.as_str());
-                self.ask(plane.delete_at::<ResourceClaim>(place, &exact.uid, version)).await?;
+                let released = plane.delete_at::<ResourceClaim>(place, &exact.uid, version);
+                self.ask(&identity, released).await?;
                 Ok((verdict, Some(SOON)))
             }
             ClaimStep::StandInLine(at) => {
@@ -167,8 +169,8 @@ impl Claims {
             return;
         }
         let plane = self.base.of_project(&identity.project);
-        let gone = matches!(self.ask(plane.live().get::<ResourceClaim>(place)).await, Ok(None));
-        if gone && let Err(error) = self.ask(plane.create(&wanted)).await {
+        let gone = matches!(self.ask(&identity, plane.live().get::<ResourceClaim>(place)).await, Ok(None));
+        if gone && let Err(error) = self.ask(&identity, plane.create(&wanted)).await {
             tracing::warn!(%key, %error, "the claim of a running instance is gone and cannot be made anew");
         }
     }
@@ -188,7 +190,7 @@ impl Claims {
         now: Time,
     ) -> Result<Option<ResourceClaim>, Failure> {
         let plane = self.base.of_project(&identity.project);
-        match self.link.ask(plane.create(wanted)).await {
+        match self.links.ask(&identity.project, plane.create(wanted)).await {
             Ok(made) => {
                 self.tried.lock().insert(key.clone(), now);
                 Ok(Some(made))
@@ -210,7 +212,7 @@ impl Claims {
             return Ok(Standing { claim: Some(claim), watched });
         }
         let plane = self.base.of_project(&identity.project);
-        let claim = self.ask(plane.live().get::<ResourceClaim>(place)).await?;
+        let claim = self.ask(identity, plane.live().get::<ResourceClaim>(place)).await?;
         Ok(Standing { claim, watched })
     }
 
@@ -250,10 +252,10 @@ impl Claims {
     async fn remove(&self, identity: &Identity, wanted: &ResourceClaim) -> Result<bool, Trouble> {
         let plane = self.base.of_project(&identity.project);
         let place = (identity.namespace.as_str(), owner::name(&wanted.metadata));
-        let standing = self.link.ask(plane.live().get::<ResourceClaim>(place)).await?;
+        let standing = self.links.ask(&identity.project, plane.live().get::<ResourceClaim>(place)).await?;
         let Some(claim) = standing.filter(|claim| quota::is_of(claim, wanted)) else { return Ok(true) };
         if !owner::is_deleting(&claim.metadata) {
-            self.link.ask(plane.delete(&claim, Exactly::Object)).await?;
+            self.links.ask(&identity.project, plane.delete(&claim, Exactly::Object)).await?;
         }
         Ok(claim.metadata.finalizers.is_none_or(|finalizers| finalizers.is_empty()))
     }
@@ -282,8 +284,12 @@ impl Claims {
         Ok(identity)
     }
 
-    async fn ask<T>(&self, question: impl Future<Output = Result<T, EngineError>>) -> Result<T, Failure> {
-        self.link.ask(question).await.map_err(unavailable)
+    async fn ask<T>(
+        &self,
+        identity: &Identity,
+        question: impl Future<Output = Result<T, EngineError>>,
+    ) -> Result<T, Failure> {
+        self.links.ask(&identity.project, question).await.map_err(unavailable)
     }
 }
 

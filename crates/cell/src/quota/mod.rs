@@ -4,6 +4,7 @@
 //! granted. Where it is not, every instance is let in, and that is said loudly: nobody should find out from the bill.
 
 mod claims;
+mod links;
 mod waiting;
 
 use std::time::Duration;
