@@ -15,6 +15,7 @@ const BENCHES: &[(&str, &str)] = &[
     ("apiserver", "the embedded API server beside kube-apiserver and etcd, and what a plane costs"),
     ("federation", "the embedded federation beside Karmada, and how it is with a thousand members"),
     ("admission", "answers of the webhooks that ask nobody for access"),
+    ("projects", "a thousand projects that come and go: engaged, served, flooded, and gone without a trace"),
     ("quota", "how long an instance waits for its grant, beside a cell that looks every second"),
 ];
 

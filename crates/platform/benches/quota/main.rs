@@ -10,6 +10,9 @@
 #[path = "../../tests/platform/cells.rs"]
 mod cells;
 #[allow(dead_code)]
+#[path = "../../tests/platform/line.rs"]
+mod line;
+#[allow(dead_code)]
 #[path = "../../tests/platform/world.rs"]
 mod world;
 

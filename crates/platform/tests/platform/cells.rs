@@ -1,71 +1,26 @@
 //! Cells that claim quota: their controllers, something that runs instances, and the sums that must always be right.
 
-use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
-use std::time::Duration;
-
-use bytes::Bytes;
-use http::{Request, Response};
-use http_body_util::Full;
 use polis_api::compute::{
     Instance, InstanceControllerStatus, InstanceNetworkInterface, InstanceSpec, InstanceTemplateSpec,
-    NetworkReference, SandboxContainer, SandboxRuntime, ScaleSettings, WorkloadDeployment,
-    WorkloadDeploymentSpec, WorkloadReference,
+    NetworkReference, SandboxContainer, SandboxRuntime, ScaleSettings, Workload, WorkloadDeployment,
+    WorkloadDeploymentSpec, WorkloadPlacement, WorkloadReference,
 };
 use polis_api::conditions::{PROGRAMMED, RUNNING};
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::quota::{RESOURCE_INSTANCES, ResourceClaim};
 use polis_api::{labels, names};
-use polis_apiserver::{Body, Service};
 use polis_cell::{Cell, Networks, Quota, ResourceRefKind};
 use polis_core::conditions::{Verdict, set};
 use polis_core::{Time, gates, metadata, owner};
-use polis_engine::transport::{BoxError, TransportError};
-use polis_engine::{Clock, Plane, Query};
-use tokio::time::sleep;
+use polis_engine::{Clock, Key, Outcome, Plane, Query, Reconciler, Watch};
 
-use crate::world::{World, change, mk_namespace, told};
-
-/// A line to the platform that can be cut for new requests.
-#[derive(Clone)]
-pub struct Line {
-    service: Service,
-    cut: Arc<AtomicBool>,
-}
-
-impl Line {
-    pub fn cut(&self, cut: bool) {
-        self.cut.store(cut, Ordering::SeqCst);
-    }
-}
-
-impl tower::Service<Request<Full<Bytes>>> for Line {
-    type Response = Response<Body>;
-    type Error = BoxError;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, BoxError>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Full<Bytes>>) -> Self::Future {
-        let mut line = self.clone();
-        Box::pin(async move {
-            if line.cut.load(Ordering::SeqCst) {
-                let (host, why) = ("platform".into(), "the line is cut".into());
-                return Err(Box::new(TransportError::Connect { host, why }) as BoxError);
-            }
-            line.service.call(request).await.map_err(BoxError::from)
-        })
-    }
-}
+use crate::line::Line;
+use crate::world::{World, change, mk_meta, mk_namespace, told};
 
 impl World {
     /// The controllers of a city's cell run, and something runs its instances. The line is the one to the projects.
     pub fn start_cell(&mut self, city: &str) -> Line {
-        let line = Line { service: self.server.service(), cut: Arc::default() };
+        let line = Line::new(self.server.service());
         let cell = Cell {
             plane: self.at(city),
             hub: self.at("hub"),
@@ -82,18 +37,11 @@ impl World {
     }
 
     /// Something runs the instances of a city whose gates are gone.
-    pub fn start_provider(&self, city: &str) {
+    pub fn start_provider(&mut self, city: &str) {
         let (cell, clock) = (self.at(city), self.clock.clone());
-        tokio::spawn(async move {
-            loop {
-                for instance in cell.live().list::<Instance>(&Query::all()).await.unwrap() {
-                    if gates::of(&instance).is_empty() && !owner::is_deleting(&instance.metadata) {
-                        // A conflict is somebody else's change: the next round sees it.
-                        _ = put_to_work(&cell, &instance, &clock).await;
-                    }
-                }
-                sleep(Duration::from_secs(5)).await;
-            }
+        self.start(&format!("provider-{city}"), |engine| {
+            let cell = engine.plane("cell", cell, [Watch::of::<Instance>()]);
+            engine.controller("provider", &cell, Runs { cell: cell.clone(), clock }).on::<Instance>();
         });
     }
 
@@ -195,16 +143,30 @@ fn granted(claim: &ResourceClaim) -> i64 {
     of.filter_map(|allocation| allocation.allocated_amount).sum()
 }
 
-async fn put_to_work(cell: &Plane, instance: &Instance, clock: &Clock) -> Result<(), polis_engine::Error> {
-    let mut working = instance.clone();
-    let hash = polis_core::template::fingerprint(instance).unwrap_or_default().to_owned();
-    let status = working.status.get_or_insert_default();
-    status.controller = Some(InstanceControllerStatus { observed_template_hash: hash });
-    for (kind, reason) in [(PROGRAMMED, "Programmed"), (RUNNING, "Running")] {
-        let now = Time(clock.now());
-        set(&mut status.conditions, &Verdict::yes(kind, reason, ""), instance.metadata.generation, &now);
+/// Says of every instance that may run that it does.
+struct Runs {
+    cell: Plane,
+    clock: Clock,
+}
+
+impl Reconciler for Runs {
+    type Error = polis_engine::Error;
+
+    async fn reconcile(&self, key: &Key) -> Result<Outcome, Self::Error> {
+        let Some(instance) = self.cell.get::<Instance>(key)? else { return Ok(Outcome::Settled) };
+        if gates::of(&instance).is_empty() && !owner::is_deleting(&instance.metadata) {
+            let mut working = instance.clone();
+            let hash = polis_core::template::fingerprint(&instance).unwrap_or_default().to_owned();
+            let status = working.status.get_or_insert_default();
+            status.controller = Some(InstanceControllerStatus { observed_template_hash: hash });
+            for (kind, reason) in [(PROGRAMMED, "Programmed"), (RUNNING, "Running")] {
+                let (verdict, now) = (Verdict::yes(kind, reason, ""), Time(self.clock.now()));
+                set(&mut status.conditions, &verdict, instance.metadata.generation, &now);
+            }
+            self.cell.update_status(&instance, &working).await?;
+        }
+        Ok(Outcome::Settled)
     }
-    cell.update_status(instance, &working).await.map(|_| ())
 }
 
 /// A deployment of so many replicas of one processor and 2 GiB.
@@ -228,4 +190,17 @@ pub fn mk_deployment(city: &str, home: &str, name: &str, replicas: i32) -> Workl
         replicas: None,
     };
     deployment
+}
+
+/// A workload of one such replica in each of some cities.
+pub fn mk_workload(name: &str, cities: &[&str]) -> Workload {
+    let like = mk_deployment("dfw", "default", name, 1).spec;
+    let mut workload = Workload { metadata: mk_meta(Some("default"), name), ..Workload::default() };
+    workload.spec.template = like.template;
+    workload.spec.placements = vec![WorkloadPlacement {
+        name: "main".into(),
+        city_codes: cities.iter().map(|city| city.to_string()).collect(),
+        scale_settings: like.scale_settings,
+    }];
+    workload
 }

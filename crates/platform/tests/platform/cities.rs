@@ -1,26 +1,14 @@
 //! Cities that a project may use, seen by the workload controller beside the stand-in.
 
-use polis_api::compute::{Workload, WorkloadDeployment, WorkloadPlacement};
+use polis_api::compute::{Workload, WorkloadDeployment};
 use polis_api::k8s_openapi::api::events::v1::Event;
 use polis_api::karmada::Cluster;
 use polis_api::networking::{LocationBinding, Network};
 use polis_core::cities::Ground;
 use polis_engine::{Fixed, MiloProjects, Plane, Query};
 
-use crate::cells::mk_deployment;
+use crate::cells::mk_workload;
 use crate::world::{LONG, World, mk_meta, told};
-
-fn mk_workload(name: &str, cities: &[&str]) -> Workload {
-    let like = mk_deployment("dfw", "default", name, 1).spec;
-    let mut workload = Workload { metadata: mk_meta(Some("default"), name), ..Workload::default() };
-    workload.spec.template = like.template;
-    workload.spec.placements = vec![WorkloadPlacement {
-        name: "main".into(),
-        city_codes: cities.iter().map(|city| city.to_string()).collect(),
-        scale_settings: like.scale_settings,
-    }];
-    workload
-}
 
 /// A platform with project `acme`, its network, and the management controllers at work.
 async fn mk_world(cities: &[&str]) -> (World, Plane) {

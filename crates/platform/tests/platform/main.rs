@@ -3,7 +3,9 @@
 
 mod cells;
 mod cities;
+mod line;
 mod locations;
+mod many;
 mod networks;
 mod projects;
 mod quota;

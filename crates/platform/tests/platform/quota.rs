@@ -285,6 +285,31 @@ async fn projects_are_counted_each_for_itself() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_project_that_does_not_answer_keeps_nobody_else_waiting() {
+    let mut world = World::new(DFW).await;
+    world.start_but_quota();
+    world.start_quota(Some(Allowance::default()));
+    for project in ["acme", "mute"] {
+        world.open(project).await;
+    }
+    let (home, mute) = (world.home("acme", DFW).await, world.home("mute", DFW).await);
+    let line = world.start_cell("dfw");
+    world.start_provider("dfw");
+    line.silence("mute", true);
+    world.deploy("dfw", &mute, "web", 3).await;
+    world.quota_says("dfw", &mute, "web-0", "False", "QuotaBackendUnavailable").await;
+    for number in 1..=10 {
+        let asked = Instant::now();
+        world.deploy("dfw", &home, &format!("w{number}"), 1).await;
+        world.balances("acme", &home, DFW, number).await;
+        assert!(asked.elapsed() < Duration::from_secs(2), "number {number} took {:?}", asked.elapsed());
+        world.quiet(Duration::from_secs(7)).await;
+    }
+    line.silence("mute", false);
+    world.balances("mute", &mute, DFW, 3).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_platform_at_rest_writes_nothing() {
     let (world, home) = mk_world(DFW, mk_allowance(1)).await;
     world.deploy("dfw", &home, "web", 1).await;

@@ -16,12 +16,14 @@ use polis_api::labels;
 use polis_api::milo::Project;
 use polis_apiserver::{Error as ServerError, PlaneSpec, Server, project_plane};
 use polis_core::{conditions, metadata};
-use polis_engine::{Clock, Engine, Exactly, MiloProjects, Object, Place, Plane, Random};
+use polis_engine::{Clock, Engine, Exactly, Handle, MiloProjects, Object, Place, Plane, Random};
 use polis_platform::projects::{BoxError, PlaneMaker};
 use polis_platform::{locations, networks, projects, quota};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
+
+use crate::line::Line;
 
 /// Longer than every pause that the controllers keep on purpose.
 pub const LONG: Duration = Duration::from_secs(12 * 60);
@@ -43,7 +45,16 @@ fn is(crd: &CrdFile, parts: &[&str]) -> bool {
 pub struct World {
     pub server: Server,
     pub clock: Clock,
-    running: BTreeMap<String, (oneshot::Sender<()>, JoinHandle<()>)>,
+    /// The line to the platform of all processes but the cells, which have lines of their own.
+    pub line: Line,
+    running: BTreeMap<String, Process>,
+}
+
+/// A process of controllers.
+struct Process {
+    handle: Handle,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
 }
 
 struct WallClock(Clock);
@@ -105,7 +116,8 @@ impl World {
                 server.install_crd(CATALOGUE, &crd.crd).await.unwrap();
             }
         }
-        let world = Self { server, clock, running: BTreeMap::new() };
+        let line = Line::new(server.service());
+        let world = Self { server, clock, line, running: BTreeMap::new() };
         for city in cities {
             world.join(city, Some(city)).await;
         }
@@ -128,7 +140,7 @@ impl World {
 
     /// The plane of the platform, behind which the projects are.
     pub fn root(&self) -> Plane {
-        Plane::in_process::<_, http_body_util::Full<bytes::Bytes>, _>("platform", self.server.service())
+        Plane::in_process("platform", self.line.clone())
     }
 
     /// The plane of a project.
@@ -170,18 +182,24 @@ impl World {
     pub fn start(&mut self, name: &str, declare: impl FnOnce(&mut Engine)) {
         let mut engine = Engine::with(self.clock.clone(), Random::from_seed(7));
         declare(&mut engine);
+        let handle = engine.handle();
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(async move {
             engine.run(async { _ = stopped.await }).await.unwrap();
         });
-        self.running.insert(name.to_owned(), (stop, task));
+        self.running.insert(name.to_owned(), Process { handle, stop, task });
     }
 
     /// The process ends.
     pub async fn stop(&mut self, name: &str) {
-        let (stop, task) = self.running.remove(name).expect("it runs");
+        let Process { stop, task, .. } = self.running.remove(name).expect("it runs");
         _ = stop.send(());
         task.await.unwrap();
+    }
+
+    /// A look into a process that runs.
+    pub fn look_into(&self, name: &str) -> Handle {
+        self.running[name].handle.clone()
     }
 
     /// The network stand-in of a city's cell.

@@ -1,0 +1,196 @@
+//! A thousand projects on one platform: how soon they are seen and served, what one costs, whether a bad one slows the
+//! others, and whether anything is left of those that went.
+//!
+//! Projects, hub, federation, a cell and all controllers run in one process on the embedded API server, in real time. Each
+//! project has a workload that goes the whole way. There is no peer in this repository; the flood is measured beside the calm
+//! before it. Prints a table and writes `target/bench/projects.json`. `POLIS_BENCH_PROJECTS` sets how many (1,000),
+//! `POLIS_BENCH_CHURNED` how many of them come and go (200), `POLIS_BENCH_MINUTES` for how long (5), and
+//! `POLIS_BENCH_FLOOD` how much the bad one has (10,000 objects).
+
+// The world of the tests has more words than a benchmark speaks.
+#[allow(dead_code)]
+#[path = "../../tests/platform/cells.rs"]
+mod cells;
+#[allow(dead_code)]
+#[path = "../../tests/platform/line.rs"]
+mod line;
+#[allow(dead_code)]
+#[path = "../../tests/platform/many.rs"]
+mod many;
+#[allow(dead_code)]
+#[path = "../../tests/platform/world.rs"]
+mod world;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use polis_api::compute::{Instance, Workload, WorkloadDeployment};
+use polis_engine::{MiloProjects, Plane, Watch};
+use serde_json::{Value, json};
+
+use cells::mk_workload;
+use many::{Town, tenant};
+use world::change;
+
+/// Projects that are opened at once.
+const BATCH: usize = 50;
+/// Scale-ups that are timed, calm and beside the flood.
+const PROBES: usize = 60;
+
+fn number(name: &str, default: usize) -> usize {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// Memory of this process, in KiB.
+fn resident() -> f64 {
+    let text = std::fs::read_to_string("/proc/self/statm").expect("Linux");
+    let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<f64>().ok()).expect("a number");
+    pages * 4.0
+}
+
+/// The figures, as a table and as JSON.
+#[derive(Default)]
+struct Rows(Vec<Value>);
+
+impl Rows {
+    fn add(&mut self, measure: &str, unit: &str, polis: f64, beside: Option<(f64, &str)>, goal: Option<f64>) {
+        let (peer, peer_name) = beside.unzip();
+        let show = |figure: Option<f64>| figure.map_or("-".to_owned(), |figure| format!("{figure:.1}"));
+        println!("{measure:64} {polis:>10.1} {unit:6} beside {:>8}  goal {:>8}", show(peer), show(goal));
+        self.0.push(json!({"measure": measure, "unit": unit, "polis": polis, "peer": peer,
+            "peer_name": peer_name, "goal": goal, "better": "lower"}));
+    }
+
+    fn write(&self) {
+        // Three levels up from `release/deps/projects-…`.
+        let program = std::env::current_exe().expect("this program");
+        let folder = program.ancestors().nth(3).expect("built by cargo").join("bench");
+        std::fs::create_dir_all(&folder).expect("a folder for the figures");
+        let text = serde_json::to_string_pretty(&self.0).expect("plain JSON");
+        std::fs::write(folder.join("projects.json"), text + "\n").expect("the figures can be written");
+    }
+}
+
+/// Milliseconds from a change of scale to the moment that the project sees all of it, sorted, for one project after
+/// another.
+async fn probe(town: &mut Town, names: &[String]) -> Vec<f64> {
+    let mut times = Vec::new();
+    for name in names {
+        let started = Instant::now();
+        town.scale(name, 3 - town.tenants[name].replicas).await;
+        while !town.is_served(name).await {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        times.push(started.elapsed().as_secs_f64() * 1000.0);
+    }
+    times.sort_by(f64::total_cmp);
+    times
+}
+
+fn percentile(sorted: &[f64], share: f64) -> f64 {
+    let last = sorted.len().saturating_sub(1);
+    sorted.get((last as f64 * share).round() as usize).copied().unwrap_or_default()
+}
+
+/// Edits junk without a pause until it is told to stop; tells how often.
+async fn edit(junk: Plane, count: usize, stop: Arc<AtomicBool>) -> usize {
+    let mut edits = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let name = format!("junk-{}", edits % count);
+        let other = |workload: &mut Workload| {
+            let settings = &mut workload.spec.placements[0].scale_settings;
+            settings.min_replicas = 3 - settings.min_replicas;
+        };
+        change::<Workload>(&junk, ("default", name.as_str()), other).await;
+        edits += 1;
+    }
+    edits
+}
+
+async fn run() {
+    let count = number("POLIS_BENCH_PROJECTS", 1000);
+    let (churned, minutes) = (number("POLIS_BENCH_CHURNED", 200), number("POLIS_BENCH_MINUTES", 5));
+    let junk = number("POLIS_BENCH_FLOOD", 10_000);
+    let mut rows = Rows::default();
+    let mut town = Town::new(&["dfw"]).await;
+    let names: Vec<String> = (0..count).map(tenant).collect();
+
+    let started = Instant::now();
+    for batch in names.chunks(BATCH) {
+        town.open(batch.to_vec()).await;
+    }
+    town.served(&names).await;
+    rows.add(&format!("{count} projects made and served"), "s", started.elapsed().as_secs_f64(), None, None);
+    town.is_tidy().await;
+
+    // Another manager comes: it has all of them to see.
+    let (before, started) = (resident(), Instant::now());
+    let root = town.world.root();
+    town.world.start("another", |engine| {
+        let watches = [Watch::of::<Workload>(), Watch::of::<WorkloadDeployment>(), Watch::of::<Instance>()];
+        engine.planes("project", MiloProjects::new(root), watches);
+    });
+    let handle = town.world.look_into("another");
+    while !handle.is_ready() {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    let engaged = handle.readiness()[0].1.engaged;
+    assert_eq!(engaged, count);
+    rows.add(&format!("{count} projects engaged"), "s", started.elapsed().as_secs_f64(), None, Some(10.0));
+    let each = (resident() - before) / count as f64;
+    rows.add("a project with 3 objects, watched; server's side with it", "KiB", each, None, None);
+    town.world.stop("another").await;
+
+    let probed = &names[..PROBES.min(count)];
+    let calm = probe(&mut town, probed).await;
+    let bad = tenant(count);
+    town.open([bad.clone()]).await;
+    let plane = town.plane(&bad);
+    let workloads: Vec<Workload> =
+        (0..junk).map(|number| mk_workload(&format!("junk-{number}"), &["nowhere"])).collect();
+    for batch in workloads.chunks(BATCH) {
+        join_all(batch.iter().map(|workload| plane.create(workload))).await;
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let hot = tokio::spawn(edit(plane, junk, stop.clone()));
+    let flooded = probe(&mut town, probed).await;
+    stop.store(true, Ordering::Relaxed);
+    let edits = hot.await.expect("no panic");
+    for (word, share) in [("p50", 0.5), ("p99", 0.99)] {
+        let beside = Some((percentile(&calm, share), "the same without the flood"));
+        let measure = format!("scaled and served beside {junk} objects and {edits} edits, {word}");
+        rows.add(&measure, "ms", percentile(&flooded, share), beside, None);
+    }
+    town.close(std::slice::from_ref(&bad)).await;
+    town.tenants.remove(&bad);
+
+    let tasks = town.rests().await;
+    let (started, mut rounds) = (Instant::now(), 0);
+    let group = &names[..churned.min(count)];
+    while started.elapsed() < Duration::from_secs(60 * minutes as u64) {
+        town.churn(group, rounds).await;
+        rounds += 1;
+    }
+    town.served(&names).await;
+    println!("{rounds} rounds over {} projects in {:.0?}", group.len(), started.elapsed());
+    town.is_tidy().await;
+    let grown = town.rests().await as f64 - tasks as f64;
+    rows.add(&format!("tasks more than before, after {rounds} rounds"), "tasks", grown, None, Some(0.0));
+
+    let started = Instant::now();
+    town.close(group).await;
+    let took = started.elapsed().as_secs_f64();
+    rows.add(&format!("{} projects with workloads deleted", group.len()), "s", took, None, None);
+    let gone: Vec<String> = group.to_vec();
+    town.tenants.retain(|name, _| !gone.contains(name));
+    town.is_tidy().await;
+    println!("nothing is left of them on hub and cell");
+    rows.write();
+}
+
+fn main() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(run());
+}
