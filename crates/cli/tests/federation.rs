@@ -8,7 +8,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use polis_api::crds;
 use polis_api::kube::Client;
-use polis_api::kube::api::{Api, ApiResource, DeleteParams, DynamicObject, PostParams, TypeMeta};
+use polis_api::kube::api::{
+    Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, TypeMeta,
+};
 use polis_apiserver::{Access, Authority, Identity, MASTERS, PlaneSpec, Server, Tls, kubeconfig};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -110,13 +112,17 @@ impl Site {
     }
 
     async fn join(&self) {
+        self.join_trusting(self.authority.pem()).await;
+    }
+
+    async fn join_trusting(&self, authority: &str) {
         for namespace in ["karmada-cluster", "karmada-system", "shop"] {
             self.put("hub", mk_namespace(namespace)).await;
         }
         self.put(
             "hub",
             json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": "karmada-cluster", "name": "dfw"},
-                "data": {"token": STANDARD.encode(TOKEN), "caBundle": STANDARD.encode(self.authority.pem())}}),
+                "data": {"token": STANDARD.encode(TOKEN), "caBundle": STANDARD.encode(authority)}}),
         )
         .await;
         let endpoint = format!("{}/planes/dfw", self.address);
@@ -178,6 +184,41 @@ async fn a_federation_of_its_own_brings_objects_from_a_hub_to_a_joined_member() 
     let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"namespace": "karmada-system", "name": "polis-federation"}});
     let free = |found: Option<&Value>| found.is_some_and(|lease| lease["spec"]["holderIdentity"] == "");
     site.until("hub", &lease, free).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_cannot_be_trusted_or_does_not_trust_us_says_so_and_heals() {
+    let site = Site::new(true).await;
+    let running = site.start(&[]);
+    let other = Authority::new().expect("an authority");
+    site.join_trusting(other.pem()).await;
+    let cluster =
+        json!({"apiVersion": "cluster.karmada.io/v1alpha1", "kind": "Cluster", "metadata": {"name": "dfw"}});
+    let says = |status: &'static str, word: &'static str| {
+        move |found: Option<&Value>| {
+            let conditions = found.and_then(|cluster| cluster["status"]["conditions"].as_array());
+            conditions.into_iter().flatten().any(|condition| {
+                let message = condition["message"].as_str().unwrap_or_default();
+                condition["type"] == "Ready" && condition["status"] == status && message.contains(word)
+            })
+        }
+    };
+    site.until("hub", &cluster, says("False", "certificate")).await;
+    let secrets = site.api(
+        "hub",
+        &json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": "karmada-cluster", "name": "dfw"}}),
+    );
+    let put = async |token: &str| {
+        let data =
+            json!({"token": STANDARD.encode(token), "caBundle": STANDARD.encode(site.authority.pem())});
+        let patch = Patch::Merge(json!({"data": data}));
+        secrets.patch("dfw", &PatchParams::default(), &patch).await.expect("changed");
+    };
+    put("expired").await;
+    site.until("hub", &cluster, says("False", "Unauthorized")).await;
+    put(TOKEN).await;
+    site.until("hub", &cluster, says("True", "")).await;
+    stop(running).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

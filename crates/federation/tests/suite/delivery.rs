@@ -362,3 +362,38 @@ pub async fn every_sort_of_value_travels_unharmed(world: &World) {
     let copy = world.dfw().arrives(&THING, &shop, "a").await;
     assert_eq!(copy["spec"], spec);
 }
+
+pub async fn what_a_member_refuses_is_said_and_heals_with_the_object(world: &World) {
+    let shop = world.namespace().await;
+    let kind = super::placement::mk_own_kind();
+    super::placement::install(&world.hub, &kind).await;
+    // The member is stricter than the hub.
+    let mut strict = super::placement::mk_definition(&kind);
+    let schema = &mut strict["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+    schema["properties"] = json!({"n": {"type": "integer", "maximum": 5}});
+    for member in [world.dfw(), world.ord()] {
+        member.create(strict.clone()).await;
+    }
+    let enabled =
+        |cluster: &serde_json::Value| cluster["status"]["apiEnablements"].to_string().contains(&*kind.plural);
+    for member in ["dfw", "ord"] {
+        world.hub.has(&CLUSTER, "", member, enabled).await;
+    }
+    let selectors = json!([{"apiVersion": kind.api_version, "kind": kind.kind}]);
+    world.hub.create(with(mk_policy(&shop, "p", to(&["dfw"])), "/spec/resourceSelectors", selectors)).await;
+    let object = json!({
+        "apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"namespace": shop, "name": "a"}, "spec": {"n": 9},
+    });
+    world.hub.api.create(&kind, &object).await.expect("created");
+    let binding = polis_federation::names::binding(&kind.kind, "a");
+    let refused = |binding: &serde_json::Value| {
+        let said = &binding["status"]["aggregatedStatus"][0];
+        said["appliedMessage"].as_str().is_some_and(|message| message.contains("less than or equal to 5"))
+    };
+    let told = world.hub.has(&BINDING, &shop, &binding, refused).await;
+    assert_eq!(condition(&told, "FullyApplied")["status"], "False");
+    world.hub.change(&kind, &shop, "a", |object| object["spec"]["n"] = json!(3)).await;
+    world.dfw().has(&kind, &shop, "a", |copy| copy["spec"]["n"] == 3).await;
+    let healed = |binding: &serde_json::Value| condition(binding, "FullyApplied")["status"] == "True";
+    world.hub.has(&BINDING, &shop, &binding, healed).await;
+}

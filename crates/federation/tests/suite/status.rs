@@ -223,3 +223,14 @@ pub async fn a_member_that_an_object_has_left_is_no_longer_told_of(world: &World
     let binding = world.binding(&shop, "a", |binding| told(binding) == ["ord"]).await;
     assert_eq!(condition(&binding, "FullyApplied")["status"], "True");
 }
+
+pub async fn a_script_for_a_kind_that_nobody_has_harms_nothing(world: &World) {
+    let shop = world.namespace().await;
+    let kind = super::placement::mk_own_kind();
+    world.hub.create(mk_scripts(&kind, json!({"statusAggregation": {"luaScript": SUM}}))).await;
+    world.hub.create(mk_policy(&shop, "p", to(&["dfw"]))).await;
+    world.hub.create(mk_thing(&shop, "a")).await;
+    world.dfw().arrives(&THING, &shop, "a").await;
+    world.hub.delete(&SCRIPTS, "", &kind.plural).await;
+    world.hub.loses(&SCRIPTS, "", &kind.plural).await;
+}
