@@ -13,7 +13,7 @@ mod addresses;
 mod bindings;
 mod pool;
 
-pub use pool::{Pool, PoolError};
+pub use pool::{CITIES, Pool, PoolError};
 
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};

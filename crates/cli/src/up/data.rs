@@ -9,6 +9,7 @@
 //! | `kubeconfig` | a context per plane |
 //! | `cells/<city>` | working files and logs of instances |
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
@@ -81,26 +82,31 @@ impl DataDir {
         }
     }
 
-    /// The number of a city: which part of the loopback its instances have. A city keeps its number.
-    pub fn number_of(&self, city: &str) -> Result<u8> {
+    /// The number of each city: which part of the loopback its instances have. A city keeps its number.
+    pub fn numbers_of(&self, cities: &[&str]) -> Result<Vec<u16>> {
         let cells = self.path("cells");
-        let number = |city: &str| -> Option<u8> {
+        let number = |city: &str| -> Option<u16> {
             fs::read_to_string(cells.join(city).join("number")).ok()?.trim().parse().ok()
         };
-        if let Some(number) = number(city) {
-            return Ok(number);
-        }
-        fs::create_dir_all(cells.join(city))
-            .with_context(|| format!("cannot make {}", cells.join(city).display()))?;
+        fs::create_dir_all(&cells).with_context(|| format!("cannot make {}", cells.display()))?;
         let listed = fs::read_dir(&cells).with_context(|| format!("cannot read {}", cells.display()))?;
-        let taken: Vec<u8> =
+        let mut taken: BTreeSet<u16> =
             listed.filter_map(|entry| number(&entry.ok()?.file_name().to_string_lossy())).collect();
-        // More cities than numbers share them: their instances may then have the same addresses.
-        let free = (0..=u8::MAX).find(|number| !taken.contains(number)).unwrap_or(u8::MAX);
-        let path = cells.join(city).join("number");
-        write_private(&path, &free.to_string())
-            .with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(free)
+        let mut numbers = Vec::new();
+        for city in cities {
+            if let Some(number) = number(city) {
+                numbers.push(number);
+                continue;
+            }
+            let free = (0..u16::MAX).find(|number| !taken.contains(number)).unwrap_or(u16::MAX);
+            let path = cells.join(city).join("number");
+            fs::create_dir_all(cells.join(city))
+                .and_then(|()| write_private(&path, &free.to_string()))
+                .with_context(|| format!("cannot write {}", path.display()))?;
+            taken.insert(free);
+            numbers.push(free);
+        }
+        Ok(numbers)
     }
 
     /// The authority of this installation, made at the first start.
@@ -202,8 +208,8 @@ mod tests {
     fn every_city_has_a_number_of_its_own_and_keeps_it() {
         let folder = tempfile::tempdir().unwrap();
         let directory = DataDir::open(folder.path()).unwrap();
-        let numbers = ["dfw", "ord", "dfw", "lhr", "ord"].map(|city| directory.number_of(city).unwrap());
-        assert_eq!(numbers, [0, 1, 0, 2, 1]);
+        assert_eq!(directory.numbers_of(&["dfw", "ord"]).unwrap(), [0, 1]);
+        assert_eq!(directory.numbers_of(&["lhr", "ord", "dfw"]).unwrap(), [2, 1, 0]);
     }
 
     #[test]

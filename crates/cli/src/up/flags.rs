@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use polis_api::names;
+use polis_platform::networks::CITIES as ROOM;
 
 /// Cities of a new data directory when nobody names any.
 const CITIES: [&str; 3] = ["dfw", "ord", "lhr"];
@@ -70,6 +71,12 @@ impl Flags {
         if all.is_empty() {
             all = CITIES.map(str::to_owned).to_vec();
         }
+        if all.len() > usize::from(ROOM) {
+            bail!(
+                "{} cities are too many for one machine, which has loopback addresses for {ROOM}: name fewer in --cities, or start with another --data-dir",
+                all.len()
+            );
+        }
         Ok(all)
     }
 
@@ -134,6 +141,16 @@ mod tests {
             let error = mk_flags(&cities).check().unwrap_err().to_string();
             assert!(error.contains(told), "{error}");
         }
+    }
+
+    #[test]
+    fn more_cities_than_a_machine_has_addresses_for_are_refused_before_any_is_made() {
+        let cities: Vec<String> = (0..=ROOM).map(|number| format!("city-{number}")).collect();
+        let names: Vec<&str> = cities.iter().map(String::as_str).collect();
+        assert_eq!(mk_flags(&names[1..]).all_cities(&[]).unwrap().len(), usize::from(ROOM));
+        assert!(mk_flags(&names).check().unwrap_err().to_string().contains("addresses for 1054"));
+        let one_more = mk_flags(&["syd"]).all_cities(&cities[1..]).unwrap_err().to_string();
+        assert!(one_more.contains("--data-dir"), "{one_more}");
     }
 
     #[test]

@@ -14,6 +14,7 @@ use polis_cell::{Cell, Networks, Quota, ResourceRefKind};
 use polis_core::cities::Ground;
 use polis_engine::{Clock, Engine, Handle, MiloProjects};
 use polis_federation::Federation;
+use polis_platform::networks::{CITIES, Pool};
 use polis_platform::projects::{BoxError, PlaneMaker};
 use polis_platform::quota::Allowance;
 use polis_runtime::{Process, Runtime, Settings};
@@ -49,8 +50,12 @@ impl Staff {
             staff.federation(planes);
         }
         staff.management(planes);
-        for (city, reached) in &planes.cells {
-            staff.cell(planes, data, city, reached)?;
+        let cities: Vec<&str> = planes.cells.iter().map(|(city, _)| city.as_str()).collect();
+        for ((city, reached), number) in planes.cells.iter().zip(data.numbers_of(&cities)?) {
+            let pool = Pool::loopback(number).with_context(|| {
+                format!("city {city} is number {number}, and there are loopback addresses for {CITIES}")
+            })?;
+            staff.cell(planes, data, city, reached, pool)?;
         }
         Ok(staff)
     }
@@ -103,7 +108,14 @@ impl Staff {
         self.run("management", engine);
     }
 
-    fn cell(&mut self, planes: &Planes, data: &DataDir, city: &str, reached: &Reached) -> Result<()> {
+    fn cell(
+        &mut self,
+        planes: &Planes,
+        data: &DataDir,
+        city: &str,
+        reached: &Reached,
+        pool: Pool,
+    ) -> Result<()> {
         let mut engine = Engine::new();
         let clock = Clock::system();
         let role = format!("cell-{city}");
@@ -117,7 +129,6 @@ impl Staff {
             quota: Some(quota),
         };
         polis_cell::declare(&mut engine, clock.clone(), cell)?;
-        let pool = polis_platform::networks::Pool::loopback(data.number_of(city)?);
         polis_platform::networks::declare(&mut engine, clock.clone(), plane.clone(), city, pool);
         let binary = std::env::current_exe().context("the program does not know where it is")?;
         let process = Process::open(Settings::new(data.path("cells").join(city), binary, city))?;

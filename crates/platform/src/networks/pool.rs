@@ -6,6 +6,9 @@
 use std::fmt;
 use std::net::Ipv4Addr;
 
+/// How many cities find addresses on the loopback of one machine.
+pub const CITIES: u16 = 30 + 1024;
+
 /// The addresses of one city.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pool {
@@ -51,11 +54,21 @@ impl Pool {
         if fits { Ok(Pool { whole, block }) } else { Err(PoolError { start, prefix, block }) }
     }
 
-    /// A part of this machine's loopback for one of 31 cities: 127.8.0.0/13 for the first, 127.16.0.0/13 for the next.
-    /// 1,024 networks of 510 instances each, none of which is ever seen outside the machine.
-    pub fn loopback(city: u8) -> Self {
-        let second = 8 + 8 * (city % 31);
-        Pool { whole: Block { start: Ipv4Addr::new(127, second, 0, 0).into(), prefix: 13 }, block: 23 }
+    /// A part of this machine's loopback for a city, none of which is ever seen outside the machine. The first thirty
+    /// cities have 127.8.0.0/13, 127.16.0.0/13 and so on: 1,024 networks of 510 instances each. Those after them share
+    /// what is left, 127.248.0.0/13, with eight networks of 62 instances each. None when all [`CITIES`] have theirs.
+    pub fn loopback(city: u16) -> Option<Self> {
+        const LARGE: u16 = 30;
+        let (second, small) = match city {
+            0..LARGE => (8 + 8 * u8::try_from(city).ok()?, None),
+            LARGE..CITIES => (248, Some(u32::from(city - LARGE))),
+            CITIES.. => return None,
+        };
+        let start = u32::from(Ipv4Addr::new(127, second, 0, 0));
+        Some(match small {
+            None => Pool { whole: Block { start, prefix: 13 }, block: 23 },
+            Some(place) => Pool { whole: Block { start: start + (place << 9), prefix: 23 }, block: 26 },
+        })
     }
 
     /// A block that nobody has: a certain one if a start is asked for, else the lowest of that size.
@@ -209,11 +222,14 @@ mod tests {
 
     #[test]
     fn cities_on_the_loopback_do_not_overlap() {
-        let pools: Vec<Pool> = (0..31).map(Pool::loopback).collect();
+        let pools: Vec<Pool> = (0..CITIES).map_while(Pool::loopback).collect();
+        assert_eq!(pools.len(), usize::from(CITIES));
         for (i, a) in pools.iter().enumerate() {
             assert!(pools[i + 1..].iter().all(|b| !a.whole.overlaps(&b.whole)), "{a}");
             assert!(a.start_is_loopback(), "{a}");
+            assert!(a.take(&[], None, None).is_ok(), "{a}");
         }
+        assert_eq!(Pool::loopback(CITIES), None);
     }
 
     #[test]

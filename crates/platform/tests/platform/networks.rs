@@ -131,7 +131,7 @@ async fn claims_at_once_never_share_addresses_and_a_restart_forgets_none() {
     let mut world = World::new(&["dfw"]).await;
     let cell = world.at("dfw");
     cell.create(&mk_namespace(HOME)).await.unwrap();
-    world.start_networks("dfw", Pool::loopback(0));
+    world.start_networks("dfw", Pool::loopback(0).expect("the first of many"));
     world.has::<Location>(&cell, "dfw", |location| location.status.is_some()).await;
     for n in 0..20 {
         cell.create(&mk_binding(&format!("{n}-net-0"), &format!("net{n}"), "dfw")).await.unwrap();
@@ -146,7 +146,7 @@ async fn claims_at_once_never_share_addresses_and_a_restart_forgets_none() {
     for n in 10..20 {
         claim(&world, &format!("net{n}-dfw")).await;
     }
-    world.start_networks("dfw", Pool::loopback(0));
+    world.start_networks("dfw", Pool::loopback(0).expect("the first of many"));
     let mut blocks = Vec::new();
     for n in 0..20 {
         blocks.push(addressed(&world, &format!("net{n}-dfw-0")).await);
