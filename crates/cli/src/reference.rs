@@ -2,6 +2,8 @@
 //!
 //! `POLIS_WRITE_DOCS=1 cargo test --bin polis` writes them anew.
 
+mod kinds;
+
 use std::path::PathBuf;
 
 use clap::Command;
@@ -52,4 +54,9 @@ fn the_reference_of_reasons_is_as_the_table_says() {
 #[test]
 fn the_command_line_is_well_formed() {
     crate::command().debug_assert();
+}
+
+#[test]
+fn the_reference_of_kinds_is_as_the_schemas_say() {
+    check("kinds.md", &kinds::page());
 }
