@@ -1,5 +1,6 @@
 //! The user's verbs: the real binary against an API server over TLS, judged by what it prints and how it ends.
 
+mod completion;
 mod front;
 mod stand_in;
 mod world;
@@ -413,13 +414,6 @@ async fn a_reader_that_leaves_is_no_fault() {
         .await
         .unwrap();
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn bash_takes_its_completion_script() {
-    let line = format!("source <({} completion bash) && complete -p polis", env!("CARGO_BIN_EXE_polis"));
-    let output = tokio::process::Command::new("bash").args(["-c", &line]).output().await.unwrap();
-    assert!(String::from_utf8_lossy(&output.stdout).contains("polis"), "{output:?}");
 }
 
 /// The user's verbs: every one but the processes that serve.
