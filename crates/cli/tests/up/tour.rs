@@ -1,7 +1,8 @@
-//! The tour of the documentation, typed as a newcomer would: every command is run and says what the page says.
+//! The pages that a newcomer types from, the README and the tour: every command is run and says what the page says.
 //!
 //! A step is a block of `sh` with a block of `text` right after it. In the text `…` stands for anything, on a line of its
-//! own also for no line at all; how wide the columns are does not count.
+//! own also for no line at all; how wide the columns are does not count. What a step exports holds for those after it, as
+//! in a terminal. Steps with `kubectl` are left out, and that is said, where there is none.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -10,11 +11,14 @@ use std::time::{Duration, Instant};
 
 use crate::site::Site;
 
+const README: &str = include_str!("../../../../README.md");
 const TOUR: &str = include_str!("../../../../docs/guide/tour.md");
-/// The first step. The test starts the binary that it was built with, in the same way.
+/// The first command of both. The test starts the binary that it was built with, in the same way.
 const START: &str = "cargo run --release -- up";
+/// What puts the program of the newcomer's build on the path. The test has its own there.
+const OWN_BUILD: &str = "export PATH=\"$PWD/target/release:$PATH\"";
 /// Commands that only look: a newcomer types slower than a test, so they are repeated until they say what the page says.
-const LOOKS: [&str; 8] = [
+const LOOKS: [&str; 10] = [
     "polis cities",
     "polis status",
     "polis instances",
@@ -23,6 +27,8 @@ const LOOKS: [&str; 8] = [
     "polis rollout history",
     "polis workloads",
     "curl",
+    "kubectl get",
+    "kubectl --context",
 ];
 /// How long they are repeated.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -78,42 +84,77 @@ fn fits(shown: &str, said: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// Runs a command in a shell of a user with this home, who has `polis` on the path.
-fn shell(home: &Path, command: &str) -> String {
-    let ours = Path::new(env!("CARGO_BIN_EXE_polis")).parent().expect("a folder").to_owned();
-    let theirs = env::var_os("PATH").unwrap_or_default();
-    let paths: Vec<PathBuf> = std::iter::once(ours).chain(env::split_paths(&theirs)).collect();
-    let output = Command::new("sh")
-        .args(["-c", &format!("exec 2>&1\n{command}")])
-        .env("PATH", env::join_paths(paths).expect("a search path"))
-        .env("HOME", home)
-        .env_remove("KUBECONFIG")
-        .env_remove("POLIS_DATA_DIR")
-        .stdin(Stdio::null())
-        .output()
-        .expect("a shell");
-    String::from_utf8_lossy(&output.stdout).into_owned()
+/// A newcomer: a home, and what was exported in the terminal so far.
+struct Newcomer<'a> {
+    home: &'a Path,
+    exports: String,
+}
+
+impl Newcomer<'_> {
+    /// Types a command in a checkout, with `polis` on the path.
+    fn types(&self, command: &str) -> String {
+        let ours = Path::new(env!("CARGO_BIN_EXE_polis")).parent().expect("a folder").to_owned();
+        let theirs = env::var_os("PATH").unwrap_or_default();
+        let paths: Vec<PathBuf> = std::iter::once(ours).chain(env::split_paths(&theirs)).collect();
+        let output = Command::new("sh")
+            .args(["-c", &format!("exec 2>&1\n{}{command}", self.exports)])
+            .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."))
+            .env("PATH", env::join_paths(paths).expect("a search path"))
+            .env("HOME", self.home)
+            .env_remove("KUBECONFIG")
+            .env_remove("POLIS_DATA_DIR")
+            .stdin(Stdio::null())
+            .output()
+            .expect("a shell");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Goes through the steps; commands that only look are repeated until they show it.
+    async fn follows(&mut self, steps: &[Step]) {
+        let has_kubectl = self.types("command -v kubectl").contains("kubectl");
+        for Step { command, shown } in steps {
+            if command.contains("kubectl") && !has_kubectl {
+                eprintln!("skipped, there is no kubectl: {command}");
+                continue;
+            }
+            let command = command.replace(OWN_BUILD, "");
+            let until = Instant::now() + PATIENCE;
+            let looks = |line: &str| LOOKS.iter().any(|look| line.starts_with(look));
+            let only_looks = command.lines().all(looks);
+            let mut said = self.types(&command);
+            while only_looks && !fits(shown, &said) && Instant::now() < until {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                said = self.types(&command);
+            }
+            assert!(fits(shown, &said), "$ {command}\n{said}\nthe page shows:\n{shown}");
+            for line in command.lines().filter(|line| line.starts_with("export ")) {
+                self.exports += &format!("{line}\n");
+            }
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_command_of_the_tour_says_what_the_page_says() {
     let folder = tempfile::tempdir().expect("a folder");
-    let home = folder.path();
     let steps = steps(TOUR);
     assert!(steps.len() > 10 && steps[0].command == START, "a tour that begins with {START}");
-    let site = Site::start_at(home).await;
+    let site = Site::start_at(folder.path()).await;
     assert!(fits(&steps[0].shown, &site.summary), "{}", site.summary);
+    Newcomer { home: folder.path(), exports: String::new() }.follows(&steps[1..]).await;
+    site.stop().await;
+}
 
-    for Step { command, shown } in &steps[1..] {
-        let until = Instant::now() + PATIENCE;
-        let only_looks = LOOKS.iter().any(|look| command.starts_with(look));
-        let mut said = shell(home, command);
-        while only_looks && !fits(shown, &said) && Instant::now() < until {
-            tokio::time::sleep(Duration::from_millis(200)).await;
-            said = shell(home, command);
-        }
-        assert!(fits(shown, &said), "$ {command}\n{said}\nthe page shows:\n{shown}");
-    }
+#[tokio::test(flavor = "multi_thread")]
+async fn every_command_of_the_readme_says_what_the_page_says() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (_, from_start) = README.split_once(&format!("```sh\n{START}\n```")).expect("the first command");
+    let (tried, _) = from_start.split_once("\n## ").expect("a chapter that ends");
+    let steps = steps(tried);
+    let blocks = tried.matches("```sh").count();
+    assert!(steps.len() == blocks && blocks >= 3, "{} of {blocks} blocks show what they say", steps.len());
+    let site = Site::start_at(folder.path()).await;
+    Newcomer { home: folder.path(), exports: String::new() }.follows(&steps).await;
     site.stop().await;
 }
 
