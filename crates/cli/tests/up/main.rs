@@ -1,9 +1,13 @@
 //! `polis up` as a user runs it: one process, real planes over TLS, real processes as instances.
 
+mod killed;
+mod rolling;
 mod site;
 mod tour;
 
 use polis_api::compute::{Instance, Workload, WorkloadDeployment};
+use polis_api::k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use polis_api::karmada::PropagationPolicy;
 use polis_api::kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use polis_api::kube::{Api, ResourceExt as _};
 use serde_json::json;
@@ -142,6 +146,46 @@ async fn a_project_made_later_is_as_good_as_the_first_and_goes_when_it_is_delete
     api.delete("shop", &DeleteParams::default()).await.expect("a project that goes");
     eventually("the project is gone", async || api.get_opt("shop").await.ok()?.is_none().then_some(())).await;
     eventually("its processes too", async || site.shims().is_empty().then_some(())).await;
+    site.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_config_map_on_the_hub_with_a_policy_reaches_the_instances_that_wait_for_it() {
+    let site = Site::start(&["--ephemeral", "--cities", "dfw,ord"]).await;
+    let mut workload = serde_json::to_value(mk_workload("web", &["dfw", "ord"], 1)).expect("a workload");
+    workload["spec"]["template"]["spec"]["runtime"]["sandbox"]["containers"][0]["env"] =
+        json!([{"name": "MODE", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "mode"}}}]);
+    run(&site, &serde_json::from_value(workload).expect("a workload")).await;
+    eventually("both instances say what they wait for", async || {
+        let all = instances(&site).await;
+        let told = |instance: &Instance| {
+            let mut conditions = instance.status.iter().flat_map(|status| &status.conditions);
+            conditions.any(|found| found.reason == "ConfigurationError" && found.message.contains("settings"))
+        };
+        (all.len() == 2 && all.iter().all(told)).then_some(())
+    })
+    .await;
+
+    let namespaces: Api<Namespace> = Api::all(site.client("polis-default").await);
+    let home = namespaces.get("default").await.expect("a namespace").uid().unwrap_or_default();
+    let hub = site.client("polis-hub").await;
+    let home = format!("ns-{home}");
+    let maps: Api<ConfigMap> = Api::namespaced(hub.clone(), &home);
+    let map = serde_json::from_value(json!({"metadata": {"name": "settings"}, "data": {"mode": "busy"}}));
+    maps.create(&PostParams::default(), &map.expect("a config map")).await.expect("a map that is taken");
+    let policies: Api<PropagationPolicy> = Api::namespaced(hub, &home);
+    let policy = serde_json::from_value(json!({
+        "apiVersion": "policy.karmada.io/v1alpha1", "kind": "PropagationPolicy", "metadata": {"name": "settings"},
+        "spec": {
+            "resourceSelectors": [{"apiVersion": "v1", "kind": "ConfigMap", "name": "settings"}],
+            "placement": {"clusterAffinity": {"clusterNames": ["dfw", "ord"]}},
+        },
+    }));
+    policies
+        .create(&PostParams::default(), &policy.expect("a policy"))
+        .await
+        .expect("a policy that is taken");
+    all_ready(&site, 2).await;
     site.stop().await;
 }
 

@@ -7,8 +7,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use polis_api::compute::Workload;
+use polis_api::kube::api::PostParams;
 use polis_api::kube::config::{KubeConfigOptions, Kubeconfig};
-use polis_api::kube::{Client, Config};
+use polis_api::kube::{Api, Client, Config};
+use polis_api::quota::ResourceGrant;
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -72,6 +74,15 @@ impl Site {
         Site { child, kubeconfig: named.expect("a summary that names the kubeconfig"), summary }
     }
 
+    /// Starts it and ends it without notice before it is up, or soon after.
+    pub async fn killed_while_starting(args: &[&str], after: Duration) {
+        let args: Vec<&str> = args.iter().copied().chain(["--listen", "127.0.0.1:0"]).collect();
+        let mut child = polis(&args).stdout(Stdio::null()).spawn().expect("polis starts");
+        tokio::time::sleep(after).await;
+        child.kill().expect("it can be ended");
+        child.wait().expect("it ends");
+    }
+
     /// What a start says that cannot be.
     pub async fn refused(args: &[&str]) -> String {
         let args: Vec<&str> = args.iter().copied().chain(["--listen", "127.0.0.1:0"]).collect();
@@ -114,6 +125,18 @@ impl Site {
         let kubeconfig = Kubeconfig::read_from(&self.kubeconfig).expect("a kubeconfig");
         let options = KubeConfigOptions { context: Some(context.to_owned()), ..Default::default() };
         Config::from_custom_kubeconfig(kubeconfig, &options).await.expect("a context")
+    }
+
+    /// Gives the project a hundred times the quota that projects begin with.
+    pub async fn give_plenty(&self, context: &str) {
+        let api: Api<ResourceGrant> = Api::namespaced(self.client(context).await, "milo-system");
+        eventually("the project has more quota", async || {
+            let mut grant = api.get("compute-default").await.ok()?;
+            let amounts = grant.spec.allowances.iter_mut().flat_map(|allowance| &mut allowance.buckets);
+            amounts.for_each(|bucket| bucket.amount *= 100);
+            api.replace("compute-default", &PostParams::default(), &grant).await.ok()
+        })
+        .await;
     }
 
     /// What an instance has written.

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::FutureExt as _;
 use http::{Request, Response, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -59,6 +60,11 @@ async fn serve(address: SocketAddr) -> Result<(), String> {
             },
         };
         while connections.try_join_next().is_some() {}
+        connections.spawn(talk(stream, greeting.clone(), stopping.clone()));
+    }
+    // Who is in the queue has reached us too. Yielding lets the runtime see them.
+    tokio::task::yield_now().await;
+    while let Some(Ok((stream, _))) = listener.accept().now_or_never() {
         connections.spawn(talk(stream, greeting.clone(), stopping.clone()));
     }
     drop(listener);
