@@ -29,6 +29,10 @@ mod verbs;
 mod view;
 mod wait;
 
+/// What `polis up` logs: a person reads the summary, not the log. That two parts met and one of them tries again is
+/// everyday life; what cannot be done stands in the conditions of the object.
+const UP: &str = "warn,polis_engine::engine=error,polis_federation::federation=error";
+
 #[derive(Parser)]
 #[command(name = "polis", version, about = "Workloads by city", max_term_width = 100, after_help = exit::codes_in_words())]
 struct Cli {
@@ -57,8 +61,7 @@ fn main() -> ExitCode {
             log("off");
             verbs::run(verb)
         }
-        // A person reads the summary, not the log.
-        Verb::Up(flags) => serve("warn", || up::run(flags)),
+        Verb::Up(flags) => serve(UP, || up::run(flags)),
         Verb::Manager(flags) => serve("info", || manager::run(flags)),
         Verb::Federation(flags) => serve("info", || federation::run(flags)),
     }
