@@ -17,6 +17,7 @@ const BENCHES: &[(&str, &str)] = &[
     ("admission", "answers of the webhooks that ask nobody for access"),
     ("projects", "a thousand projects that come and go: engaged, served, flooded, and gone without a trace"),
     ("quota", "how long an instance waits for its grant, beside a cell that looks every second"),
+    ("up", "start, memory, latency and throughput of `polis up`, beside a real Karmada"),
 ];
 
 #[derive(clap::Args)]
