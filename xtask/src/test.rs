@@ -39,6 +39,7 @@ const ENGINE_SUITES: &[(&str, &[&str], &str)] = &[
     ("survival", &[], "the bed itself: kills, restarts, two at once"),
     ("real", &[], "the engine's lists and watches against kube-apiserver"),
     ("admitted", &[], "every rule of admission through kubectl, with the webhooks behind kube-apiserver"),
+    ("quota_on_real", &[], "the stories of quota, with a kube-apiserver as the project's plane"),
     ("karmada", &[], "the suite of the embedded federation, on Karmada"),
     ("joined", &[], "a real API server as a member of the embedded federation"),
     ("planes", &[], "what the scenarios rely on, of Karmada itself"),

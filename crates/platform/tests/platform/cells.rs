@@ -20,7 +20,7 @@ use crate::world::{World, change, mk_meta, mk_namespace, told};
 impl World {
     /// The controllers of a city's cell run, and something runs its instances. The line is the one to the projects.
     pub fn start_cell(&mut self, city: &str) -> Line {
-        let line = Line::new(self.server.service());
+        let line = self.line.another();
         let cell = Cell {
             plane: self.at(city),
             hub: self.at("hub"),

@@ -93,7 +93,11 @@ impl PlaneMaker for Planes {
 impl World {
     /// Planes and kinds: a platform, a hub, and a cell for each city. Nothing runs yet.
     pub async fn new(cities: &[&str]) -> Self {
-        let clock = Clock::anchored("2026-01-01T00:00:00Z".parse().unwrap());
+        Self::at_time(Clock::anchored("2026-01-01T00:00:00Z".parse().unwrap()), cities).await
+    }
+
+    /// The same, in a time that others have, too.
+    pub async fn at_time(clock: Clock, cities: &[&str]) -> Self {
         let server = Server::builder().clock(WallClock(clock.clone())).build().await.unwrap();
         server.create_plane(PlaneSpec::own("hub")).await.unwrap();
         for city in cities {
