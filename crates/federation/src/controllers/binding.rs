@@ -116,8 +116,9 @@ impl World {
             }});
             let (at, name) = (object::meta(binding, "namespace"), object::meta(binding, "name"));
             match self.hub.api.patch(&binding_kind(namespace), at, name, &patch).await {
-                Err(error) if error.fault != Fault::NotFound => return Err(error.into()),
-                _ => {} // gone is what was wanted
+                Ok(answer) => self.bindings(namespace).release(answer),
+                Err(error) if error.fault == Fault::NotFound => {} // gone is what was wanted
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(Outcome::Settled)

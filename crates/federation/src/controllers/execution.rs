@@ -371,7 +371,10 @@ impl World {
             .patch(&kinds::WORK, object::meta(work, "namespace"), object::meta(work, "name"), &patch)
             .await
         {
-            Ok(_) => Ok(Outcome::Settled),
+            Ok(answer) => {
+                self.hub.works.release(answer);
+                Ok(Outcome::Settled)
+            }
             Err(error) if error.fault == Fault::NotFound => Ok(Outcome::Settled),
             Err(error) => Err(error.into()),
         }
@@ -400,7 +403,9 @@ impl World {
             return Ok(true);
         }
         if !object::is_deleting(&observed) {
-            member.api.delete(kind, namespace, name, object::meta(&observed, "uid")).await?;
+            if member.api.delete(kind, namespace, name, object::meta(&observed, "uid")).await? {
+                return Ok(true);
+            }
             let there = member.api.get(kind, namespace, name).await?;
             if there.is_none_or(|there| there["metadata"]["uid"] != observed["metadata"]["uid"]) {
                 return Ok(true);

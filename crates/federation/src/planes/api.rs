@@ -181,8 +181,15 @@ impl Api {
     }
 
     /// Deletes exactly the object with this UID, in the background. One that is gone already is deleted; so is one of the
-    /// same name that came after it, as far as this call is concerned.
-    pub async fn delete(&self, kind: &Kind, namespace: &str, name: &str, uid: &str) -> Result<(), ApiError> {
+    /// same name that came after it, as far as this call is concerned. True where the server says that it is gone; one
+    /// with finalizers may stay a while, and then the answer is the object itself.
+    pub async fn delete(
+        &self,
+        kind: &Kind,
+        namespace: &str,
+        name: &str,
+        uid: &str,
+    ) -> Result<bool, ApiError> {
         let options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background", "preconditions": {"uid": uid}});
         let path = kind.path_of(namespace, name);
         match self
@@ -191,8 +198,9 @@ impl Api {
             })
             .await
         {
-            Ok(_) => Ok(()),
-            Err(error) if matches!(error.fault, Fault::NotFound | Fault::Conflict) => Ok(()),
+            Ok(answer) => Ok(answer["kind"] == "Status"),
+            Err(error) if error.fault == Fault::NotFound => Ok(true),
+            Err(error) if error.fault == Fault::Conflict => Ok(false),
             Err(error) => Err(error),
         }
     }

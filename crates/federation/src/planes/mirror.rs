@@ -124,6 +124,17 @@ impl Mirror {
         object
     }
 
+    /// Takes in what the end of a finalizer answered: a deleted object is gone with the last of them, and need not be
+    /// looked at until the watch says so, too.
+    pub fn release(&self, object: Value) {
+        let held = object["metadata"]["finalizers"].as_array().is_some_and(|all| !all.is_empty());
+        if held || !object::is_deleting(&object) {
+            self.learn(object);
+        } else {
+            self.shared.take(&object);
+        }
+    }
+
     /// Tries again now what failed before.
     pub fn nudge(&self) {
         self.shared.nudge.notify_one();

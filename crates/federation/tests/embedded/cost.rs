@@ -59,6 +59,30 @@ async fn an_object_costs_one_write_on_the_member_and_five_on_the_hub() {
 }
 
 #[tokio::test]
+async fn the_end_of_an_object_costs_one_write_on_the_member_and_two_for_each_of_its_records() {
+    let tapped = tapped().await;
+    let world = &tapped.world;
+    let shop = world.namespace().await;
+    world.hub.create(mk_policy(&shop, "p", to(&["dfw"]))).await;
+    world.hub.create(mk_thing(&shop, "a")).await;
+    world.binding(&shop, "a", |binding| condition(binding, "FullyApplied")["status"] == "True").await;
+    silence(&tapped).await;
+
+    world.hub.delete(&THING, &shop, "a").await;
+    world.hub.loses(&WORK, "karmada-es-dfw", &polis_federation::names::work("Thing", &shop, "a")).await;
+    world.hub.loses(&BINDING, &shop, "a-thing").await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let made = tapped.tap.drain();
+    assert_eq!((writes(&made, "dfw"), writes(&made, "ord")), (1, 0), "{made:#?}");
+    // A deletion and the end of the finalizer each, for the Work and the binding; the garbage collector of the hub may be
+    // faster with the binding.
+    assert!((3..=4).contains(&writes(&made, "hub")), "{made:#?}");
+    // The member is asked once what it has, and its answer to the deletion is its word that it is gone.
+    let asked = made.iter().filter(|(on, method, _)| on == "dfw" && method == "GET").count();
+    assert_eq!(asked, 1, "{made:#?}");
+}
+
+#[tokio::test]
 async fn an_idle_federation_is_silent() {
     let tapped = tapped().await;
     let world = &tapped.world;
