@@ -15,8 +15,17 @@ use crate::engine::Handle;
 /// Names of planes listed per state in `/readyz?verbose`; more would only fill the screen.
 const NAMED: usize = 20;
 
+/// What is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pages {
+    /// Everything.
+    All,
+    /// `/metrics` alone, for scrapers that are let in to nothing else.
+    Metrics,
+}
+
 /// Serves until dropped.
-pub(crate) async fn serve(listener: TcpListener, handle: Handle) {
+pub(crate) async fn serve(listener: TcpListener, pages: Pages, handle: Handle) {
     loop {
         let socket = match listener.accept().await {
             Ok((socket, _)) => socket,
@@ -30,7 +39,8 @@ pub(crate) async fn serve(listener: TcpListener, handle: Handle) {
         let handle = handle.clone();
         tokio::spawn(async move {
             let service = service_fn(move |request: Request<Incoming>| {
-                let answer = answer(request.method(), request.uri().path(), request.uri().query(), &handle);
+                let (path, query) = (request.uri().path(), request.uri().query());
+                let answer = answer(request.method(), pages, path, query, &handle);
                 async move { Ok::<_, Infallible>(answer) }
             });
             // A client that hangs up in the middle is no concern of ours.
@@ -41,9 +51,18 @@ pub(crate) async fn serve(listener: TcpListener, handle: Handle) {
     }
 }
 
-fn answer(method: &Method, path: &str, query: Option<&str>, handle: &Handle) -> Response<Full<Bytes>> {
+fn answer(
+    method: &Method,
+    pages: Pages,
+    path: &str,
+    query: Option<&str>,
+    handle: &Handle,
+) -> Response<Full<Bytes>> {
     if method != Method::GET {
         return text(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered here\n".to_owned());
+    }
+    if pages == Pages::Metrics && path != "/metrics" {
+        return text(StatusCode::NOT_FOUND, "only /metrics is here\n".to_owned());
     }
     match path {
         "/healthz" | "/livez" => text(StatusCode::OK, "ok\n".to_owned()),

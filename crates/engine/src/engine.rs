@@ -87,6 +87,7 @@ pub struct Engine {
     heard: Vec<(usize, mpsc::UnboundedReceiver<Key>)>,
     election: Option<Election>,
     admin: Option<SocketAddr>,
+    metrics: Option<SocketAddr>,
     handle: Handle,
 }
 
@@ -121,6 +122,7 @@ impl Engine {
             heard: Vec::new(),
             election: None,
             admin: None,
+            metrics: None,
             handle: Handle(Arc::new(HandleInner {
                 env,
                 running: RwLock::new(None),
@@ -163,6 +165,12 @@ impl Engine {
     /// Serve `/healthz`, `/readyz` and `/metrics` here.
     pub fn admin(&mut self, address: SocketAddr) -> &mut Self {
         self.admin = Some(address);
+        self
+    }
+
+    /// Serve `/metrics` alone here, besides the admin address.
+    pub fn metrics(&mut self, address: SocketAddr) -> &mut Self {
+        self.metrics = Some(address);
         self
     }
 
@@ -258,7 +266,12 @@ impl Engine {
             let listener =
                 TcpListener::bind(address).await.map_err(|source| Error::Admin { address, source })?;
             *self.handle.0.address.lock() = listener.local_addr().ok();
-            background.spawn(admin::serve(listener, self.handle.clone()));
+            background.spawn(admin::serve(listener, admin::Pages::All, self.handle.clone()));
+        }
+        if let Some(address) = self.metrics {
+            let listener =
+                TcpListener::bind(address).await.map_err(|source| Error::Admin { address, source })?;
+            background.spawn(admin::serve(listener, admin::Pages::Metrics, self.handle.clone()));
         }
         let gate = Arc::new(Gate::new(self.engaging));
         for (set, provider) in self.providers {

@@ -53,6 +53,6 @@ pub use planes::{Fixed, MiloProjects, PlaneSet, Provider, Readiness, Roster};
 pub use random::Random;
 pub use reconciler::{Outcome, Reconciler};
 pub use router::Unresolved;
-pub use transport::Transport;
+pub use transport::{Transport, TransportError};
 pub use watch::Watch;
 pub use write::{Exactly, Written};

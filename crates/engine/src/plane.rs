@@ -93,6 +93,12 @@ impl Plane {
         self.with(Core { name: name.into(), prefix: prefix.into(), ..self.core() })
     }
 
+    /// A plane at another host, with the credentials and the authority of this one and no path in front.
+    pub(crate) fn elsewhere(&self, name: impl Into<PlaneName>, host: &str, port: u16) -> Self {
+        let transport = self.core.transport.elsewhere(host, port);
+        self.with(Core { name: name.into(), prefix: "".into(), transport, ..self.core() })
+    }
+
     /// The same plane, counted in metrics as a `role` (`project`, `hub`, `cell`).
     pub fn role(&self, role: &'static str) -> Self {
         self.with(Core { role, ..self.core() })

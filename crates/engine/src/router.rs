@@ -272,21 +272,38 @@ impl Router {
     pub(crate) fn census(&self) {
         let load = self.queue.load();
         self.env.metrics.queue(load.ready, load.delayed, load.running, load.oldest);
+        // Several sets may go by one name, as the hub does where both roles run in one process: a plane is engaged when all of
+        // them see it whole, and in trouble when one of them is.
+        let mut named: BTreeMap<&'static str, Census> = BTreeMap::new();
         for set in &self.sets {
+            let census = named.entry(set.name).or_default();
+            census.planes.extend(set.planes.read().keys().cloned());
             let readiness = set.readiness();
-            self.env.metrics.planes(set.name, "engaged", readiness.engaged);
-            self.env.metrics.planes(set.name, "engaging", readiness.engaging.len());
-            self.env.metrics.planes(set.name, "failing", readiness.failing.len());
+            census.engaging.extend(readiness.engaging);
+            census.failing.extend(readiness.failing.into_iter().map(|(plane, reason, _)| (plane, reason)));
+        }
+        for (name, census) in named {
+            self.env.metrics.planes(name, "engaged", census.planes.difference(&census.engaging).count());
+            self.env.metrics.planes(name, "engaging", census.engaging.len());
+            self.env.metrics.planes(name, "failing", census.failing.len());
             let mut reasons: BTreeMap<&'static str, usize> =
                 FAILING_REASONS.iter().map(|reason| (*reason, 0)).collect();
-            for (_, reason, _) in &readiness.failing {
+            for reason in census.failing.values() {
                 *reasons.entry(reason).or_default() += 1;
             }
             for (reason, count) in reasons {
-                self.env.metrics.failing(set.name, reason, count);
+                self.env.metrics.failing(name, reason, count);
             }
         }
     }
+}
+
+/// The planes of all sets of one name.
+#[derive(Default)]
+struct Census {
+    planes: BTreeSet<PlaneName>,
+    engaging: BTreeSet<PlaneName>,
+    failing: BTreeMap<PlaneName, &'static str>,
 }
 
 /// Reasons that are always shown, so that one that is over reads 0 and does not just stay.

@@ -1,7 +1,8 @@
-//! The projects of a Milo platform: each is a plane behind a path of the same host.
+//! The projects of a Milo platform: each is a plane behind a path of the same host, or a service of its own.
 //!
 //! A project is engaged while its `Project` object says `Ready`. It is disengaged when the object is gone or no longer ready,
-//! and engaged anew, from an empty cache, when it comes back.
+//! and engaged anew, from an empty cache, when it comes back. Inside the cluster that runs the project planes the object is a
+//! `ProjectControlPlane` that says `ControlPlaneReady` ([`MiloProjects::by_service`]).
 
 use std::sync::Arc;
 
@@ -18,6 +19,53 @@ use crate::watch::{Follow, Gate, Observer, Watch};
 
 const GROUP: &str = "resourcemanager.miloapis.com";
 const VERSION: &str = "v1alpha1";
+const INFRASTRUCTURE: &str = "infrastructure.miloapis.com";
+/// Where the API server of a project listens within the cluster that runs it.
+const SERVICE_PORT: u16 = 6443;
+
+fn service_host(project: &str) -> String {
+    format!("milo-apiserver.project-{project}.svc.cluster.local")
+}
+
+/// How the planes of projects are found and reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// By `Project`, at a path of the host.
+    Path,
+    /// By `ProjectControlPlane`, at the project's own service.
+    Service,
+}
+
+impl Way {
+    fn kind(self) -> Kind {
+        let (group, plural, kind) = match self {
+            Self::Path => (GROUP, "projects", "Project"),
+            Self::Service => (INFRASTRUCTURE, "projectcontrolplanes", "ProjectControlPlane"),
+        };
+        Kind {
+            group: group.into(),
+            version: VERSION.into(),
+            plural: plural.into(),
+            kind: kind.into(),
+            scope: Scope::Cluster,
+        }
+    }
+
+    /// The condition that says that the plane can be used.
+    fn condition(self) -> &'static str {
+        match self {
+            Self::Path => "Ready",
+            Self::Service => "ControlPlaneReady",
+        }
+    }
+
+    fn plane(self, host: &Plane, project: &str) -> Plane {
+        match self {
+            Self::Path => host.of_project(project),
+            Self::Service => host.elsewhere(project, &service_host(project), SERVICE_PORT),
+        }
+    }
+}
 
 /// The projects that a platform has, as seen on its discovery plane.
 #[derive(Debug)]
@@ -25,12 +73,20 @@ pub struct MiloProjects {
     root: Plane,
     host: Option<Plane>,
     labels: Option<String>,
+    way: Way,
 }
 
 impl MiloProjects {
     /// All projects of the platform behind `root`.
     pub fn new(root: Plane) -> Self {
-        Self { root, host: None, labels: None }
+        Self { root, host: None, labels: None, way: Way::Path }
+    }
+
+    /// Projects are found by their control planes, and reached at the service of each: for a manager in the cluster that runs
+    /// them. Credentials and authority stay those of the host.
+    pub fn by_service(mut self) -> Self {
+        self.way = Way::Service;
+        self
     }
 
     /// Projects are served by this host, not by the one that lists them, or with other credentials.
@@ -46,13 +102,7 @@ impl MiloProjects {
     }
 
     fn watch(&self) -> Watch {
-        let watch = Watch::kind(Kind {
-            group: GROUP.into(),
-            version: VERSION.into(),
-            plural: "projects".into(),
-            kind: "Project".into(),
-            scope: Scope::Cluster,
-        });
+        let watch = Watch::kind(self.way.kind());
         match &self.labels {
             Some(labels) => watch.labels(labels.clone()),
             None => watch,
@@ -75,21 +125,22 @@ impl Provider for MiloProjects {
         // hide kinds that are meant for projects only.
         let host = self.host.unwrap_or_else(|| root.clone());
         let base = host.bound_to(&roster.set.env, None).sharing_discovery(Arc::new(Discovery::default()));
-        let observer = Arc::new(Projects { base, roster });
+        let observer = Arc::new(Projects { base, way: self.way, roster });
         Follow { plane: root, seen, watch: 0, observer, gate: Arc::new(Gate::new(1)) }.run().boxed()
     }
 }
 
 struct Projects {
     base: Plane,
+    way: Way,
     roster: Roster,
 }
 
 impl Observer for Projects {
     fn changed(&self, _: &Plane, _: usize, change: Change) {
         let name = change.place().name;
-        if change.after.as_deref().is_some_and(is_ready) {
-            self.roster.engage(&self.base.of_project(name));
+        if change.after.as_deref().is_some_and(|object| says(object, self.way.condition())) {
+            self.roster.engage(&self.way.plane(&self.base, name));
         } else {
             self.roster.disengage(name);
         }
@@ -97,8 +148,13 @@ impl Observer for Projects {
 
     fn synced(&self, root: &Plane, _: usize) {
         if root.seen().is_some_and(|seen| seen.store(0).lock().is_absent()) {
-            self.roster
-                .fault(Some(format!("plane {} does not serve projects.{GROUP}/{VERSION}", root.name())));
+            let kind = self.way.kind();
+            self.roster.fault(Some(format!(
+                "plane {} does not serve {}.{}/{VERSION}",
+                root.name(),
+                kind.plural,
+                kind.group
+            )));
         } else {
             self.roster.fault(None);
             self.roster.listed();
@@ -114,8 +170,8 @@ impl Observer for Projects {
     }
 }
 
-/// Whether a project says that it is ready.
-fn is_ready(project: &[u8]) -> bool {
+/// Whether an object says that a condition is true.
+fn says(object: &[u8], wanted: &str) -> bool {
     #[derive(Deserialize)]
     struct Project {
         #[serde(default)]
@@ -132,12 +188,12 @@ fn is_ready(project: &[u8]) -> bool {
         what: String,
         status: String,
     }
-    serde_json::from_slice::<Project>(project).is_ok_and(|project| {
+    serde_json::from_slice::<Project>(object).is_ok_and(|project| {
         project
             .status
             .conditions
             .iter()
-            .any(|condition| condition.what == "Ready" && condition.status == "True")
+            .any(|condition| condition.what == wanted && condition.status == "True")
     })
 }
 
@@ -155,7 +211,7 @@ mod tests {
             (r#"{}"#, false),
             (r#"{"status":{"conditions":"x"}}"#, false),
         ] {
-            assert_eq!(is_ready(project.as_bytes()), ready, "{project}");
+            assert_eq!(says(project.as_bytes(), Way::Path.condition()), ready, "{project}");
         }
     }
 }

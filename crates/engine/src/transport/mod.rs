@@ -113,6 +113,11 @@ trait Wire: Send + Sync + 'static {
         request: Request<Bytes>,
         purpose: Purpose,
     ) -> BoxFuture<'static, Result<Response<Body>, TransportError>>;
+
+    /// The way to another address with the same credentials; none where there are no addresses.
+    fn elsewhere(&self, _host: &str, _port: u16) -> Option<Transport> {
+        None
+    }
 }
 
 /// A way to a host, or to a service in this process. Cheap to clone; clones share connections.
@@ -135,6 +140,12 @@ impl Transport {
 
     pub(crate) fn pooled(pool: pool::Pool) -> Self {
         Self(Arc::new(pool))
+    }
+
+    /// The way to another host with the credentials and the authority of this one. A service in this process has no host: it
+    /// stays what it is.
+    pub(crate) fn elsewhere(&self, host: &str, port: u16) -> Self {
+        self.0.elsewhere(host, port).unwrap_or_else(|| self.clone())
     }
 
     /// Sends a request whose URI is a path; the answer's body may stream.
@@ -161,6 +172,10 @@ impl Wire for pool::Pool {
     ) -> BoxFuture<'static, Result<Response<Body>, TransportError>> {
         let pool = self.clone();
         Box::pin(async move { pool.request(request, purpose).await })
+    }
+
+    fn elsewhere(&self, host: &str, port: u16) -> Option<Transport> {
+        Some(Transport::pooled(pool::Pool::elsewhere(self, host, port)))
     }
 }
 

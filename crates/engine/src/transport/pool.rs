@@ -74,6 +74,11 @@ impl Pool {
         Self(Arc::new(Inner { target, credentials, lanes: Default::default(), idle: h1::Idle::default() }))
     }
 
+    /// The pool of another host that takes the same credentials.
+    pub(crate) fn elsewhere(&self, host: &str, port: u16) -> Self {
+        Self::new(self.0.target.elsewhere(host, port), self.0.credentials.clone())
+    }
+
     /// Sends a request, with credentials. A token that the server no longer takes is read anew once.
     pub(crate) async fn request(
         &self,

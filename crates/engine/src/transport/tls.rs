@@ -90,6 +90,19 @@ pub(crate) enum Dialed {
 }
 
 impl Target {
+    /// Another host of the same authority. A name that was asked for by the kubeconfig stays the one to expect.
+    pub(crate) fn elsewhere(&self, host: &str, port: u16) -> Self {
+        let name = |host: &str| ServerName::try_from(host.to_owned()).ok();
+        let tls = self.tls.clone().map(|tls| Tls {
+            expect: match name(host) {
+                Some(other) if name(&self.host).as_ref() == Some(&tls.expect) => other,
+                _ => tls.expect,
+            },
+            identity: tls.identity,
+        });
+        Self { authority: format!("{host}:{port}").into(), host: host.into(), port, tls }
+    }
+
     /// Opens a socket. The host decides between HTTP/2 and HTTP/1.1 by ALPN; without TLS it is HTTP/1.1.
     pub(crate) async fn dial(&self) -> Result<Dialed, TransportError> {
         match timeout(CONNECT_WITHIN, self.connect()).await {
@@ -117,5 +130,38 @@ impl Target {
 
     fn unreachable(&self, why: &str) -> TransportError {
         TransportError::Connect { host: self.authority.clone(), why: why.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mk_target(expect: &str) -> Target {
+        let roots = rustls::RootCertStore::empty();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let from = kube::Config::new("https://milo.example".parse().unwrap());
+        let identity = Identity { from, made: Mutex::new(([None, None], Arc::new(config))) };
+        let expect = ServerName::try_from(expect.to_owned()).unwrap();
+        let tls = Some(Tls { identity: Arc::new(identity), expect });
+        Target { authority: "milo.example:443".into(), host: "milo.example".into(), port: 443, tls }
+    }
+
+    #[test]
+    fn another_host_is_expected_by_its_own_name() {
+        let other = mk_target("milo.example").elsewhere("shop.svc", 6443);
+        assert_eq!((&*other.authority, &*other.host, other.port), ("shop.svc:6443", "shop.svc", 6443));
+        assert_eq!(other.tls.unwrap().expect, ServerName::try_from("shop.svc").unwrap());
+    }
+
+    #[test]
+    fn a_name_that_the_kubeconfig_asks_for_stays() {
+        let other = mk_target("planes.internal").elsewhere("shop.svc", 6443);
+        assert_eq!(other.tls.unwrap().expect, ServerName::try_from("planes.internal").unwrap());
     }
 }

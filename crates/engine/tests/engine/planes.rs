@@ -211,3 +211,54 @@ async fn a_watch_that_is_good_to_have_and_forbidden_keeps_nobody_from_working() 
     server.behave();
     eventually("it is watched once that is allowed", || cell.serves::<Secret>().unwrap()).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn projects_with_services_of_their_own_are_found_by_their_control_planes() {
+    const INFRASTRUCTURE: &str = "infrastructure.miloapis.com/v1alpha1";
+    let server = StandIn::usual();
+    server.serve(INFRASTRUCTURE, "projectcontrolplanes", "ProjectControlPlane");
+    let plane = |name: &str, status: &str| json!({"metadata": {"name": name}, "status": {"conditions": [{"type": "ControlPlaneReady", "status": status}]}});
+    server.put("", INFRASTRUCTURE, "projectcontrolplanes", plane("a", "True"));
+    server.put("", INFRASTRUCTURE, "projectcontrolplanes", plane("b", "False"));
+    let mut engine = mk_engine(1);
+    let provider = MiloProjects::new(server.plane("root")).by_service();
+    let projects = engine.planes("projects", provider, [Watch::of::<ConfigMap>()]);
+    let running = Running::start(engine);
+    running.ready().await;
+    let names = || projects.engaged().iter().map(|plane| plane.name().to_string()).collect::<Vec<_>>();
+    assert_eq!(names(), ["a"]);
+    assert!(!server.log().iter().any(|line| line.contains("control-plane/")), "no path in front");
+
+    server.put("", INFRASTRUCTURE, "projectcontrolplanes", plane("b", "True"));
+    eventually("the other follows", || names() == ["a", "b"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn sets_of_one_name_are_counted_together_and_the_trouble_of_one_is_not_hidden_by_the_other() {
+    let server = StandIn::usual();
+    server.hook(|_, path| path.contains("/secrets").then_some(Misdeed::Silence));
+    let mut engine = mk_engine(1);
+    // As with both roles in one process: each looks at other kinds of the same hub.
+    let _all = engine.plane("hub", server.plane("hub"), [Watch::of::<Secret>()]);
+    let fine = engine.planes("hub", Fixed::new([server.plane("hub")]), [Watch::of::<ConfigMap>()]);
+    let running = Running::start(engine);
+    eventually("one of them is engaged", || fine.engaged().len() == 1).await;
+    let failing = "planes_failing{set=\"hub\",reason=\"timeout\"} 1";
+    eventually("the other is in trouble, and seen to be", || running.handle.metrics().contains(failing))
+        .await;
+    let page = running.handle.metrics();
+    for line in [
+        "planes{set=\"hub\",state=\"engaged\"} 0",
+        "planes{set=\"hub\",state=\"engaging\"} 1",
+        "planes{set=\"hub\",state=\"failing\"} 1",
+    ] {
+        assert!(page.contains(line), "{line} is not on\n{page}");
+    }
+
+    server.behave();
+    eventually("both are engaged", || {
+        let page = running.handle.metrics();
+        page.contains("planes{set=\"hub\",state=\"engaged\"} 1") && page.contains("reason=\"timeout\"} 0")
+    })
+    .await;
+}
