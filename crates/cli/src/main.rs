@@ -62,7 +62,16 @@ fn main() -> ExitCode {
             verbs::run(verb)
         }
         Verb::Up(flags) => serve(UP, || up::run(flags)),
-        Verb::Manager(flags) => serve("info", || manager::run(flags)),
+        Verb::Manager(flags) => match flags.check_config {
+            Some(depth) => {
+                log("off");
+                match manager::check_config(&flags, depth) {
+                    Ok(exit) => exit.into(),
+                    Err(error) => failed(&error),
+                }
+            }
+            None => serve("info", || manager::run(flags)),
+        },
         Verb::Federation(flags) => serve("info", || federation::run(flags)),
     }
 }
@@ -72,11 +81,13 @@ fn serve(logs: &str, run: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
     log(logs);
     match run() {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("Error: {error:#}");
-            ExitCode::FAILURE
-        }
+        Err(error) => failed(&error),
     }
+}
+
+fn failed(error: &anyhow::Error) -> ExitCode {
+    eprintln!("Error: {error:#}");
+    ExitCode::FAILURE
 }
 
 /// The command line as clap sees it, for completion and for the reference.

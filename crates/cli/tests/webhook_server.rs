@@ -76,8 +76,8 @@ impl Platform {
         }
     }
 
-    /// A manager of this platform, with its webhooks on a port and its health on another.
-    fn mk_manager(&self, home: &TempDir, webhooks: u16, health: u16) -> Child {
+    /// A manager of this platform, with its webhooks, its health and its metrics on a port each.
+    fn mk_manager(&self, home: &TempDir, webhooks: u16, health: u16, metrics: u16) -> Child {
         let path = |name: &str| home.path().join(name).to_str().expect("UTF-8").to_owned();
         let write = |name: &str, text: &str| std::fs::write(path(name), text).expect("written");
         let admin = self.authority.client("admin", &[MASTERS]).expect("a certificate");
@@ -87,6 +87,7 @@ impl Platform {
         write("tls.key", &self.pair.key);
         let config = json!({"apiVersion": "apiserver.config.datumapis.com/v1alpha1", "kind": "WorkloadOperator",
             "discovery": {"mode": "milo", "discoveryKubeconfigPath": path("root.kubeconfig"), "projectKubeconfigPath": path("root.kubeconfig")},
+            "metricsServer": {"bindAddress": format!("127.0.0.1:{metrics}"), "secureServing": false},
             "webhookServer": {"host": "127.0.0.1", "port": webhooks, "tls": {"certDir": home.path()}}});
         write("manager.yaml", &config.to_string());
         tokio::process::Command::new(env!("CARGO_BIN_EXE_polis"))
@@ -140,12 +141,19 @@ async fn until_ready(port: u16, manager: &mut Child) {
 }
 
 async fn is_ready(port: u16) -> bool {
-    let Ok(mut socket) = TcpStream::connect(("127.0.0.1", port)).await else { return false };
-    let request = b"GET /readyz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    ask(port, "/readyz").await.starts_with("HTTP/1.1 200")
+}
+
+/// The answer, head and all; empty if nobody is there.
+async fn ask(port: u16, path: &str) -> String {
     let mut answer = String::new();
-    socket.write_all(request).await.is_ok()
-        && socket.read_to_string(&mut answer).await.is_ok()
-        && answer.starts_with("HTTP/1.1 200")
+    let Ok(mut socket) = TcpStream::connect(("127.0.0.1", port)).await else { return answer };
+    let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+    if socket.write_all(request.as_bytes()).await.is_ok() {
+        // Half an answer is none.
+        let _ = socket.read_to_string(&mut answer).await;
+    }
+    answer
 }
 
 fn mk_workload(city: &str) -> Workload {
@@ -161,9 +169,12 @@ fn mk_workload(city: &str) -> Workload {
 async fn a_manager_judges_the_workloads_of_its_projects_and_works_on_those_that_pass() {
     let platform = Platform::new().await;
     let home = tempfile::tempdir().expect("a folder");
-    let (webhooks, health) = (free_port().await, free_port().await);
-    let mut manager = platform.mk_manager(&home, webhooks, health);
+    let (webhooks, health, metrics) = (free_port().await, free_port().await, free_port().await);
+    let mut manager = platform.mk_manager(&home, webhooks, health, metrics);
     until_ready(health, &mut manager).await;
+    let page = ask(metrics, "/metrics").await;
+    assert!(page.contains("polis_planes{set=\"project\",state=\"engaged\"} 1"), "{page}");
+    assert!(ask(metrics, "/readyz").await.starts_with("HTTP/1.1 404"), "metrics and nothing else");
     platform.register(webhooks).await;
 
     let client = Client::new(platform.server.project_service("shop"), "default");

@@ -25,16 +25,24 @@ pub struct Config {
     pub discovery: Discovery,
 }
 
-/// Where metrics are served. They are always on the health address as well.
+/// Where metrics are served besides the health address, on which they always are. Plain HTTP only: `secureServing` has
+/// to be switched off together with it, so that nobody takes it for what it is not.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct MetricsServer {
     /// `0` switches the separate server off.
     pub bind_address: String,
-    /// Serve over TLS.
+    /// Serve over TLS, to clients that may. Refused: see above.
     pub secure_serving: bool,
     /// Certificate of the server.
     pub tls: Tls,
+}
+
+impl MetricsServer {
+    /// Whether there is a server of its own.
+    pub fn is_on(&self) -> bool {
+        !matches!(self.bind_address.as_str(), "" | "0")
+    }
 }
 
 impl Default for MetricsServer {
@@ -94,7 +102,7 @@ pub struct SecretRef {
 pub struct Discovery {
     /// `single`: the plane of this process's own cluster. `milo`: one plane per Ready project.
     pub mode: Mode,
-    /// Find projects by their control planes' own services instead of by path.
+    /// Find projects by their `ProjectControlPlane` and reach each at its own service instead of at a path of the platform.
     pub internal_service_discovery: bool,
     /// Kubeconfig of the plane that holds the projects; the cluster's own when absent.
     pub discovery_kubeconfig_path: Option<PathBuf>,
@@ -145,8 +153,18 @@ impl Config {
         Self::parse(&text).with_context(|| format!("failed to read the configuration {}", path.display()))
     }
 
-    fn parse(text: &str) -> Result<Self> {
-        let config: Self = serde_saphyr::from_str(text)?;
+    /// Reads the text of a file.
+    pub(super) fn parse(text: &str) -> Result<Self> {
+        serde_saphyr::from_str::<Self>(text)?.of_our_kind()
+    }
+
+    /// The same, of a text that was read before.
+    pub(super) fn from_value(value: serde_json::Value) -> Result<Self> {
+        serde_json::from_value::<Self>(value)?.of_our_kind()
+    }
+
+    fn of_our_kind(self) -> Result<Self> {
+        let config = self;
         if config.api_version != API_VERSION || config.kind != KIND {
             bail!(
                 "the file says apiVersion {:?} and kind {:?}; write apiVersion: {API_VERSION} and kind: {KIND}",

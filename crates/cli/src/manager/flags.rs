@@ -3,6 +3,15 @@
 
 use std::path::PathBuf;
 
+/// How far `--check-config` goes.
+#[derive(clap::ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CheckConfig {
+    /// Flags, configuration and the files that they name.
+    Files,
+    /// These, and the planes.
+    Planes,
+}
+
 /// Runs the controllers of a management plane, of a cell, or of both.
 ///
 /// Nothing runs unless a role is switched on. The process ends with an error when a role lacks what it needs: the
@@ -10,8 +19,17 @@ use std::path::PathBuf;
 ///
 /// Example: polis manager --server-config manager.yaml --enable-management-controllers
 ///   --federation-kubeconfig hub.kubeconfig
+///
+/// What can be wrong is found out beforehand with --check-config: every fault with where it is, why, and what to do. It
+/// ends with code 2 when flags or files are wrong, with 7 when a plane is, with 0 when nothing is.
 #[derive(clap::Args, Debug, Clone, Default)]
 pub struct Flags {
+    /// Check instead of running: `files` reads flags, configuration and what they name, and sends nothing; `planes`
+    /// also asks each plane whether it answers, serves the kinds and grants the rights.
+    #[arg(long, value_enum, num_args = 0..=1, default_missing_value = "files", require_equals = true,
+          value_name = "WHAT")]
+    pub check_config: Option<CheckConfig>,
+
     /// Configuration file (`kind: WorkloadOperator`); without it the defaults hold.
     #[arg(long, env = "SERVER_CONFIG", value_name = "FILE")]
     pub server_config: Option<PathBuf>,

@@ -4,18 +4,20 @@
 //! until it is told to stop. What a role lacks is an error before anything runs: nothing is switched off silently.
 
 pub(crate) mod address;
+mod check;
 mod config;
 mod flags;
 mod planes;
 mod webhooks;
 
-pub use flags::Flags;
+pub use flags::{CheckConfig, Flags};
 
 use anyhow::{Context, Result, bail};
 use polis_engine::{Clock, Election, Engine};
 use tokio::signal::unix::{SignalKind, signal};
 
-use config::{Config, Mode};
+use crate::exit::Exit;
+use config::Config;
 
 /// Name of the Lease by which replicas of one role elect a leader.
 const LEASE: &str = "e98b06c6.datumapis.com";
@@ -28,22 +30,20 @@ pub fn run(flags: Flags) -> Result<()> {
     runtime.block_on(serve(flags, config))
 }
 
-/// What can be known to be wrong before anything is reached.
+/// What can be known to be wrong before anything is reached, all of it.
 fn check(flags: &Flags, config: &Config) -> Result<()> {
-    let roles = [flags.enable_management_controllers, flags.enable_cell_controllers];
-    if !roles.contains(&true) {
-        bail!("no role is switched on: give --enable-management-controllers or --enable-cell-controllers");
+    let faults = check::at_once(flags, config);
+    if faults.is_empty() {
+        return Ok(());
     }
-    if flags.federation_kubeconfig.is_none() {
-        bail!("the hub is not given: name its kubeconfig with --federation-kubeconfig");
-    }
-    // A deployment that comes to the cell would look like one of the project and go out again, without end.
-    if roles == [true, true] && config.discovery.mode == Mode::Single {
-        bail!(
-            "one cluster cannot be project plane and cell: set discovery.mode: milo, or run the roles beside two API servers"
-        );
-    }
-    Ok(())
+    let said: Vec<String> = faults.iter().map(ToString::to_string).collect();
+    bail!("{}", said.join("\n"))
+}
+
+/// Says what is wrong instead of running: `--check-config`.
+pub fn check_config(flags: &Flags, depth: CheckConfig) -> Result<Exit> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    Ok(runtime.block_on(check::run(flags, depth)))
 }
 
 async fn serve(flags: Flags, config: Config) -> Result<()> {
@@ -51,6 +51,9 @@ async fn serve(flags: Flags, config: Config) -> Result<()> {
     let clock = Clock::system();
     let mut engine = Engine::new();
     engine.admin(address::parse(&flags.health_probe_bind_address)?);
+    if config.metrics_server.is_on() {
+        engine.metrics(address::parse(&config.metrics_server.bind_address)?);
+    }
     if flags.leader_elect {
         let identity = format!("{}_{}", hostname(), std::process::id());
         engine.lead(Election::new(planes.own.clone(), &flags.leader_elect_namespace, LEASE, identity));
@@ -64,7 +67,7 @@ async fn serve(flags: Flags, config: Config) -> Result<()> {
         None => None,
     };
     if flags.enable_cell_controllers {
-        polis_cell::declare(&mut engine, clock, planes.cell(&config)?)?;
+        polis_cell::declare(&mut engine, clock, planes.cell(&config))?;
     }
     let mut terminate = signal(SignalKind::terminate())?;
     let told_to_stop = async move {
@@ -87,10 +90,16 @@ pub(crate) fn hostname() -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::config::Mode;
     use super::*;
 
     fn mk_flags() -> Flags {
-        Flags { federation_kubeconfig: Some("hub".into()), enable_cell_controllers: true, ..Flags::default() }
+        Flags {
+            federation_kubeconfig: Some("hub".into()),
+            enable_cell_controllers: true,
+            health_probe_bind_address: ":8081".into(),
+            ..Flags::default()
+        }
     }
 
     #[test]
@@ -125,5 +134,35 @@ mod tests {
         assert!(
             check(&flags, &Config::default()).unwrap_err().to_string().contains("--federation-kubeconfig")
         );
+    }
+
+    #[test]
+    fn everything_that_is_wrong_is_said_at_once() {
+        let flags =
+            Flags { federation_kubeconfig: None, health_probe_bind_address: "8081".into(), ..mk_flags() };
+        let mut config = Config::default();
+        config.discovery.quota_kubeconfig_path = Some("quota".into());
+        config.discovery.internal_service_discovery = true;
+        config.metrics_server.bind_address = ":8443".into();
+        let refusal = check(&flags, &config).unwrap_err().to_string();
+        for named in [
+            "--federation-kubeconfig",
+            "--health-probe-bind-address",
+            "discovery.clusterName",
+            "discovery.internalServiceDiscovery",
+            "metricsServer.secureServing",
+        ] {
+            assert!(refusal.contains(named), "{named} is not in {refusal}");
+        }
+        assert_eq!(refusal.matches("→").count(), 5, "each with what to do: {refusal}");
+    }
+
+    #[test]
+    fn metrics_of_their_own_are_taken_without_tls_and_the_default_is_none() {
+        let mut config = Config::default();
+        assert!(!config.metrics_server.is_on());
+        config.metrics_server.bind_address = ":8080".into();
+        config.metrics_server.secure_serving = false;
+        assert!(check(&mk_flags(), &config).is_ok());
     }
 }

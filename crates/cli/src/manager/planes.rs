@@ -1,6 +1,6 @@
 //! The planes that a manager reaches, by its flags and configuration.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use polis_cell::{Cell, Networks, Quota, ResourceRefKind};
 use polis_core::cities::Ground;
 use polis_engine::{Fixed, MiloProjects, Plane, PlaneSet, Provider, Roster};
@@ -18,6 +18,8 @@ pub(crate) struct Planes {
     /// The hub.
     pub(crate) hub: Plane,
     mode: Mode,
+    /// Projects are reached at services of their own.
+    by_service: bool,
     /// Where projects are found.
     discovery: Plane,
     /// Through which projects are reached.
@@ -45,30 +47,42 @@ impl Planes {
             Some(path) => Some(Plane::from_kubeconfig("quota", path, None).await?),
             None => None,
         };
-        Ok(Self { own, hub, mode: config.discovery.mode, discovery, host, quota })
+        Ok(Self {
+            own,
+            hub,
+            mode: config.discovery.mode,
+            by_service: config.discovery.internal_service_discovery,
+            discovery,
+            host,
+            quota,
+        })
+    }
+
+    /// Where projects are found.
+    pub(crate) fn discovery(&self) -> &Plane {
+        &self.discovery
+    }
+
+    /// Through which projects are reached.
+    pub(crate) fn host(&self) -> &Plane {
+        &self.host
+    }
+
+    /// The platform that quota is claimed from, if any.
+    pub(crate) fn quota(&self) -> Option<&Plane> {
+        self.quota.as_ref()
     }
 
     /// What the cell role works on.
-    pub(crate) fn cell(&self, config: &Config) -> Result<Cell> {
+    pub(crate) fn cell(&self, config: &Config) -> Cell {
         let name = config.discovery.cluster_name.clone();
         let resource_ref = match config.discovery.quota_resource_ref {
             QuotaResourceRef::Project => ResourceRefKind::Project,
             QuotaResourceRef::Instance => ResourceRefKind::Instance,
         };
         let quota = self.quota.clone().map(|projects| Quota { projects, resource_ref });
-        if quota.is_some() && name.is_none() {
-            bail!(
-                "quota is configured, and claims must say which cell they are of: set discovery.clusterName"
-            );
-        }
         let name = name.unwrap_or_else(|| SINGLE.to_owned());
-        Ok(Cell {
-            plane: self.own.clone(),
-            hub: self.hub.clone(),
-            name,
-            networks: Networks::WhereServed,
-            quota,
-        })
+        Cell { plane: self.own.clone(), hub: self.hub.clone(), name, networks: Networks::WhereServed, quota }
     }
 
     /// What the projects stand on.
@@ -92,7 +106,8 @@ impl Planes {
         match self.mode {
             Mode::Single => Projects::Single(Fixed::new([self.own.clone()])),
             Mode::Milo => {
-                Projects::Milo(MiloProjects::new(self.discovery.clone()).served_by(self.host.clone()))
+                let projects = MiloProjects::new(self.discovery.clone()).served_by(self.host.clone());
+                Projects::Milo(if self.by_service { projects.by_service() } else { projects })
             }
         }
     }

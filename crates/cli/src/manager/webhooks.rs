@@ -49,7 +49,7 @@ pub(crate) async fn serve(webhooks: Option<Webhooks>) {
 }
 
 /// The files of a certificate, by the configuration.
-fn files(tls: &Tls, client_ca_name: &str) -> Result<CertificateFiles> {
+pub(crate) fn files(tls: &Tls, client_ca_name: &str) -> Result<CertificateFiles> {
     if let Some(secret) = &tls.secret_ref {
         bail!(
             "webhookServer.tls.secretRef names Secret {}/{}: mount it into the pod and give its folder as certDir; its renewal is seen there",

@@ -1,0 +1,231 @@
+//! Flags, configuration, and the files that they name. Nothing is sent.
+
+use std::path::Path;
+
+use jiff::Timestamp;
+use polis_admission::Certificates;
+use polis_api::kube::config::Kubeconfig;
+use polis_engine::Plane;
+
+use super::{Findings, credentials};
+use crate::exit::Fault;
+use crate::manager::config::{Config, Mode};
+use crate::manager::flags::Flags;
+use crate::manager::{address, webhooks};
+
+/// The configuration, and everything that can be told without asking anybody.
+pub(super) async fn examine(flags: &Flags, now: Timestamp) -> (Config, Findings) {
+    let mut findings = Findings::default();
+    let config = super::read(flags, &mut findings);
+    findings.faults.extend(at_once(flags, &config));
+    if let Err(error) = Plane::inferred("own").await {
+        findings.fault(
+            "the cluster of this process",
+            error.to_string(),
+            "run it in a pod with a service account, or name a kubeconfig in the variable KUBECONFIG",
+        );
+    }
+    for named in kubeconfigs(flags, &config) {
+        kubeconfig(&named, now, &mut findings).await;
+    }
+    if let Some(server) = &config.webhook_server {
+        certificate(server, now, &mut findings);
+    }
+    (config, findings)
+}
+
+/// What is wrong with flags and configuration by themselves: what a start refuses as well.
+pub(in crate::manager) fn at_once(flags: &Flags, config: &Config) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    let mut wrong = |what: &str, why: &str, next: &str| faults.push(Fault::usage(what, why, next));
+    let (management, cell) = (flags.enable_management_controllers, flags.enable_cell_controllers);
+    let discovery = &config.discovery;
+    if !management && !cell {
+        wrong(
+            "roles",
+            "no role is switched on",
+            "give --enable-management-controllers or --enable-cell-controllers",
+        );
+    }
+    if flags.federation_kubeconfig.is_none() {
+        wrong("--federation-kubeconfig", "the hub is not given", "name its kubeconfig");
+    }
+    // A deployment that comes to the cell would look like one of the project and go out again, without end.
+    if management && cell && discovery.mode == Mode::Single {
+        wrong(
+            "discovery.mode",
+            "one cluster cannot be project plane and cell",
+            "set discovery.mode: milo, or run the roles beside two API servers",
+        );
+    }
+    if discovery.internal_service_discovery && discovery.mode == Mode::Single {
+        wrong(
+            "discovery.internalServiceDiscovery",
+            "it is about the projects of a platform, and mode single has one plane",
+            "set discovery.mode: milo, or take it out",
+        );
+    }
+    if cell && discovery.quota_kubeconfig().is_some() && discovery.cluster_name.is_none() {
+        wrong(
+            "discovery.clusterName",
+            "quota is configured, and claims must say which cell they are of",
+            "set discovery.clusterName, another for each cell",
+        );
+    }
+    if let Err(error) = address::parse(&flags.health_probe_bind_address) {
+        wrong("--health-probe-bind-address", &error.to_string(), "write it as :8081 or 127.0.0.1:8081");
+    }
+    let metrics = &config.metrics_server;
+    if metrics.is_on() {
+        if let Err(error) = address::parse(&metrics.bind_address) {
+            wrong(
+                "metricsServer.bindAddress",
+                &error.to_string(),
+                "write it as :8080, or \"0\" to switch it off",
+            );
+        }
+        if metrics.secure_serving {
+            wrong(
+                "metricsServer.secureServing",
+                "the server of metrics speaks plain HTTP only: names and content of objects are not among them",
+                "set metricsServer.secureServing: false and let a network policy say who may scrape \
+                 (deploy/components/network-policy), or leave bindAddress out and scrape the health address",
+            );
+        }
+    }
+    if let Some(server) = &config.webhook_server
+        && let Err(error) = webhooks::files(&server.tls, &server.client_ca_name)
+    {
+        wrong("webhookServer.tls", &error.to_string(), "give the folder of the certificate as certDir");
+    }
+    faults
+}
+
+/// A kubeconfig, and what names it.
+struct Named<'a> {
+    by: &'static str,
+    file: &'a Path,
+    context: Option<&'a str>,
+}
+
+fn kubeconfigs<'a>(flags: &'a Flags, config: &'a Config) -> Vec<Named<'a>> {
+    let discovery = &config.discovery;
+    let hub = flags.federation_kubeconfig.as_deref().map(|file| Named {
+        by: "--federation-kubeconfig",
+        file,
+        context: flags.federation_context.as_deref(),
+    });
+    let by_field = [
+        ("discovery.discoveryKubeconfigPath", &discovery.discovery_kubeconfig_path),
+        ("discovery.projectKubeconfigPath", &discovery.project_kubeconfig_path),
+        ("discovery.quotaKubeconfigPath", &discovery.quota_kubeconfig_path),
+    ];
+    let by_field = by_field
+        .into_iter()
+        .filter_map(|(by, file)| Some(Named { by, file: file.as_deref()?, context: None }));
+    hub.into_iter().chain(by_field).collect()
+}
+
+async fn kubeconfig(named: &Named<'_>, now: Timestamp, findings: &mut Findings) {
+    let what = format!("{} ({})", named.by, named.file.display());
+    let next = "the file holds clusters, users, contexts and a current-context; `kubectl config view` shows what is in it";
+    if let Err(error) = std::fs::metadata(named.file) {
+        return findings.fault(
+            what,
+            error.to_string(),
+            "mount the file there, or change the path; deploy/components/hub-access and \
+             deploy/components/quota-credentials say which object it comes from",
+        );
+    }
+    if let Err(error) = Plane::from_kubeconfig("checked", named.file, named.context).await {
+        return findings.fault(what, error.to_string(), next);
+    }
+    let before = findings.faults.len();
+    if let Ok(read) = Kubeconfig::read_from(named.file) {
+        ends(&what, &read, named.context, now, findings);
+    }
+    if findings.faults.len() == before {
+        findings.good(what);
+    }
+}
+
+/// Whether the user of a kubeconfig has a credential, and how long.
+fn ends(what: &str, read: &Kubeconfig, context: Option<&str>, now: Timestamp, findings: &mut Findings) {
+    let context = context.or(read.current_context.as_deref());
+    let context = read.contexts.iter().find(|found| Some(found.name.as_str()) == context);
+    let user = context.and_then(|context| context.context.as_ref()?.user.clone());
+    let user = read.auth_infos.iter().find(|found| Some(&found.name) == user.as_ref());
+    let Some(user) = user.and_then(|user| user.auth_info.as_ref()) else {
+        return findings.fault(
+            what,
+            "the user of its context has no credential",
+            "put a tokenFile or a client certificate into its users",
+        );
+    };
+    if let Some(file) = &user.token_file {
+        match std::fs::read_to_string(file) {
+            Err(error) => findings.fault(
+                format!("{what}, token file {file}"),
+                error.to_string(),
+                "mount a projected service account token there (deploy/components/hub-access)",
+            ),
+            Ok(token) if token.trim().is_empty() => {
+                findings.fault(format!("{what}, token file {file}"), "it is empty", "put the token into it");
+            }
+            Ok(token) => over(
+                &format!("{what}, token file {file}"),
+                credentials::token_ends(&token),
+                now,
+                "whoever renews it has stopped: with a projected token that is the kubelet; with any other, put a new one there",
+                findings,
+            ),
+        }
+    }
+    let (data, file) = (user.client_certificate_data.as_deref(), user.client_certificate.as_deref());
+    let pem = match (data, file) {
+        (Some(data), _) => {
+            base64::Engine::decode(&base64::engine::general_purpose::STANDARD, data.trim()).ok()
+        }
+        (None, Some(file)) => std::fs::read(file).ok(),
+        (None, None) => None,
+    };
+    let end = pem.and_then(|pem| credentials::certificate_ends(&pem));
+    over(
+        &format!("{what}, client certificate"),
+        end,
+        now,
+        "issue a new one; files that change are read anew for the next connection",
+        findings,
+    );
+}
+
+fn over(what: &str, end: Option<Timestamp>, now: Timestamp, next: &str, findings: &mut Findings) {
+    if let Some(end) = end.filter(|end| *end <= now) {
+        findings.fault(what, format!("it ended at {end}"), next);
+    }
+}
+
+fn certificate(server: &crate::manager::config::WebhookServer, now: Timestamp, findings: &mut Findings) {
+    // What is wrong with the words has been said.
+    let Ok(files) = webhooks::files(&server.tls, &server.client_ca_name) else { return };
+    let what = format!("webhookServer.tls ({})", files.certificate.display());
+    if let Err(error) = Certificates::open(files.clone()) {
+        return findings.fault(
+            what,
+            error.to_string(),
+            "deploy/components/csi-webhook-cert mounts it; the issuer is the environment's to name by a patch",
+        );
+    }
+    let end = std::fs::read(&files.certificate).ok().and_then(|pem| credentials::certificate_ends(&pem));
+    let before = findings.faults.len();
+    over(
+        &what,
+        end,
+        now,
+        "its issuer has stopped renewing it: look at the certificate's own object",
+        findings,
+    );
+    if findings.faults.len() == before {
+        findings.good(what);
+    }
+}
