@@ -19,6 +19,7 @@ use serde_json::Value;
 
 use crate::crds::{self, root};
 use crate::e2e::On;
+use crate::{alerts, dashboards};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -69,6 +70,14 @@ pub(crate) fn run(args: Args) -> Result<()> {
         &["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"],
     );
     tally.outcome("generated files", crds::check());
+    tally.outcome("dashboards", dashboards::check());
+    match alerts::find() {
+        Ok(Some(promtool)) => tally.outcome("alerts", alerts::check(&promtool)),
+        Ok(None) => {
+            println!("\nalerts are not held to their cases: no promtool; `cargo xtask alerts` builds one")
+        }
+        Err(err) => tally.outcome("alerts", Err(err)),
+    }
     if succeeds("cargo", &["deny", "--version"]) {
         tally.command("licences", &["deny", "check", "licenses", "bans", "sources"]);
     }

@@ -1,0 +1,261 @@
+//! `cargo xtask image`: the image of `polis` as an OCI layout, without a daemon.
+//!
+//! One layer with one program and nothing else: no shell, no libraries, no package manager. So the program must be
+//! static. A bill of materials, made from the lock file, refers to the image by its digest.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+use crate::crds::root;
+use crate::oci::{self, Entry, Layout};
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Folder of the layout.
+    #[arg(long, default_value = "target/image", value_name = "FOLDER")]
+    out: PathBuf,
+    /// Take this program instead of building one. It must be static.
+    #[arg(long, value_name = "FILE")]
+    binary: Option<PathBuf>,
+}
+
+/// Where the program is in the image; the pods' `args` follow it.
+const PROGRAM: &str = "usr/bin/polis";
+/// As in `deploy/base/manager`.
+const USER: &str = "65532:65532";
+const SBOM: &str = "application/spdx+json";
+
+pub(crate) fn run(args: Args) -> Result<()> {
+    let binary = match args.binary {
+        Some(binary) => binary,
+        None => build()?,
+    };
+    let program = fs::read(&binary).with_context(|| format!("failed to read {}", binary.display()))?;
+    if !is_static(&program) {
+        bail!("{} is not a static program for Linux, and the image has no libraries", binary.display());
+    }
+    let out = root().join(args.out);
+    let digest = write(&out, program, &packages()?)?;
+    println!(
+        "{}: {digest}\npush it with: skopeo copy oci:{}:{} docker://…",
+        out.display(),
+        out.display(),
+        version()
+    );
+    Ok(())
+}
+
+fn version() -> &'static str {
+    env!("CARGO_PKG_VERSION")
+}
+
+/// Builds the program so that it needs nothing of the machine that it runs on.
+fn build() -> Result<PathBuf> {
+    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    // With a target of its own name: flags for it do not reach build scripts and macros, which cannot be static.
+    let status = Command::new("cargo")
+        .args(["build", "--release", "--locked", "--bin", "polis", "--target", &target])
+        .env("RUSTFLAGS", flags())
+        .current_dir(root())
+        .status()
+        .context("failed to start cargo")?;
+    if !status.success() {
+        bail!("cargo build ended with {status}");
+    }
+    let folder = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    Ok(folder.join(target).join("release/polis"))
+}
+
+/// Static, and without the paths of this machine, which would make the program another one elsewhere.
+fn flags() -> String {
+    let home =
+        std::env::var("CARGO_HOME").or_else(|_| std::env::var("HOME").map(|home| format!("{home}/.cargo")));
+    let mut flags = format!("-C target-feature=+crt-static --remap-path-prefix={}=/polis", root().display());
+    if let Ok(home) = home {
+        flags += &format!(" --remap-path-prefix={home}=/cargo");
+    }
+    flags
+}
+
+/// Whether this is an ELF program that names no interpreter, which would load libraries.
+fn is_static(program: &[u8]) -> bool {
+    const INTERPRETER: u32 = 3;
+    let number = |at: usize, size: usize| -> Option<u64> {
+        let bytes = program.get(at..at + size)?;
+        Some(bytes.iter().rev().fold(0, |sum, byte| (sum << 8) | u64::from(*byte)))
+    };
+    // 64 bit, little endian: what the image says it is for.
+    if program.get(..6) != Some(&[0x7f, b'E', b'L', b'F', 2, 1]) {
+        return false;
+    }
+    let (Some(table), Some(size), Some(count)) = (number(32, 8), number(54, 2), number(56, 2)) else {
+        return false;
+    };
+    let kind = |row: u64| number(usize::try_from(table + row * size).ok()?, 4);
+    (0..count).all(|row| kind(row).is_some_and(|kind| kind != u64::from(INTERPRETER)))
+}
+
+/// Writes the layout; gives the digest of the image.
+fn write(out: &Path, program: Vec<u8>, packages: &[Value]) -> Result<String> {
+    let mut layout = Layout::create(out)?;
+    let layer = oci::tar(&BTreeMap::from([(PROGRAM.to_owned(), Entry { mode: 0o755, content: program })]))?;
+    let packed = layout.blob("application/vnd.oci.image.layer.v1.tar+gzip", &oci::gzip(&layer)?)?;
+    let labels = json!({
+        "org.opencontainers.image.title": "polis",
+        "org.opencontainers.image.description": "Workloads by city",
+        "org.opencontainers.image.version": version(),
+        "org.opencontainers.image.licenses": "Apache-2.0",
+    });
+    let architecture = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    let config = json!({
+        "architecture": architecture,
+        "os": "linux",
+        "config": {"Entrypoint": [format!("/{PROGRAM}")], "Env": ["PATH=/usr/bin"], "User": USER, "WorkingDir": "/", "Labels": labels},
+        "rootfs": {"type": "layers", "diff_ids": [oci::digest(&layer)]},
+    });
+    let config = layout.blob("application/vnd.oci.image.config.v1+json", config.to_string().as_bytes())?;
+    let image = json!({"schemaVersion": 2, "mediaType": oci::MANIFEST, "config": config, "layers": [packed], "annotations": labels});
+    let platform = json!({"platform": {"architecture": architecture, "os": "linux"},
+        "annotations": {"org.opencontainers.image.ref.name": version()}});
+    let image = layout.manifest(&image, &platform)?;
+
+    let empty = layout.blob("application/vnd.oci.empty.v1+json", b"{}")?;
+    let bill = layout.blob(SBOM, bill_of_materials(packages).to_string().as_bytes())?;
+    let refers = json!({"schemaVersion": 2, "mediaType": oci::MANIFEST, "artifactType": SBOM, "config": empty, "layers": [bill], "subject": image});
+    layout.manifest(&refers, &json!({"artifactType": SBOM}))?;
+    layout.finish()?;
+    Ok(image["digest"].as_str().unwrap_or_default().to_owned())
+}
+
+/// The packages that the program is made of.
+fn packages() -> Result<Vec<Value>> {
+    let output = Command::new("cargo")
+        .args(["metadata", "--format-version=1", "--locked"])
+        .current_dir(root())
+        .output()
+        .context("failed to start cargo")?;
+    let metadata: Value =
+        serde_json::from_slice(&output.stdout).context("failed to read what cargo metadata says")?;
+    Ok(metadata["packages"].as_array().cloned().unwrap_or_default())
+}
+
+/// SPDX 2.3. Without the time of its making, which would make every bill another one.
+fn bill_of_materials(packages: &[Value]) -> Value {
+    let word = |package: &Value, field: &str| package[field].as_str().unwrap_or("NOASSERTION").to_owned();
+    let mut rows: Vec<Value> = packages
+        .iter()
+        .map(|package| {
+            let (name, version) = (word(package, "name"), word(package, "version"));
+            let purl = format!("pkg:cargo/{name}@{version}");
+            json!({"SPDXID": format!("SPDXRef-{name}-{version}").replace(['_', '+'], "-"), "name": name, "versionInfo": version,
+                "downloadLocation": package["source"].as_str().map_or("NOASSERTION".to_owned(), |_| format!("https://crates.io/crates/{name}/{version}")),
+                "licenseDeclared": word(package, "license").replace('/', " OR "),
+                "externalRefs": [{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": purl}]})
+        })
+        .collect();
+    rows.sort_by_key(|row| row["SPDXID"].as_str().unwrap_or_default().to_owned());
+    json!({"spdxVersion": "SPDX-2.3", "dataLicense": "CC0-1.0", "SPDXID": "SPDXRef-DOCUMENT", "name": format!("polis-{}", version()),
+        "documentNamespace": format!("https://polis.invalid/spdx/polis-{}", version()),
+        "creationInfo": {"created": "1970-01-01T00:00:00Z", "creators": ["Tool: cargo xtask image"]}, "packages": rows})
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+    use crate::oci::reading;
+
+    fn mk_packages() -> Vec<Value> {
+        vec![
+            json!({"name": "b", "version": "1.0.0", "license": "MIT/Apache-2.0", "source": "registry"}),
+            json!({"name": "a", "version": "0.1.0", "license": "MIT", "source": null}),
+        ]
+    }
+
+    #[test]
+    fn a_program_runs_from_the_unpacked_image() {
+        let home = tempfile::tempdir().unwrap();
+        // A small program that is on every machine on which this test runs.
+        let program = fs::read("/bin/echo").unwrap();
+        let image = write(home.path(), program.clone(), &mk_packages()).unwrap();
+
+        let index = reading::index(home.path());
+        let listed = &index["manifests"][0];
+        assert_eq!(listed["digest"], image.as_str());
+        let manifest: Value = serde_json::from_slice(&reading::blob(home.path(), listed)).unwrap();
+        let config: Value = serde_json::from_slice(&reading::blob(home.path(), &manifest["config"])).unwrap();
+        let layers = manifest["layers"].as_array().unwrap();
+        assert_eq!(layers.len(), 1);
+        let mut layer = Vec::new();
+        let packed = reading::blob(home.path(), &layers[0]);
+        flate2::read::GzDecoder::new(packed.as_slice()).read_to_end(&mut layer).unwrap();
+        assert_eq!(config["rootfs"]["diff_ids"][0], oci::digest(&layer).as_str());
+        assert_eq!(config["config"]["User"], USER);
+
+        let unpacked = home.path().join("root");
+        tar::Archive::new(layer.as_slice()).unpack(&unpacked).unwrap();
+        let entry = config["config"]["Entrypoint"][0].as_str().unwrap();
+        let file = unpacked.join(entry.trim_start_matches('/'));
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o755);
+        assert_eq!(reading::files(&unpacked).len(), 1, "the program and nothing else");
+        let said = Command::new(&file).arg("it runs").output().unwrap();
+        assert_eq!(said.stdout, b"it runs\n");
+    }
+
+    #[test]
+    fn the_same_program_gives_the_same_image_to_the_byte() {
+        let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let mut other_order = mk_packages();
+        other_order.reverse();
+        let first = write(one.path(), b"program".to_vec(), &mk_packages()).unwrap();
+        let second = write(two.path(), b"program".to_vec(), &other_order).unwrap();
+        assert_eq!(first, second);
+        let strip = |home: &Path| -> Vec<(PathBuf, Vec<u8>)> {
+            let files = reading::files(home).into_iter();
+            files.map(|(path, text)| (path.strip_prefix(home).unwrap().to_owned(), text)).collect()
+        };
+        assert_eq!(strip(one.path()), strip(two.path()));
+        assert_ne!(first, write(two.path(), b"another".to_vec(), &mk_packages()).unwrap());
+    }
+
+    #[test]
+    fn the_bill_of_materials_refers_to_the_image_and_names_every_package() {
+        let home = tempfile::tempdir().unwrap();
+        let image = write(home.path(), b"program".to_vec(), &mk_packages()).unwrap();
+        let index = reading::index(home.path());
+        let refers: Value =
+            serde_json::from_slice(&reading::blob(home.path(), &index["manifests"][1])).unwrap();
+        assert_eq!(refers["subject"]["digest"], image.as_str());
+        let bill: Value = serde_json::from_slice(&reading::blob(home.path(), &refers["layers"][0])).unwrap();
+        let named: Vec<&str> =
+            bill["packages"].as_array().unwrap().iter().map(|row| row["name"].as_str().unwrap()).collect();
+        assert_eq!(named, ["a", "b"]);
+        assert_eq!(bill["packages"][1]["licenseDeclared"], "MIT OR Apache-2.0");
+    }
+
+    #[test]
+    fn a_program_that_loads_libraries_is_told_from_a_static_one() {
+        let mut elf = vec![0; 64 + 2 * 56];
+        elf[..6].copy_from_slice(&[0x7f, b'E', b'L', b'F', 2, 1]);
+        (elf[32], elf[54], elf[56]) = (64, 56, 2);
+        (elf[64], elf[64 + 56]) = (1, 2);
+        assert!(is_static(&elf));
+        elf[64 + 56] = 3;
+        assert!(!is_static(&elf), "it names an interpreter");
+        assert!(!is_static(b"#!/bin/sh"));
+        assert!(!is_static(&elf[..70]), "cut off");
+    }
+}
