@@ -199,7 +199,9 @@ impl Eye {
 
     /// What was seen since then.
     pub fn journal(&self, since: Instant) -> Vec<Note> {
-        self.sight().journal.iter().filter(|note| note.at >= since).cloned().collect()
+        let sight = self.sight();
+        let from = sight.journal.partition_point(|note| note.at < since);
+        sight.journal.range(from..).cloned().collect()
     }
 
     fn sight(&self) -> MutexGuard<'_, Sight> {

@@ -85,6 +85,9 @@ struct Hall {
     manners: BTreeMap<String, Manner>,
     starts: Vec<Start>,
     busy: BTreeSet<String>,
+    /// Instances that nothing is to be done about, by uid, at this version: a cell of hundreds of them changes all the
+    /// time, and to read each of them at every change takes the time of the processes under test.
+    settled: BTreeMap<String, String>,
 }
 
 /// The provider of one cell. It leaves when it is dropped.
@@ -106,7 +109,10 @@ impl Provider {
 
     /// Sets how it behaves in a namespace from now on.
     pub fn behave(&self, namespace: &str, manner: Manner) {
-        self.hall().manners.insert(namespace.to_owned(), manner);
+        let mut hall = self.hall();
+        hall.manners.insert(namespace.to_owned(), manner);
+        hall.settled.clear();
+        drop(hall);
         self.nudge.notify_one();
     }
 
@@ -119,6 +125,7 @@ impl Provider {
     pub fn crash(&self) {
         let mut hall = self.hall();
         hall.busy.clear();
+        hall.settled.clear();
         drop(hall);
         self.nudge.notify_one();
     }
@@ -216,20 +223,27 @@ async fn work_on(eye: Arc<Eye>, hall: Arc<Mutex<Hall>>, nudge: Arc<tokio::sync::
         changes.mark_unchanged();
         while at_work.try_join_next().is_some() {}
         for (key, object) in eye.all("Instance") {
-            let Ok(instance) = serde_json::from_value::<Instance>((*object).clone()) else { continue };
-            let uid = instance.uid().unwrap_or_default();
+            let meta = |name: &str| object["metadata"][name].as_str().unwrap_or_default().to_owned();
+            let (uid, version) = (meta("uid"), meta("resourceVersion"));
             let manner = {
                 let hall = hall.lock().expect("nobody panics in the hall");
-                if hall.busy.contains(&uid) {
+                if hall.busy.contains(&uid) || hall.settled.get(&uid) == Some(&version) {
                     continue;
                 }
                 hall.manners.get(&key.namespace).cloned().unwrap_or_default()
             };
+            let Ok(instance) = serde_json::from_value::<Instance>((*object).clone()) else { continue };
             let step = step(&instance, &manner);
+            let mut hall_now = hall.lock().expect("nobody panics in the hall");
             if step == Step::Leave {
+                // Unless it was told to behave otherwise while this was decided.
+                if hall_now.manners.get(&key.namespace).cloned().unwrap_or_default() == manner {
+                    hall_now.settled.insert(uid, version);
+                }
                 continue;
             }
-            hall.lock().expect("nobody panics in the hall").busy.insert(uid.clone());
+            hall_now.busy.insert(uid.clone());
+            drop(hall_now);
             let (eye, hall, nudge) = (eye.clone(), hall.clone(), nudge.clone());
             at_work.spawn(async move {
                 let done = do_step(&eye, &hall, step, &instance, &manner).await;

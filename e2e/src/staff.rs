@@ -72,8 +72,8 @@ pub struct Member {
 pub struct Terms {
     /// Which replica of the role it is.
     pub replica: usize,
-    /// Whether it stands for election instead of acting at once.
-    pub elects: bool,
+    /// Stands for election by a lease of this time, instead of acting at once.
+    pub elects: Option<Duration>,
 }
 
 impl Member {
@@ -149,8 +149,9 @@ impl Member {
             format!("--federation-kubeconfig={}", hub.display()),
             format!("--health-probe-bind-address={health}"),
         ];
-        if terms.elects {
+        if let Some(lease) = terms.elects {
             args.push("--leader-elect".to_owned());
+            args.push(format!("--leader-elect-lease-duration={}s", lease.as_secs()));
         }
         let group = guard.group();
         Ok(Member {

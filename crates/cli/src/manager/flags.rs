@@ -1,7 +1,9 @@
 //! Flags of `polis manager`. Each can also be given by an environment variable, so that a deployment is patched by
 //! values alone.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
+
+use crate::view::age;
 
 /// How far `--check-config` goes.
 #[derive(clap::ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +62,11 @@ pub struct Flags {
     /// Namespace of the Lease.
     #[arg(long, env = "LEADER_ELECT_NAMESPACE", default_value = "compute-system", value_name = "NAME")]
     pub leader_elect_namespace: String,
+
+    /// How long the Lease holds without being renewed: another replica takes over after it. Whole seconds.
+    #[arg(long, env = "LEADER_ELECT_LEASE_DURATION", default_value = "15s", value_name = "DURATION",
+          value_parser = age::parse)]
+    pub leader_elect_lease_duration: Duration,
 
     /// Address of /healthz, /readyz and /metrics.
     #[arg(long, env = "HEALTH_PROBE_BIND_ADDRESS", default_value = ":8081", value_name = "ADDRESS")]

@@ -56,7 +56,8 @@ async fn serve(flags: Flags, config: Config) -> Result<()> {
     }
     if flags.leader_elect {
         let identity = format!("{}_{}", hostname(), std::process::id());
-        engine.lead(Election::new(planes.own.clone(), &flags.leader_elect_namespace, LEASE, identity));
+        let election = Election::new(planes.own.clone(), &flags.leader_elect_namespace, LEASE, identity);
+        engine.lead(election.lease(flags.leader_elect_lease_duration));
     }
     let projects = flags.enable_management_controllers.then(|| {
         let (projects, hub) = (planes.projects(), planes.hub.clone());
