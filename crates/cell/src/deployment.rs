@@ -17,8 +17,8 @@ use polis_api::{finalizers, labels, names};
 use polis_core::deployment_status::{self, Facts};
 use polis_core::instances::{self, Birth, Farewell, Plan, Step, Until, Withdrawal};
 use polis_core::networks::{self, NetworkState};
-use polis_core::{Time, gates, metadata, owner};
-use polis_engine::{Clock, Index, Key, Outcome, Plane, Reconciler, Recorder, Tone, Unresolved};
+use polis_core::{Time, gates, metadata, news, owner};
+use polis_engine::{Clock, Index, Key, Lag, Outcome, Plane, Reconciler, Recorder, Tone, Unresolved};
 
 use crate::networks::Look;
 use crate::{Error, Networks};
@@ -33,6 +33,8 @@ pub struct DeploymentController {
     pub(crate) quota: bool,
     pub(crate) recorder: Recorder,
     pub(crate) clock: Clock,
+    /// Deployments whose status is behind.
+    pub(crate) lag: Lag,
 }
 
 /// Instances by the UID of their deployment in this cell.
@@ -44,6 +46,12 @@ impl Reconciler for DeploymentController {
     type Error = Error;
 
     async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
+        self.lag.after(key, self.pass(key).await)
+    }
+}
+
+impl DeploymentController {
+    async fn pass(&self, key: &Key) -> Result<Outcome, Error> {
         let Some(deployment) = self.cell.get::<WorkloadDeployment>(key)? else {
             return Ok(Outcome::Settled); // its instances follow it by owner reference
         };
@@ -55,12 +63,10 @@ impl Reconciler for DeploymentController {
         let plan = instances::plan(&deployment, &standing, &self.birth(&networks, location));
         self.tend(&mut standing, &plan, &networks).await?;
         let stepped = self.step(key, &deployment, &mut standing, &plan).await;
-        self.report(&deployment, &standing, &networks, plan.next()).await?;
-        stepped.map(|()| Outcome::Settled)
+        let reported = self.report(key, &deployment, &standing, &networks, plan.next()).await?;
+        stepped.map(|()| reported)
     }
-}
 
-impl DeploymentController {
     /// The instances that are, look like, or stand in the way of the deployment's own.
     fn standing(&self, key: &Key, deployment: &WorkloadDeployment) -> Result<Vec<Instance>, Error> {
         let uid = owner::uid(&deployment.metadata);
@@ -206,18 +212,23 @@ impl DeploymentController {
 
     async fn report(
         &self,
+        key: &Key,
         deployment: &WorkloadDeployment,
         standing: &[Instance],
         networks: &NetworkState,
         step: Option<&Step>,
-    ) -> Result<(), Error> {
+    ) -> Result<Outcome, Error> {
         let facts = Facts { instances: standing, networks, cell: Some(&self.name), city: None, step };
-        if let Some(status) = deployment_status::status(deployment, &facts, &Time(self.clock.now())) {
-            let mut reported = deployment.clone();
-            reported.status = Some(status);
-            self.cell.update_status(deployment, &reported).await?;
+        let Some(status) = deployment_status::status(deployment, &facts, &Time(self.clock.now())) else {
+            return Ok(Outcome::Settled);
+        };
+        if let Some(rest) = self.lag.hold(key, news::of_deployment(deployment.status.as_ref(), &status)) {
+            return Ok(Outcome::After(rest));
         }
-        Ok(())
+        let mut reported = deployment.clone();
+        reported.status = Some(status);
+        self.cell.update_status(deployment, &reported).await?;
+        Ok(Outcome::Settled)
     }
 
     /// Other implementations put a finalizer on the deployments of a cell. One that carries it is taken apart as they

@@ -86,6 +86,7 @@ pub fn declare(engine: &mut Engine, clock: Clock, cell: Cell) -> Result<(), Erro
         quota: claims_kept,
         recorder: engine.recorder("deployment"),
         clock: clock.clone(),
+        lag: engine.handle().registry().lag("deployment"),
     };
     let controller = engine
         .controller("deployment", &plane, deployment)
@@ -101,7 +102,8 @@ pub fn declare(engine: &mut Engine, clock: Clock, cell: Cell) -> Result<(), Erro
     }
 
     let recorder = engine.recorder("instance");
-    let write_back = WriteBack::new(hub.clone(), hub_name, name, recorder.clone(), metrics.clone());
+    let lag = engine.handle().registry().lag("instance");
+    let write_back = WriteBack::new(hub.clone(), hub_name, name, recorder.clone(), metrics.clone(), lag);
     let claims = treasury.planes();
     let instance =
         InstanceController { cell: plane.clone(), networks, quota: treasury, write_back, recorder, clock };

@@ -12,8 +12,10 @@ use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use polis_core::identity::Identity;
 use polis_core::writeback::{self, Step};
-use polis_core::{Changes, owner};
-use polis_engine::{Class, Error as EngineError, Exactly, Key, Plane, PlaneName, PlaneSet, Recorder, Tone};
+use polis_core::{Changes, news, owner};
+use polis_engine::{
+    Class, Error as EngineError, Exactly, Key, Lag, Plane, PlaneName, PlaneSet, Recorder, Tone,
+};
 
 use crate::Error;
 use crate::link::{Link, Trouble};
@@ -34,12 +36,16 @@ pub(crate) struct WriteBack {
     link: Link,
     recorder: Recorder,
     metrics: Metrics,
+    /// Instances that differ from their copies.
+    lag: Lag,
 }
 
 /// How an instance stands on the hub after a pass.
 enum Shown {
     /// As it should, or as well as can be before the next event.
     Well,
+    /// A little out of date, for so long: what has changed is no news.
+    Soon(Duration),
     /// Not at all, and rightly so for now: the hub has no deployment for it, or another cell is shown.
     Withheld,
     /// Not at all, until somebody puts this right.
@@ -59,8 +65,9 @@ impl WriteBack {
         cell: String,
         recorder: Recorder,
         metrics: Metrics,
+        lag: Lag,
     ) -> Self {
-        Self { hubs, hub, cell, link: Link::default(), recorder, metrics }
+        Self { hubs, hub, cell, link: Link::default(), recorder, metrics, lag }
     }
 
     /// Brings the copy of an instance up to date. Says when to come back, if no event will say so.
@@ -75,6 +82,7 @@ impl WriteBack {
                 self.forget(key);
                 Ok(None)
             }
+            Ok(Shown::Soon(rest)) => Ok(Some(rest)),
             Ok(Shown::Withheld) => Ok(Some(LOOK_AGAIN)),
             Ok(Shown::Unresolved(what, why)) => {
                 if self.metrics.unresolved(what, key) {
@@ -83,7 +91,10 @@ impl WriteBack {
                 }
                 Ok(Some(LOOK_AGAIN))
             }
-            Err(trouble) => self.put_off(cell, key, instance, trouble),
+            Err(trouble) => {
+                self.lag.behind(key);
+                self.put_off(cell, key, instance, trouble)
+            }
         }
     }
 
@@ -107,6 +118,7 @@ impl WriteBack {
 
     /// Nothing about the instance is in question any more.
     pub(crate) fn forget(&self, key: &Key) {
+        self.lag.caught_up(key);
         self.metrics.resolved(Unknown::Origin, key);
         self.metrics.resolved(Unknown::Copy, key);
     }
@@ -134,7 +146,7 @@ impl WriteBack {
                 Ok(Step::Create(wanted)) => match self.link.ask(hub.create(&*wanted)).await {
                     Ok(made) => {
                         let status = instance.status.clone().map(Box::new);
-                        return self.write(&hub, &made, Changes { object: None, status }).await;
+                        return self.write(&hub, key, &made, Changes { object: None, status }).await;
                     }
                     // One that our watch does not show: it names another cell, or none.
                     Err(Trouble::Failed(error)) if error.is_already_exists() && copy.is_none() => {
@@ -146,14 +158,28 @@ impl WriteBack {
                     Err(trouble) => return Err(trouble),
                 },
                 Ok(Step::Update(changes)) => match &copy {
-                    Some(copy) => return self.write(&hub, copy, changes).await,
+                    Some(copy) => return self.write(&hub, key, copy, changes).await,
                     None => return Ok(Shown::Well),
                 },
             }
         }
     }
 
-    async fn write(&self, hub: &Plane, copy: &Instance, changes: Changes) -> Result<Shown, Trouble> {
+    /// Writes what differs, unless it is no news and may wait a moment for more.
+    async fn write(
+        &self,
+        hub: &Plane,
+        key: &Key,
+        copy: &Instance,
+        changes: Changes,
+    ) -> Result<Shown, Trouble> {
+        if changes.is_nothing() {
+            return Ok(Shown::Well);
+        }
+        let news = |status| news::of_instance(copy.status.as_ref(), status);
+        if let Some(rest) = self.lag.hold(key, changes.status.as_deref().is_some_and(news)) {
+            return Ok(Shown::Soon(rest));
+        }
         let mut current = copy.clone();
         if let Some(object) = changes.object {
             current = self.link.ask(hub.update(copy, &object)).await?.into_object().unwrap_or(current);

@@ -29,6 +29,7 @@
 //! - [`deployment_status`]: what a deployment says about itself.
 //!
 //! Everywhere
+//! - [`news`]: which changes of a status are written at once;
 //! - [`canonical`], [`conditions`], [`metadata`], [`owner`], [`quantity`], [`ranking`].
 
 pub mod admission;
@@ -44,6 +45,7 @@ pub mod instances;
 pub mod metadata;
 mod mirror;
 pub mod networks;
+pub mod news;
 pub mod owner;
 pub mod policy;
 pub mod projection;

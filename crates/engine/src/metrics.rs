@@ -1,7 +1,9 @@
 //! Counters. Every label has few values by construction: kinds, controllers and sets that the program declares, verbs, codes
 //! and classes. Never the name of a plane or of an object: those are in logs and in `/readyz?verbose`.
 
+use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -12,6 +14,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+use crate::lag::{self, Behind, Lag};
 use crate::{Class, Clock, Kind};
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -80,6 +83,10 @@ pub struct Metrics {
     requests: Family<Request, Counter>,
     events_dropped: Counter,
     leader: Gauge,
+    behind: Arc<Behind>,
+    lags: Mutex<BTreeSet<&'static str>>,
+    behind_keys: Family<ByController, Gauge>,
+    behind_oldest: Family<ByController, Gauge>,
 }
 
 fn durations() -> Histogram {
@@ -112,6 +119,10 @@ impl Default for Metrics {
             requests: Family::default(),
             events_dropped: Counter::default(),
             leader: Gauge::default(),
+            behind: Arc::default(),
+            lags: Mutex::default(),
+            behind_keys: Family::default(),
+            behind_oldest: Family::default(),
         };
         registry.register("reconciles", "Reconciles that ended", metrics.reconciles.clone());
         registry.register(
@@ -162,6 +173,16 @@ impl Default for Metrics {
         );
         registry.register("events_dropped", "Kubernetes events given up", metrics.events_dropped.clone());
         registry.register("leader", "1 while this replica leads", metrics.leader.clone());
+        registry.register(
+            "behind",
+            "Keys whose object elsewhere is not up to date, by controller",
+            metrics.behind_keys.clone(),
+        );
+        registry.register(
+            "behind_oldest_seconds",
+            "Age of the oldest of them",
+            metrics.behind_oldest.clone(),
+        );
         *metrics.registry.lock() = registry;
         metrics
     }
@@ -170,10 +191,29 @@ impl Default for Metrics {
 impl Metrics {
     /// The text that Prometheus scrapes.
     pub fn render(&self) -> String {
+        self.look_behind();
         let mut text = String::new();
         // Writing into a String cannot fail.
         let _ = encode(&mut text, &self.registry.lock());
         text
+    }
+
+    /// Notes of a controller on what is behind.
+    pub fn lag(&self, controller: &'static str) -> Lag {
+        // On the page from the start: an alert must be able to tell nothing behind from nobody there.
+        self.lags.lock().insert(controller);
+        Lag::new(controller, self.behind.clone())
+    }
+
+    /// Ages grow by themselves: they are worked out when somebody asks.
+    fn look_behind(&self) {
+        let summary = lag::summary(&self.behind);
+        for controller in self.lags.lock().iter().copied() {
+            let (count, age) = summary.get(controller).copied().unwrap_or_default();
+            self.behind_keys.get_or_create(&ByController { controller }).set(gauge(count));
+            let age = i64::try_from(age.as_secs()).unwrap_or(i64::MAX);
+            self.behind_oldest.get_or_create(&ByController { controller }).set(age);
+        }
     }
 
     /// Lets a program add metrics of its own to the same page.

@@ -14,13 +14,15 @@ use polis_api::karmada::{Cluster, PropagationPolicy};
 use polis_api::{annotations, finalizers, labels, names};
 use polis_core::hub_copy::{self, CityError, Record};
 use polis_core::identity::{self, Identity};
-use polis_core::{Time, metadata, owner, policy};
+use polis_core::{Time, metadata, news, owner, policy};
 use polis_engine::{
-    Clock, Exactly, Key, Outcome, Plane, PlaneSet, Query, Reconciler, Recorder, Tone, Unresolved,
+    Clock, Exactly, Key, Lag, Outcome, Plane, PlaneSet, Query, Reconciler, Recorder, Tone, Unresolved,
 };
 
 use crate::Error;
 use crate::city_guard::city_of;
+use crate::journeys::{Hop, Journeys};
+use crate::strangers::Strangers;
 
 /// See the head of this file.
 pub struct Federator {
@@ -32,12 +34,28 @@ pub struct Federator {
     pub recorder: Recorder,
     /// For transition times.
     pub clock: Clock,
+    /// Deployments that differ from their copies on the hub.
+    pub lag: Lag,
+    /// How long what workloads ask for is on its way.
+    pub journeys: Journeys,
 }
 
 impl Reconciler for Federator {
     type Error = Error;
 
     async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
+        self.lag.after(key, self.pass(key).await)
+    }
+}
+
+/// Where the deployments of a project's namespace live on the hub.
+struct Home {
+    namespace: String,
+    identity: Identity,
+}
+
+impl Federator {
+    async fn pass(&self, key: &Key) -> Result<Outcome, Error> {
         let project = self.projects.plane(key)?;
         let Some(deployment) = project.get::<WorkloadDeployment>(key)? else {
             return Ok(Outcome::Settled); // gone, and its finalizer saw to the rest
@@ -55,21 +73,14 @@ impl Reconciler for Federator {
         self.settle_namespace(&home, &deployment).await?;
         let settled = self.settle_policy(&project, &home, &deployment).await?
             && self.settle_copy(&home, &deployment).await?;
-        if settled {
-            self.report_back(&project, &deployment, &home).await?;
-            self.retire_idle_policies(&project, key, &home.namespace).await?;
+        if !settled {
+            return Ok(Outcome::Settled); // what is waited for comes as an event of the hub
         }
-        Ok(Outcome::Settled) // what is waited for comes as an event of the hub
+        let reported = self.report_back(&project, key, &deployment, &home).await?;
+        self.retire_idle_policies(&project, key, &home.namespace).await?;
+        Ok(reported)
     }
-}
 
-/// Where the deployments of a project's namespace live on the hub.
-struct Home {
-    namespace: String,
-    identity: Identity,
-}
-
-impl Federator {
     fn home(&self, project: &Plane, key: &Key) -> Result<Home, Error> {
         let namespace = project.get::<Namespace>(key.namespace())?;
         let uid =
@@ -169,8 +180,9 @@ impl Federator {
                 _ = self.hub.update(standing, &wanted).await?
             }
             (hub_copy::Step::AwaitRemoval, _) => return Ok(false),
-            _ => {}
+            _ => return Ok(true),
         }
+        self.journeys.passes(&deployment.spec.workload_ref.uid, Hop::Hub);
         Ok(true)
     }
 
@@ -178,21 +190,27 @@ impl Federator {
     async fn report_back(
         &self,
         project: &Plane,
+        key: &Key,
         deployment: &WorkloadDeployment,
         home: &Home,
-    ) -> Result<(), Error> {
+    ) -> Result<Outcome, Error> {
         let copy = self.copy(&home.namespace, deployment)?;
         let status = match copy.filter(|copy| copy.status.is_some()) {
-            Some(copy) => hub_copy::status_back(deployment, &copy),
+            Some(copy) => {
+                self.journeys.passes(&deployment.spec.workload_ref.uid, Hop::Cell);
+                hub_copy::status_back(deployment, &copy)
+            }
             None if self.is_served(&deployment.spec.city_code)? => None,
             None => hub_copy::unserved(deployment, &Time(self.clock.now())),
         };
-        if let Some(status) = status {
-            let mut reported = deployment.clone();
-            reported.status = Some(status);
-            project.update_status(deployment, &reported).await?;
+        let Some(status) = status else { return Ok(Outcome::Settled) };
+        if let Some(rest) = self.lag.hold(key, news::of_deployment(deployment.status.as_ref(), &status)) {
+            return Ok(Outcome::After(rest));
         }
-        Ok(())
+        let mut reported = deployment.clone();
+        reported.status = Some(status);
+        project.update_status(deployment, &reported).await?;
+        Ok(Outcome::Settled)
     }
 
     /// Whether a member of the hub carries the city. A hub that does not show its members leaves it open.
@@ -319,10 +337,11 @@ impl Federator {
 /// on its way out has none and waits for exactly this event.
 pub(crate) fn keys_of_policy(
     projects: &PlaneSet,
+    strangers: &Strangers,
     hub: &Plane,
     policy: &PropagationPolicy,
 ) -> Result<Vec<Key>, Unresolved> {
-    let identity = crate::origin(hub, &policy.metadata)?;
+    let identity = strangers.origin(hub, policy)?;
     let name = owner::name(&policy.metadata);
     let deployments =
         projects.named(&identity.project)?.list_within::<WorkloadDeployment>(&identity.namespace)?;
@@ -334,12 +353,16 @@ pub(crate) fn keys_of_policy(
 }
 
 /// The deployments in their projects that are of a member's city: it may just have come to be served.
-pub(crate) fn keys_of_cluster(hub: &Plane, cluster: &Cluster) -> Result<Vec<Key>, Unresolved> {
+pub(crate) fn keys_of_cluster(
+    strangers: &Strangers,
+    hub: &Plane,
+    cluster: &Cluster,
+) -> Result<Vec<Key>, Unresolved> {
     let mut keys = Vec::new();
     for copy in
         hub.list::<WorkloadDeployment>()?.iter().filter(|copy| copy.spec.city_code == city_of(cluster))
     {
-        keys.extend(crate::keys_of_copy(hub, copy)?);
+        keys.extend(strangers.keys_of_copy(hub, copy)?);
     }
     Ok(keys)
 }

@@ -7,27 +7,30 @@
 mod city_guard;
 mod error;
 mod federator;
+mod journeys;
 mod open_cities;
 mod projector;
+mod strangers;
 mod workload;
 
 pub use city_guard::CityGuard;
 pub use error::Error;
 pub use federator::Federator;
+pub use journeys::Journeys;
 pub use open_cities::OpenCities;
 pub use projector::Projector;
 pub use workload::WorkloadController;
 
 use polis_api::compute::{Instance, Workload, WorkloadDeployment};
 use polis_api::k8s_openapi::api::core::v1::Namespace;
-use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use polis_api::karmada::{Cluster, PropagationPolicy};
 use polis_api::labels;
 use polis_api::networking::{LocationBinding, Network};
 use polis_core::cities::Ground;
-use polis_core::identity::Identity;
 use polis_core::owner;
-use polis_engine::{Clock, Engine, Key, Object, Plane, PlaneSet, Provider, Unresolved, Watch};
+use polis_engine::{Clock, Engine, Key, Plane, PlaneSet, Provider, Watch};
+
+use strangers::Strangers;
 
 /// Declares the planes and controllers of the management role on an engine, and hands back the planes of the projects,
 /// which stand on `ground`.
@@ -62,8 +65,17 @@ pub fn declare(
         ],
     );
 
-    let recorder = engine.recorder("workload");
-    let workload = WorkloadController { projects: projects.clone(), ground, recorder, clock: clock.clone() };
+    let metrics = engine.handle().registry();
+    let (journeys, strangers) = (Journeys::new(clock.clone(), &metrics), Strangers::new(&metrics));
+
+    let workload = WorkloadController {
+        projects: projects.clone(),
+        ground,
+        recorder: engine.recorder("workload"),
+        clock: clock.clone(),
+        lag: metrics.lag("workload"),
+        journeys: journeys.clone(),
+    };
     engine
         .controller("workload", &projects, workload)
         .on::<Workload>()
@@ -79,46 +91,45 @@ pub fn declare(
         },
     );
 
-    let recorder = engine.recorder("federator");
+    let federator = Federator {
+        projects: projects.clone(),
+        hub: hub.clone(),
+        recorder: engine.recorder("federator"),
+        clock,
+        lag: metrics.lag("federator"),
+        journeys: journeys.clone(),
+    };
     let known = projects.clone();
-    let federator = Federator { projects: projects.clone(), hub: hub.clone(), recorder, clock };
+    let [of_copies, of_homes, of_policies, of_clusters] = [(); 4].map(|()| strangers.clone());
     engine
         .controller("federator", &projects, federator)
         .on::<WorkloadDeployment>()
-        .maps::<WorkloadDeployment>(&hub, keys_of_copy)
-        .maps::<PropagationPolicy>(&hub, move |hub, policy| federator::keys_of_policy(&known, hub, policy))
-        .maps::<Cluster>(&hub, federator::keys_of_cluster);
+        .maps::<WorkloadDeployment>(&hub, move |hub, copy| of_copies.keys_of_copy(hub, copy))
+        .maps::<Namespace>(&hub, move |hub, home| of_homes.keys_of_home::<WorkloadDeployment>(hub, home))
+        .maps::<PropagationPolicy>(&hub, move |hub, policy| {
+            federator::keys_of_policy(&known, &of_policies, hub, policy)
+        })
+        .maps::<Cluster>(&hub, move |hub, cluster| federator::keys_of_cluster(&of_clusters, hub, cluster));
 
-    let guard = CityGuard::new(hub.clone(), engine.recorder("city-guard"), &engine.handle().registry());
+    let guard = CityGuard::new(hub.clone(), engine.recorder("city-guard"), &metrics);
     engine.controller("city-guard", &hub, guard).on::<Cluster>();
 
-    let recorder = engine.recorder("projector");
-    let projector = Projector { projects: projects.clone(), hub: hub.clone(), recorder };
+    let projector = Projector {
+        projects: projects.clone(),
+        hub: hub.clone(),
+        recorder: engine.recorder("projector"),
+        lag: metrics.lag("projector"),
+        journeys,
+    };
     let look = hub.clone();
+    let of_homes = strangers.clone();
     engine
         .controller("projector", &projects, projector)
         .on::<Instance>()
-        .maps::<Instance>(&hub, keys_of_copy)
+        .maps::<Instance>(&hub, move |hub, copy| strangers.keys_of_copy(hub, copy))
+        .maps::<Namespace>(&hub, move |hub, home| of_homes.keys_of_home::<Instance>(hub, home))
         .maps::<WorkloadDeployment>(&projects, move |project, deployment| {
             projector::keys_of_deployment(&look, project, deployment)
         });
     projects
-}
-
-/// The object in its project that a copy on the hub stands for: the same name, in the namespace that it came from.
-fn keys_of_copy<K: Object>(hub: &Plane, copy: &K) -> Result<Vec<Key>, Unresolved> {
-    let identity = origin(hub, copy.meta())?;
-    Ok(vec![Key::new(&identity.project, &identity.namespace, owner::name(copy.meta()))])
-}
-
-/// Where an object of the hub comes from, by the labels of its namespace.
-fn origin(hub: &Plane, meta: &ObjectMeta) -> Result<Identity, Unresolved> {
-    let namespace = meta.namespace.as_deref().unwrap_or_default();
-    let home = hub.get::<Namespace>(namespace)?.ok_or_else(|| {
-        Unresolved(format!(
-            "namespace {namespace} is not seen on the hub, or carries no {}",
-            labels::UPSTREAM_CLUSTER_NAME
-        ))
-    })?;
-    Identity::of(&home).map_err(|error| Unresolved(error.to_string()))
 }

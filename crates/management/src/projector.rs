@@ -12,10 +12,11 @@ use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::{labels, names};
 use polis_core::identity::Identity;
 use polis_core::projection::{self, Evidence, Removal, Step};
-use polis_core::{Changes, metadata, owner};
-use polis_engine::{Exactly, Key, Outcome, Plane, PlaneSet, Reconciler, Recorder, Tone, Unresolved};
+use polis_core::{Changes, metadata, news, owner, template};
+use polis_engine::{Exactly, Key, Lag, Outcome, Plane, PlaneSet, Reconciler, Recorder, Tone, Unresolved};
 
 use crate::Error;
+use crate::journeys::{Hop, Journeys};
 
 /// See the head of this file.
 pub struct Projector {
@@ -25,12 +26,22 @@ pub struct Projector {
     pub hub: Plane,
     /// Tells people.
     pub recorder: Recorder,
+    /// Projections that differ from what they show.
+    pub lag: Lag,
+    /// How long what workloads ask for is on its way.
+    pub journeys: Journeys,
 }
 
 impl Reconciler for Projector {
     type Error = Error;
 
     async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
+        self.lag.after(key, self.pass(key).await)
+    }
+}
+
+impl Projector {
+    async fn pass(&self, key: &Key) -> Result<Outcome, Error> {
         let project = self.projects.plane(key)?;
         let Some(namespace) = project.get::<Namespace>(key.namespace())? else {
             return Ok(Outcome::Settled); // without its namespace there is no projection
@@ -39,15 +50,15 @@ impl Reconciler for Projector {
         let standing = project.get::<Instance>(key)?;
         match self.hub.get::<Instance>((hub_namespace.as_str(), &*key.name))? {
             Some(copy) if !owner::is_deleting(&copy.metadata) => {
-                self.show(&project, key, &hub_namespace, &copy, standing).await?;
+                self.show(&project, key, &hub_namespace, &copy, standing).await
             }
-            _ => self.hide(&project, key, &hub_namespace, standing).await?,
+            _ => {
+                self.hide(&project, key, &hub_namespace, standing).await?;
+                Ok(Outcome::Settled)
+            }
         }
-        Ok(Outcome::Settled)
     }
-}
 
-impl Projector {
     async fn show(
         &self,
         project: &Plane,
@@ -55,45 +66,56 @@ impl Projector {
         hub_namespace: &str,
         copy: &Instance,
         standing: Option<Instance>,
-    ) -> Result<(), Error> {
-        let Some(home) = self.hub.get::<Namespace>(hub_namespace)? else { return Ok(()) };
+    ) -> Result<Outcome, Error> {
+        let Some(home) = self.hub.get::<Namespace>(hub_namespace)? else { return Ok(Outcome::Settled) };
         let identity = Identity::of(&home)?;
         let name = metadata::label(&copy.metadata, labels::WORKLOAD_DEPLOYMENT_NAME).unwrap_or_default();
         let deployment = project.get::<WorkloadDeployment>((key.namespace(), name))?;
-        match projection::step(copy, &identity, deployment.as_ref(), standing.as_ref()) {
-            Step::Leave | Step::AwaitRemoval => Ok(()),
-            Step::Create(wanted) => {
+        let step = projection::step(copy, &identity, deployment.as_ref(), standing.as_ref());
+        self.pass_hop(Hop::Instance, deployment.as_ref(), copy);
+        let shown = match (step, standing) {
+            (Step::Create(wanted), _) => {
                 let made = project.create(&*wanted).await?;
+                self.pass_hop(Hop::Projection, deployment.as_ref(), copy);
                 let status = copy.status.clone().map(Box::new);
-                self.write(project, &made, Changes { object: None, status }).await
+                self.write(project, key, &made, Changes { object: None, status }).await?
             }
-            Step::Update(changes) => match standing {
-                Some(standing) => self.write(project, &standing, changes).await,
-                None => Ok(()),
-            },
-            // A deployment that is going takes its projections with it; one that is still coming has to be waited for.
-            Step::NoOwner if deployment.is_some() => Ok(()),
-            Step::NoOwner => {
-                Err(Error::OwnerUnseen { instance: key.to_string(), deployment: name.to_owned() })
-            }
-            Step::Foreign => {
-                if let Some(standing) = &standing {
-                    let note = "An Instance of this name runs for this project and cannot be shown: the name is taken by this object";
-                    self.recorder.record(
-                        project,
-                        standing,
-                        Tone::Warning,
-                        "ProjectionBlocked",
-                        "Project",
-                        note,
-                    );
+            (Step::Update(changes), Some(standing)) => {
+                let shown = self.write(project, key, &standing, changes).await?;
+                if shown == Outcome::Settled {
+                    self.pass_hop(Hop::Projection, deployment.as_ref(), copy);
                 }
-                Ok(())
+                shown
             }
-        }
+            // A deployment that is going takes its projections with it; one that is still coming has to be waited for.
+            (Step::NoOwner, _) if deployment.is_none() => {
+                return Err(Error::OwnerUnseen { instance: key.to_string(), deployment: name.to_owned() });
+            }
+            (Step::Foreign, Some(standing)) => {
+                let note = "An Instance of this name runs for this project and cannot be shown: the name is taken by this object";
+                self.recorder.record(project, &standing, Tone::Warning, "ProjectionBlocked", "Project", note);
+                Outcome::Settled
+            }
+            _ => Outcome::Settled,
+        };
+        Ok(shown)
     }
 
-    async fn write(&self, project: &Plane, standing: &Instance, changes: Changes) -> Result<(), Error> {
+    /// Writes what differs, unless it is no news and may wait a moment for more.
+    async fn write(
+        &self,
+        project: &Plane,
+        key: &Key,
+        standing: &Instance,
+        changes: Changes,
+    ) -> Result<Outcome, Error> {
+        if changes.is_nothing() {
+            return Ok(Outcome::Settled);
+        }
+        let news = |status| news::of_instance(standing.status.as_ref(), status);
+        if let Some(rest) = self.lag.hold(key, changes.status.as_deref().is_some_and(news)) {
+            return Ok(Outcome::After(rest));
+        }
         let mut current = standing.clone();
         if let Some(object) = changes.object {
             current = project.update(standing, &object).await?.into_object().unwrap_or(current);
@@ -103,7 +125,18 @@ impl Projector {
             wanted.status = Some(*status);
             project.update_status(&current, &wanted).await?;
         }
-        Ok(())
+        Ok(Outcome::Settled)
+    }
+
+    /// An instance made from what the deployment asks for now has come to a hop.
+    fn pass_hop(&self, hop: Hop, deployment: Option<&WorkloadDeployment>, copy: &Instance) {
+        let Some(spec) = deployment.map(|deployment| &deployment.spec) else { return };
+        let uid = &spec.workload_ref.uid;
+        if self.journeys.awaits(uid, hop)
+            && template::is_current(copy, &spec.template, &template::hash(&spec.template))
+        {
+            self.journeys.passes(uid, hop);
+        }
     }
 
     async fn hide(

@@ -15,12 +15,13 @@ use polis_api::{annotations, finalizers, names};
 use polis_core::cities::{Cities, Ground};
 use polis_core::deployments::{self, Birth, Plan, Step, Withdrawal};
 use polis_core::workload_status::{self, Facts};
-use polis_core::{Time, conditions, metadata, networks, owner};
+use polis_core::{Time, conditions, metadata, networks, news, owner};
 use polis_engine::{
-    Clock, Index, Key, Outcome, Plane, PlaneSet, Query, Reconciler, Recorder, Tone, Unresolved,
+    Clock, Index, Key, Lag, Outcome, Plane, PlaneSet, Query, Reconciler, Recorder, Tone, Unresolved,
 };
 
 use crate::Error;
+use crate::journeys::{Hop, Journeys};
 
 /// See the head of this file.
 pub struct WorkloadController {
@@ -32,6 +33,10 @@ pub struct WorkloadController {
     pub recorder: Recorder,
     /// For transition times.
     pub clock: Clock,
+    /// Workloads whose status is behind.
+    pub lag: Lag,
+    /// How long what they ask for is on its way.
+    pub journeys: Journeys,
 }
 
 /// Deployments by the workload that they name.
@@ -48,6 +53,12 @@ impl Reconciler for WorkloadController {
     type Error = Error;
 
     async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
+        self.lag.after(key, self.pass(key).await)
+    }
+}
+
+impl WorkloadController {
+    async fn pass(&self, key: &Key) -> Result<Outcome, Error> {
         let project = self.projects.plane(key)?;
         let Some(workload) = project.get::<Workload>(key)? else {
             return Ok(Outcome::Settled); // gone, and its finalizer saw to the rest
@@ -55,6 +66,7 @@ impl Reconciler for WorkloadController {
         if owner::is_deleting(&workload.metadata) {
             return self.withdraw(&project, key, &workload).await;
         }
+        self.journeys.sets_out(&workload);
         let workload =
             project.add_finalizer(&workload, finalizers::WORKLOAD).await?.into_object().unwrap_or(workload);
         let cities = cities(self.ground, &project)?;
@@ -65,12 +77,9 @@ impl Reconciler for WorkloadController {
             self.carry_out(&project, key, &workload, &mut standing, plan).await?;
         }
         let facts = Facts { deployments: &standing, cities: &cities, missing_networks: &missing_networks };
-        self.report(&project, &workload, &facts).await?;
-        Ok(Outcome::Settled)
+        self.report(&project, key, &workload, &facts).await
     }
-}
 
-impl WorkloadController {
     /// Takes the steps of a plan. What they make and change is put into `standing`, so that the status of this very
     /// pass counts it.
     async fn carry_out(
@@ -85,6 +94,7 @@ impl WorkloadController {
             match step {
                 Step::Create(deployment) => {
                     let made = project.create(&*deployment).await?;
+                    self.journeys.passes(owner::uid(&workload.metadata), Hop::Deployment);
                     let note = format!(
                         "Created deployment {} for city {}",
                         owner::name(&made.metadata),
@@ -107,6 +117,7 @@ impl WorkloadController {
                         && let Some(made) = project.update(current, &wanted).await?.into_object()
                     {
                         *current = made;
+                        self.journeys.passes(owner::uid(&workload.metadata), Hop::Deployment);
                     }
                 }
                 Step::Remove(exact) => {
@@ -151,15 +162,24 @@ impl WorkloadController {
         Ok(())
     }
 
-    async fn report(&self, project: &Plane, workload: &Workload, facts: &Facts<'_>) -> Result<(), Error> {
+    async fn report(
+        &self,
+        project: &Plane,
+        key: &Key,
+        workload: &Workload,
+        facts: &Facts<'_>,
+    ) -> Result<Outcome, Error> {
         let Some(status) = workload_status::status(workload, facts, &Time(self.clock.now())) else {
-            return Ok(());
+            return Ok(Outcome::Settled);
         };
+        if let Some(rest) = self.lag.hold(key, news::of_workload(workload.status.as_ref(), &status)) {
+            return Ok(Outcome::After(rest));
+        }
         let mut reported = workload.clone();
         reported.status = Some(status);
         project.update_status(workload, &reported).await?;
         self.tell(project, workload, &reported);
-        Ok(())
+        Ok(Outcome::Settled)
     }
 
     /// An event when the workload becomes available, stops being so, or is held up by something else than before.

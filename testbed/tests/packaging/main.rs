@@ -295,6 +295,18 @@ async fn an_alert_names_only_metrics_that_exist() {
     assert!(unknown.is_empty(), "{unknown:?} are not among {registered:?}");
 }
 
+#[test]
+fn every_metric_is_on_the_page_of_metrics_and_nothing_else_is() {
+    let page = text("docs/operations/metrics.md");
+    let letters = |letter: char| !(letter.is_ascii_alphanumeric() || letter == '_');
+    let told: BTreeSet<String> = page
+        .split(letters)
+        .filter(|word| word.starts_with("polis_"))
+        .map(|word| family(word).to_owned())
+        .collect();
+    assert_eq!(told, registered());
+}
+
 #[tokio::test]
 async fn every_alert_has_its_page_and_every_page_its_alert() {
     let rules = Rendered::of(bed().await, "deploy/components/alerts");
