@@ -18,7 +18,7 @@ use std::{
 
 use base64::Engine as _;
 use bytes::Bytes;
-use http::{Method, Request, Response, header};
+use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::BodyExt as _;
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::{
@@ -48,6 +48,8 @@ pub struct Call {
     pub plane: String,
     /// What it wanted.
     pub verb: Verb,
+    /// The group of the kind; empty for the core group and where the path names no kind.
+    pub group: String,
     /// Plural of the kind, with the subresource after a slash; the path itself when it names no kind.
     pub resource: String,
     /// The namespace in the path, or the namespace that the request is about.
@@ -56,6 +58,8 @@ pub struct Call {
     pub name: Option<String>,
     /// Whether the line was cut before it could pass.
     pub cut: bool,
+    /// Whether somebody else was faster: what it was decided on had changed, or what it was to make was there.
+    pub late: bool,
 }
 
 /// What a request wants.
@@ -88,10 +92,10 @@ impl Verb {
 fn read_call(plane: &str, method: &Method, path: &str, query: &str, body: &[u8]) -> Call {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     // /api/<version>/… or /apis/<group>/<version>/…
-    let rest: &[&str] = match parts.as_slice() {
-        ["api", _, rest @ ..] => rest,
-        ["apis", _, _, rest @ ..] => rest,
-        _ => &[],
+    let (group, rest): (&str, &[&str]) = match parts.as_slice() {
+        ["api", _, rest @ ..] => ("", rest),
+        ["apis", group, _, rest @ ..] => (group, rest),
+        _ => ("", &[]),
     };
     let (namespace, rest): (Option<&str>, &[&str]) = match rest {
         ["namespaces", namespace, rest @ ..]
@@ -131,10 +135,12 @@ fn read_call(plane: &str, method: &Method, path: &str, query: &str, body: &[u8])
         at: Instant::now(),
         plane: plane.to_owned(),
         verb,
+        group: group.to_owned(),
         resource,
         namespace,
         name: name.map(str::to_owned),
         cut: false,
+        late: false,
     }
 }
 
@@ -172,6 +178,11 @@ impl Tap {
         self.state().calls.iter().filter(|call| call.at >= since).cloned().collect()
     }
 
+    /// Everything that ever passed or was cut.
+    pub fn calls(&self) -> Vec<Call> {
+        self.state().calls.clone()
+    }
+
     /// How many writes about these namespaces have passed. Events are not counted: they are said, not meant to last.
     pub fn writes_about(&self, namespaces: &[String]) -> Vec<Call> {
         let about = |call: &&Call| call.namespace.as_ref().is_some_and(|ns| namespaces.contains(ns));
@@ -202,8 +213,8 @@ impl Tap {
         self.changed.subscribe()
     }
 
-    /// Writes the call down and says whether it may pass.
-    fn hear(&self, mut call: Call) -> bool {
+    /// Writes the call down and says, if it may pass, where.
+    fn note(&self, mut call: Call) -> Option<usize> {
         let mut state = self.state();
         let ration = state
             .rations
@@ -224,9 +235,15 @@ impl Tap {
         };
         call.cut = !passes;
         state.calls.push(call);
+        let at = state.calls.len() - 1;
         drop(state);
         self.changed.send_replace(());
-        passes
+        passes.then_some(at)
+    }
+
+    /// Writes down what came of a call.
+    fn answered(&self, at: usize, status: StatusCode) {
+        self.state().calls[at].late = status == StatusCode::CONFLICT;
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, TapState> {
@@ -353,9 +370,9 @@ async fn carry(ends: Arc<Ends>, request: Request<Incoming>) -> Result<Response<B
     };
     let query = head.uri.query().unwrap_or("");
     let body: Bytes = body.collect().await?.to_bytes();
-    if !ends.tap.hear(read_call(&route.plane, &head.method, rest, query, &body)) {
+    let Some(noted) = ends.tap.note(read_call(&route.plane, &head.method, rest, query, &body)) else {
         return Err(Broken::Cut);
-    }
+    };
     let uri = if query.is_empty() { rest.to_owned() } else { format!("{rest}?{query}") };
     let mut onward = Request::builder().method(head.method).uri(uri).body(Body::from(body))?;
     for (name, value) in &head.headers {
@@ -367,6 +384,7 @@ async fn carry(ends: Arc<Ends>, request: Request<Incoming>) -> Result<Response<B
         }
     }
     let mut answer = route.client.send(onward).await?;
+    ends.tap.answered(noted, answer.status());
     for name in [header::CONNECTION, header::TRANSFER_ENCODING] {
         answer.headers_mut().remove(name);
     }
@@ -438,6 +456,10 @@ mod tests {
         assert_eq!(call(Method::GET, "/api/v1/namespaces", "watch=1").namespace, None);
     }
 
+    fn passes(tap: &Tap, call: Call) -> bool {
+        tap.note(call).is_some()
+    }
+
     fn write(namespace: &str) -> Call {
         call(Method::PUT, &format!("/apis/g/v/namespaces/{namespace}/things/x"), "")
     }
@@ -451,22 +473,22 @@ mod tests {
         let tap = Tap::default();
         let cut = tap.cut_after(2, &["shop".to_owned(), "ns-1".to_owned()]);
         let told: Vec<bool> =
-            [write("shop"), read("shop"), write("ns-1"), read("ns-1")].map(|c| tap.hear(c)).to_vec();
+            [write("shop"), read("shop"), write("ns-1"), read("ns-1")].map(|c| passes(&tap, c)).to_vec();
         assert_eq!(told, [true; 4]);
         assert!(!tap.is_cut(cut));
-        assert!(!tap.hear(write("shop")));
+        assert!(!passes(&tap, write("shop")));
         assert!(tap.is_cut(cut));
-        assert!(!tap.hear(read("ns-1")), "a dead process reads nothing either");
-        assert!(tap.hear(write("other")), "other namespaces are not touched");
+        assert!(!passes(&tap, read("ns-1")), "a dead process reads nothing either");
+        assert!(passes(&tap, write("other")), "other namespaces are not touched");
         tap.mend();
-        assert!(tap.hear(write("shop")));
+        assert!(passes(&tap, write("shop")));
     }
 
     #[test]
     fn events_are_no_crash_points() {
         let tap = Tap::default();
         tap.cut_after(0, &["shop".to_owned()]);
-        assert!(tap.hear(call(Method::POST, "/api/v1/namespaces/shop/events", "")));
+        assert!(passes(&tap, call(Method::POST, "/api/v1/namespaces/shop/events", "")));
         assert!(tap.writes_about(&["shop".to_owned()]).is_empty());
     }
 }

@@ -55,9 +55,18 @@ const ENGINE_SUITES: &[(&str, &[&str], &str)] = &[
 ];
 
 /// The groups of `scenarios` that run on embedded planes. Not here, because of the minutes they take: crash points,
-/// replicas and silence; run those with `cargo xtask e2e --on embedded`.
-const EMBEDDED_SCENARIOS: &[&str] =
-    &["compatibility::", "federation::", "ownership::", "bad_input::", "confinement::", "outages::"];
+/// replicas and silence; and thrift, which counts what a busy machine makes more of. Run those with
+/// `cargo xtask e2e --on embedded`.
+const EMBEDDED_SCENARIOS: &[&str] = &[
+    "compatibility::",
+    "federation::",
+    "ownership::",
+    "bad_input::",
+    "confinement::",
+    "outages::",
+    "rights::",
+    "city_guard::",
+];
 
 pub(crate) fn run(args: Args) -> Result<()> {
     let mut tally = Tally::default();

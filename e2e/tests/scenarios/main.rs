@@ -7,6 +7,7 @@
 
 mod bad_input;
 mod chain;
+mod city_guard;
 mod compatibility;
 mod confinement;
 mod crash_points;
@@ -14,4 +15,6 @@ mod federation;
 mod outages;
 mod ownership;
 mod replicas;
+mod rights;
 mod silence;
+mod thrift;
