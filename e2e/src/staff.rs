@@ -241,6 +241,11 @@ impl Member {
         self.child().as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
     }
 
+    /// The process, if it was started and not killed.
+    pub fn pid(&self) -> Option<u32> {
+        self.child().as_ref().map(Child::id)
+    }
+
     /// What the metrics page says.
     pub fn metrics(&self) -> Option<String> {
         let answer = ask(self.health, "/metrics")?;

@@ -8,12 +8,14 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::crds::root;
+use crate::e2e::On;
 
 /// The benchmarks: name of the bench target, and what it compares.
 const BENCHES: &[(&str, &str)] = &[
     ("engine", "idle and busy watches of thousands of projects, beside stock kube"),
     ("apiserver", "the embedded API server beside kube-apiserver and etcd, and what a plane costs"),
     ("federation", "the embedded federation beside Karmada, and how it is with a thousand members"),
+    ("pipeline", "from a workload to its instance and back, and what that costs in requests"),
     ("admission", "answers of the webhooks that ask nobody for access"),
     ("projects", "a thousand projects that come and go: engaged, served, flooded, and gone without a trace"),
     ("quota", "how long an instance waits for its grant, beside a cell that looks every second"),
@@ -25,6 +27,9 @@ pub(crate) struct Args {
     /// Which benchmarks; all of them when none is named.
     #[arg(value_name = "NAME", value_parser = known)]
     names: Vec<String>,
+    /// What the planes of `pipeline` are made of.
+    #[arg(long, value_enum, default_value_t = On::Embedded)]
+    on: On,
     /// Says what there is and runs nothing.
     #[arg(long)]
     list: bool,
@@ -50,11 +55,20 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let wanted = |name: &str| args.names.is_empty() || args.names.iter().any(|wanted| wanted == name);
     for (name, about) in BENCHES.iter().filter(|(name, _)| wanted(name)) {
         println!("== {name}: {about}");
-        let mut cargo = Command::new("cargo");
-        cargo.args(["bench", "--workspace", "--all-features", "--bench", name]).current_dir(root());
-        if !cargo.status().context("failed to start cargo")?.success() {
-            bail!("benchmark {name} failed: see above");
+        if *name == "pipeline" {
+            // It measures the controllers as they are shipped: as the process `polis manager`.
+            cargo(&["build", "--release", "--workspace", "--all-features", "--bin", "polis"], args.on)?;
         }
+        cargo(&["bench", "--workspace", "--all-features", "--bench", name], args.on)
+            .with_context(|| format!("benchmark {name} failed"))?;
+    }
+    Ok(())
+}
+
+fn cargo(args: &[&str], on: On) -> Result<()> {
+    let status = Command::new("cargo").args(args).current_dir(root()).env("POLIS_E2E_ON", on.word()).status();
+    if !status.context("failed to start cargo")?.success() {
+        bail!("cargo {} failed: see above", args.join(" "));
     }
     Ok(())
 }
