@@ -423,7 +423,7 @@ async fn verbs(world: &World) -> Vec<String> {
     let names = commands.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   "));
     names
         .map(|line| line.split_whitespace().next().unwrap().to_owned())
-        .filter(|name| !["help", "manager", "up"].contains(&name.as_str()))
+        .filter(|name| !["federation", "help", "manager", "up"].contains(&name.as_str()))
         .collect()
 }
 
