@@ -159,7 +159,7 @@ fn bill_of_materials(packages: &[Value]) -> Value {
             let (name, version) = (word(package, "name"), word(package, "version"));
             let purl = format!("pkg:cargo/{name}@{version}");
             json!({"SPDXID": format!("SPDXRef-{name}-{version}").replace(['_', '+'], "-"), "name": name, "versionInfo": version,
-                "downloadLocation": package["source"].as_str().map_or("NOASSERTION".to_owned(), |_| format!("https://crates.io/crates/{name}/{version}")),
+                "downloadLocation": "NOASSERTION", // the purl says which package it is, wherever it was fetched from
                 "licenseDeclared": word(package, "license").replace('/', " OR "),
                 "externalRefs": [{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": purl}]})
         })
