@@ -4,6 +4,9 @@
 //! runners in it are added up. A check that runs no tests of its own (format, lints, drift) counts as one.
 //! All checks run, also after a failure, so that one run tells everything that is wrong.
 //!
+//! Suites wait most of the time, for processes to start and for windows of quiet to pass, so those on embedded planes and
+//! those on real engines run side by side, in two lanes; a lane says what a command said when that command has ended.
+//!
 //! A test that fails among others is run once more by itself. If it passes then, it was starved or shares something with
 //! its neighbours: that is a defect to look at, and it is named at the end, but it does not fail the whole.
 
@@ -11,6 +14,8 @@ use std::{
     env,
     io::{BufRead, BufReader},
     process::{Command, Stdio},
+    sync::Mutex,
+    thread,
     time::Instant,
 };
 
@@ -103,17 +108,17 @@ pub(crate) fn run(args: Args) -> Result<()> {
         }
     }
     tally.command("doc tests", &["test", "--workspace", "--all-features", "--doc"]);
-    // The scenarios start the controllers as they are shipped, as the process `polis manager`: the unit tests, which have
-    // tests of that program among them, have built it.
-    suite(&mut tally, "planes", &[], "what the scenarios rely on", On::Embedded);
-    suite(
-        &mut tally,
-        "scenarios",
-        EMBEDDED_SCENARIOS,
-        "the whole pipeline over project, hub and cells",
-        On::Embedded,
-    );
-    engines(&mut tally, args.fast);
+    let lanes: [fn(&mut Tally, bool); 2] = [embedded, engines];
+    let lanes = lanes.map(|lane| {
+        thread::spawn(move || {
+            let mut tally = Tally { in_lane: true, ..Tally::default() };
+            lane(&mut tally, args.fast);
+            tally
+        })
+    });
+    for lane in lanes {
+        tally.add(lane.join().expect("a lane ends with its commands"));
+    }
 
     for test in &tally.unsteady {
         println!("unsteady: {test} failed among others and passed by itself");
@@ -165,6 +170,14 @@ fn targets_without_features(metadata: &Value) -> Vec<String> {
     plain.filter_map(|target| target["name"].as_str().map(str::to_owned)).collect()
 }
 
+/// The suites on embedded planes. The scenarios start the controllers as they are shipped, as the process `polis manager`:
+/// the unit tests, which have tests of that program among them, have built it.
+fn embedded(tally: &mut Tally, _fast: bool) {
+    suite(tally, "planes", &[], "what the scenarios rely on", On::Embedded);
+    let shows = "the whole pipeline over project, hub and cells";
+    suite(tally, "scenarios", EMBEDDED_SCENARIOS, shows, On::Embedded);
+}
+
 /// The suites on real engines, or one line that says why they were left out.
 fn engines(tally: &mut Tally, fast: bool) {
     if fast {
@@ -203,9 +216,19 @@ struct Tally {
     failures: Vec<String>,
     /// Tests that passed only by themselves.
     unsteady: Vec<String>,
+    /// Another tally speaks at the same time, so what a command says is kept until it ends.
+    in_lane: bool,
 }
 
 impl Tally {
+    fn add(&mut self, lane: Tally) {
+        self.passed += lane.passed;
+        self.failed += lane.failed;
+        self.skipped += lane.skipped;
+        self.failures.extend(lane.failures);
+        self.unsteady.extend(lane.unsteady);
+    }
+
     /// Runs `cargo <args>` and adds up the tests that it reports.
     fn command(&mut self, title: &str, args: &[&str]) {
         self.command_on(title, args, On::Real);
@@ -215,7 +238,7 @@ impl Tally {
     fn command_on(&mut self, title: &str, args: &[&str], on: On) {
         println!("\n== {title}: cargo {}", args.join(" "));
         let start = Instant::now();
-        match stream("cargo", args, on) {
+        match stream("cargo", args, on, self.in_lane) {
             Err(err) => self.fail(title, &format!("cargo did not start: {err}")),
             Ok((mut success, said)) => {
                 let mut counts = said.counts;
@@ -242,7 +265,7 @@ impl Tally {
     fn pass_by_themselves(&mut self, args: &[&str], first: &Said, on: On) -> bool {
         let Some(again) = again(args, first) else { return false };
         println!("\n== once more, by themselves: cargo {}", again.join(" "));
-        let passed = match stream("cargo", &again, on) {
+        let passed = match stream("cargo", &again, on, self.in_lane) {
             Ok((success, second)) => success && second.counts.passed >= first.failed.len(),
             Err(_) => false,
         };
@@ -331,8 +354,9 @@ impl Counts {
     }
 }
 
-/// Runs a command in the root of the repository, passes its output through and reads the counts from it.
-fn stream(program: &str, args: &[&str], on: On) -> Result<(bool, Said)> {
+/// Runs a command in the root of the repository and reads the counts from what it says, which is passed through as it
+/// comes, or in one piece at its end.
+fn stream(program: &str, args: &[&str], on: On, at_the_end: bool) -> Result<(bool, Said)> {
     let mut child = Command::new(program)
         .args(args)
         .current_dir(root())
@@ -341,21 +365,28 @@ fn stream(program: &str, args: &[&str], on: On) -> Result<(bool, Said)> {
         .stderr(Stdio::piped())
         .spawn()?;
     let (out, err) = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
+    let kept = Mutex::new(String::new());
+    let say = |line: &str| match at_the_end {
+        true => kept.lock().expect("no reader panics").extend([line, "\n"]),
+        false => println!("{line}"),
+    };
     // nextest reports on stderr, cargo test on stdout: both are read.
-    let errors = std::thread::spawn(move || tee(err));
-    let mut said = tee(out);
-    let more = errors.join().expect("reading lines does not panic").counts;
-    said.counts.passed += more.passed;
-    said.counts.failed += more.failed;
-    said.counts.skipped += more.skipped;
+    let (mut said, errors) = thread::scope(|scope| {
+        let errors = scope.spawn(|| read(err, say));
+        (read(out, say), errors.join().expect("reading lines does not panic"))
+    });
+    print!("{}", kept.into_inner().expect("no reader panics"));
+    said.counts.passed += errors.counts.passed;
+    said.counts.failed += errors.counts.failed;
+    said.counts.skipped += errors.counts.skipped;
     Ok((child.wait()?.success(), said))
 }
 
-fn tee(from: impl std::io::Read) -> Said {
+fn read(from: impl std::io::Read, say: impl Fn(&str)) -> Said {
     let mut said = Said::default();
     for line in BufReader::new(from).split(b'\n').map_while(Result::ok) {
         let line = String::from_utf8_lossy(&line);
-        println!("{line}");
+        say(&line);
         said.read(&line);
     }
     said
@@ -376,7 +407,7 @@ mod tests {
 
     use super::*;
 
-    fn read(lines: &[&str]) -> Counts {
+    fn counts(lines: &[&str]) -> Counts {
         let mut counts = Counts::default();
         lines.iter().for_each(|line| counts.read(line));
         counts
@@ -404,7 +435,7 @@ mod tests {
 
     #[test]
     fn closing_lines_of_cargo_test_add_up() {
-        let counts = read(&[
+        let counts = counts(&[
             "running 3 tests",
             "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s",
             "test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 7 filtered out",
@@ -441,12 +472,23 @@ mod tests {
 
     #[test]
     fn the_summary_of_nextest_is_understood() {
-        let counts = read(&["     Summary [   1.2s] 6 tests run: 5 passed (1 slow), 1 failed, 2 skipped"]);
+        let counts = counts(&["     Summary [   1.2s] 6 tests run: 5 passed (1 slow), 1 failed, 2 skipped"]);
         assert_eq!(counts, Counts { passed: 5, failed: 1, skipped: 2 });
     }
 
     #[test]
+    fn what_a_command_says_is_counted_on_both_of_its_streams_in_a_lane_and_outside() {
+        let script =
+            "echo 'test result: ok. 2 passed; 0 failed; 1 ignored'; echo '3 tests run: 3 passed' >&2";
+        for in_lane in [false, true] {
+            let (success, said) = stream("sh", &["-c", script], On::Embedded, in_lane).unwrap();
+            assert!(success);
+            assert_eq!(said.counts, Counts { passed: 5, failed: 0, skipped: 1 });
+        }
+    }
+
+    #[test]
     fn a_line_that_only_speaks_of_tests_counts_nothing() {
-        assert_eq!(read(&["3 passed, 0 failed", "test foo ... ok"]), Counts::default());
+        assert_eq!(counts(&["3 passed, 0 failed", "test foo ... ok"]), Counts::default());
     }
 }
