@@ -44,7 +44,7 @@ pub enum Storage {
     /// In memory: gone with the process.
     #[default]
     Memory,
-    /// In a redb file, durable before every answer.
+    /// In a redb file. What anybody outside sees is durable.
     Redb(PathBuf),
 }
 
@@ -248,7 +248,7 @@ impl Server {
         self.core.planes.read().keys().map(|name| name.to_string()).collect()
     }
 
-    /// Makes a plane with its `default` namespace. Both are durable when this returns.
+    /// Makes a plane with its `default` namespace.
     pub async fn create_plane(&self, spec: PlaneSpec) -> Result<(), Error> {
         let fits = |c: char| c.is_ascii_alphanumeric() || "-._:@".contains(c);
         let is_root = spec.name.is_empty() && self.core.plane("").is_none();
@@ -344,6 +344,15 @@ impl Server {
         controllers::install(&self.core, &found, crd)
             .await
             .map_err(|source| Error::Write { what: what(), source })
+    }
+
+    /// Waits until everything that can be seen now is durable: for whoever is about to do something outside of the store
+    /// because of it.
+    pub async fn durable(&self) -> Result<(), CommitError> {
+        match self.core.store.durable(self.core.store.view().revision()) {
+            Some(durable) => durable.await,
+            None => Ok(()),
+        }
     }
 
     /// The store, for reading and for tests.

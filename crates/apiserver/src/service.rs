@@ -9,6 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use http::{HeaderMap, HeaderValue, Request, Response, header, request::Parts};
 use parking_lot::Mutex;
 
@@ -22,6 +23,7 @@ use crate::{
     route::{self, ResourcePath, Target, Verb},
     server::Core,
     status::{About, Failure},
+    store::{CommitError, Revision},
     verbs::{Call, Payload},
 };
 
@@ -30,7 +32,13 @@ use crate::{
 pub struct Service {
     core: Arc<Core>,
     plane: Option<Arc<str>>,
+    /// The caller may see what is not durable yet.
+    ahead: bool,
 }
+
+/// What an answer shows was written up to this revision; put among its extensions by whoever knows.
+#[derive(Clone, Copy)]
+pub(crate) struct Shows(pub(crate) Revision);
 
 type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
@@ -55,7 +63,14 @@ where
 
 impl Service {
     pub(crate) fn new(core: Arc<Core>, plane: Option<Arc<str>>) -> Self {
-        Self { core, plane }
+        Self { core, plane, ahead: false }
+    }
+
+    /// The same, for a caller who keeps all that he does in the store of this server: he is answered, and told of
+    /// changes, before they are durable. A crash takes what he saw together with what he made of it. Anybody else, and
+    /// everybody outside of this process, sees only what lasts.
+    pub fn ahead(self) -> Self {
+        Self { ahead: true, ..self }
     }
 
     /// Answers one request.
@@ -67,10 +82,22 @@ impl Service {
         let (parts, body) = request.into_parts();
         let head = parts.method == http::Method::HEAD;
         let mut response = self.answer(parts, body).await.unwrap_or_else(|refusal| failure(&refusal));
+        let shown = response.extensions().get().map(|Shows(shown)| *shown);
+        if let Some(durable) = self.until_durable(shown)
+            && let Err(error) = durable.await
+        {
+            response = failure(&Failure::internal(&error.to_string()));
+        }
         if head {
             *response.body_mut() = Body::full(Bytes::new());
         }
         response
+    }
+
+    /// The wait that is due before an answer goes out: for what it shows, or for everything if it does not say.
+    fn until_durable(&self, shown: Option<Revision>) -> Option<BoxFuture<'static, Result<(), CommitError>>> {
+        let store = &self.core.store;
+        store.durable(shown.unwrap_or_else(|| store.view().revision())).filter(|_| !self.ahead)
     }
 
     async fn answer<B>(&self, parts: Parts, body: B) -> Result<Response<Body>, Failure>
@@ -106,7 +133,9 @@ impl Service {
                     &identity,
                     &Attributes::non_resource(&parts.method, path),
                 )?;
-                return health::answer(&self.core, &plane, path, &parts);
+                let mut response = health::answer(&self.core, &plane, path, &parts)?;
+                response.extensions_mut().insert(Shows(0));
+                return Ok(response);
             }
             Target::Resource(found) => found,
         };
@@ -245,6 +274,7 @@ impl Service {
             identity,
             options,
             output,
+            ahead: self.ahead,
             agent: agent(&parts.headers),
             warnings: Mutex::default(),
         };

@@ -9,13 +9,17 @@ use std::{
 };
 
 use common::*;
+use futures::{FutureExt, StreamExt};
 use kube::{
     ResourceExt,
-    api::{DeleteParams, ListParams, PostParams},
+    api::{DeleteParams, ListParams, PostParams, WatchEvent, WatchParams},
 };
 use polis_apiserver::{
     PlaneSpec, Server, Storage, SystemClock,
-    store::{Collection, Draft, Expect, HistoryLimits, OpenError, Range, RedbStore, Store, Write},
+    store::{
+        Collection, CommitError, Draft, Expect, HistoryLimits, OpenError, Range, RedbStore, Store, Stored,
+        Write,
+    },
 };
 use redb::StorageBackend;
 use serde_json::json;
@@ -88,9 +92,10 @@ async fn a_damaged_truncated_or_newer_file_is_named_and_left_alone() {
     assert!(matches!(error, OpenError::Newer { found: 99, .. }), "{error}");
 }
 
-/// A disk that loses power after a given number of operations: what was not synced is lost or torn.
+/// A disk that loses power after a given number of operations: what was not synced is lost or torn. While its gate is
+/// held, a sync does not end.
 #[derive(Clone, Debug, Default)]
-struct Disk(Arc<Mutex<State>>);
+struct Disk(Arc<Mutex<State>>, Arc<Mutex<()>>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -149,7 +154,7 @@ impl Disk {
             }
         }
         let length = bytes.len() as u64;
-        Self(Arc::new(Mutex::new(State { durable: bytes, length, ..State::default() })))
+        Self(Arc::new(Mutex::new(State { durable: bytes, length, ..State::default() })), Arc::default())
     }
 }
 
@@ -179,6 +184,7 @@ impl StorageBackend for Disk {
     }
 
     fn sync_data(&self) -> io::Result<()> {
+        drop(self.1.lock().expect("unpoisoned"));
         let mut state = self.0.lock().expect("unpoisoned");
         state.step()?;
         state.durable = state.current();
@@ -202,6 +208,15 @@ fn open_disk(disk: &Disk) -> Result<RedbStore, OpenError> {
 /// What the writer knows to be there.
 type Known = BTreeMap<String, (u64, u64)>;
 
+/// A write as everybody outside makes it: answered when it is durable.
+async fn lasting(store: &RedbStore, write: Write) -> Result<Stored, CommitError> {
+    let stored = store.commit(write).await?;
+    match store.durable(stored.revision()) {
+        Some(durable) => durable.await.map(|()| stored),
+        None => Ok(stored),
+    }
+}
+
 /// Writes until the power goes; answers what was acknowledged, and the last write that was not.
 fn write_until_dark(store: &RedbStore, count: u64) -> (Known, Option<String>) {
     let collection = Collection::new("p", "things");
@@ -218,7 +233,7 @@ fn write_until_dark(store: &RedbStore, count: u64) -> (Known, Option<String>) {
             expect: current.map_or(Expect::Absent, Expect::At),
             draft,
         };
-        match futures::executor::block_on(store.commit(write)) {
+        match futures::executor::block_on(lasting(store, write)) {
             Ok(_) if removes => drop(known.remove(&path)),
             Ok(stored) => drop(known.insert(path, (stored.revision(), n))),
             Err(_) => return (known, Some(path)),
@@ -277,4 +292,106 @@ fn a_power_cut_at_any_operation_loses_nothing_that_was_acknowledged() {
         }
     }
     assert!(cuts >= 50, "{cuts} power cuts are too few to mean anything");
+}
+
+/// Writes go on while the disk is still at the first of them; then the power goes.
+#[test]
+fn what_a_power_cut_takes_is_the_end_of_the_order_and_nothing_from_its_middle() {
+    const WRITES: u64 = 200;
+    let collection = Collection::new("p", "things");
+    for cut in (0..60).step_by(3) {
+        let disk = Disk::default();
+        let store = open_disk(&disk).expect("opens");
+        disk.0.lock().expect("unpoisoned").left = Some(cut);
+        // By revision: what was there then.
+        let mut states: BTreeMap<u64, BTreeMap<String, u64>> = BTreeMap::from([(1, BTreeMap::new())]);
+        let mut revisions: BTreeMap<String, u64> = BTreeMap::new();
+        for n in 0..WRITES {
+            let path = format!("o{}", n * 7 % 11);
+            let current = revisions.get(&path).copied();
+            let removes = n % 6 == 5 && current.is_some();
+            let draft = (!removes).then(|| Draft::encode(&json!({"metadata": {"name": path}, "n": n})));
+            let expect = current.map_or(Expect::Absent, Expect::At);
+            let write = Write { collection: collection.clone(), path: path.clone(), expect, draft };
+            let Ok(stored) = futures::executor::block_on(store.commit(write)) else { break };
+            let mut state = states.last_key_value().map(|(_, state)| state.clone()).unwrap_or_default();
+            if removes {
+                revisions.remove(&path);
+                state.remove(&path);
+            } else {
+                revisions.insert(path.clone(), stored.revision());
+                state.insert(path, n);
+            }
+            states.insert(stored.revision(), state);
+        }
+        drop(store);
+        let survivor = open_disk(&disk.after_power_loss(cut)).expect("a store that was whole opens");
+        let page = survivor.view().range(&collection, &Range::default()).expect("the present");
+        let found: BTreeMap<String, u64> = page
+            .items
+            .iter()
+            .map(|(path, stored)| (path.to_string(), stored.value()["n"].as_u64().expect("whole")))
+            .collect();
+        let revision = survivor.view().revision();
+        assert_eq!(states.get(&revision), Some(&found), "cut at operation {cut}, came back at {revision}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_durable_is_seen_by_nobody_outside() {
+    let disk = Disk::default();
+    let store = Arc::new(open_disk(&disk).expect("opens"));
+    let server = Server::builder().store(store).build().await.expect("a server");
+    server.create_plane(PlaneSpec::own("cell")).await.expect("a plane");
+    server.install_crd_in("cell", &mk_widgets_crd()).await.expect("a definition");
+    server.durable().await.expect("a disk");
+    let inside = widgets(&kube::Client::new(server.plane_service("cell").ahead(), "default"));
+    let outside = widgets(&mk_client(&server, "cell"));
+    let mut told = std::pin::pin!(outside.watch(&WatchParams::default(), "0").await.expect("watches"));
+
+    let held = disk.1.lock().expect("unpoisoned");
+    inside.create(&PostParams::default(), &mk_widget("a", json!({}))).await.expect("creates");
+    assert_eq!(inside.get("a").await.expect("is there for whoever runs ahead").name_any(), "a");
+    let (all, post, second) = (ListParams::default(), PostParams::default(), mk_widget("b", json!({})));
+    let mut got = std::pin::pin!(outside.get("a"));
+    let mut listed = std::pin::pin!(outside.list(&all));
+    let mut created = std::pin::pin!(outside.create(&post, &second));
+    // All of them do their work and wait for the disk alone: in the end the second widget is there.
+    while inside.get_opt("b").await.expect("answers").is_none() {
+        assert!(got.as_mut().now_or_never().is_none(), "shown before it is durable");
+        assert!(listed.as_mut().now_or_never().is_none(), "shown before it is durable");
+        assert!(created.as_mut().now_or_never().is_none(), "acknowledged before it is durable");
+        assert!(told.next().now_or_never().is_none(), "told before it is durable");
+        tokio::task::yield_now().await;
+    }
+
+    drop(held);
+    assert_eq!(got.await.expect("is there").name_any(), "a");
+    assert!(!listed.await.expect("lists").items.is_empty());
+    assert_eq!(created.await.expect("creates").name_any(), "b");
+    for expected in ["a", "b"] {
+        match told.next().await {
+            Some(Ok(WatchEvent::Added(widget))) => assert_eq!(widget.name_any(), expected),
+            other => panic!("wanted to be told of {expected}, got {other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_disk_that_fails_is_named_to_whoever_would_see_what_it_lost() {
+    let disk = Disk::default();
+    let store = Arc::new(open_disk(&disk).expect("opens"));
+    let server = Server::builder().store(store).build().await.expect("a server");
+    server.create_plane(PlaneSpec::own("cell")).await.expect("a plane");
+    server.install_crd_in("cell", &mk_widgets_crd()).await.expect("a definition");
+    let api = widgets(&mk_client(&server, "cell"));
+    api.create(&PostParams::default(), &mk_widget("a", json!({}))).await.expect("creates");
+
+    disk.0.lock().expect("unpoisoned").left = Some(0);
+    let refused = api.create(&PostParams::default(), &mk_widget("b", json!({}))).await.expect_err("no power");
+    assert!(refused.to_string().contains("no power"), "{refused}");
+    assert!(api.get("b").await.expect_err("not durable").to_string().contains("restart to continue"));
+    assert_eq!(api.get("a").await.expect("what lasts is shown").name_any(), "a");
+    let refused = api.create(&PostParams::default(), &mk_widget("c", json!({}))).await.expect_err("stopped");
+    assert!(refused.to_string().contains("restart to continue"), "{refused}");
 }

@@ -43,6 +43,14 @@ pub enum Error {
         /// The pool.
         pool: String,
     },
+    /// The planes cannot keep what they show, so nothing is started or ended because of it.
+    #[error("failed to act on instance {instance}: what the cell shows is not kept ({why})")]
+    NotKept {
+        /// UID of the instance.
+        instance: String,
+        /// What went wrong.
+        why: String,
+    },
     /// An object cannot be what it says it is.
     #[error("failed to run instance {instance}: its UID is not usable as the name of a folder")]
     Uid {

@@ -3,18 +3,12 @@
 use std::sync::Arc;
 
 use futures::future::{BoxFuture, ready};
-use parking_lot::Mutex;
 
-use super::{CommitError, Expect, HistoryLimits, Revision, Store, Stored, View, Write};
+use super::{CommitError, HistoryLimits, Revision, Store, Stored, View, Write, order::Order};
 use crate::seams::{Clock, SystemClock};
 
 /// A store that forgets everything when it is dropped.
-pub struct MemoryStore {
-    view: View,
-    clock: Arc<dyn Clock>,
-    /// Held over check, numbering and publication: writes are one order.
-    writing: Mutex<Revision>,
-}
+pub struct MemoryStore(Order);
 
 impl Default for MemoryStore {
     fn default() -> Self {
@@ -25,43 +19,22 @@ impl Default for MemoryStore {
 impl MemoryStore {
     /// An empty store. `clock` dates history.
     pub fn new(limits: HistoryLimits, clock: Arc<dyn Clock>) -> Self {
-        // Revision 1 is "empty", as in etcd: 0 means "any" in the API and must never be an object's revision.
-        Self { view: View::new(limits, 1), clock, writing: Mutex::new(1) }
-    }
-
-    fn write(&self, write: &Write) -> Result<Stored, CommitError> {
-        let mut last = self.writing.lock();
-        let current = self.view.get(&write.collection, &write.path);
-        check(write.expect, current.as_ref())?;
-        let revision = *last + 1;
-        let object = write.draft.as_ref().map(|draft| draft.finish(revision));
-        let answer = match (&object, current) {
-            (Some(object), _) => object.clone(),
-            (None, Some(current)) => current.at(revision),
-            (None, None) => return Err(CommitError::Conflict(None)),
-        };
-        self.view.apply(&write.collection, &write.path, revision, object, self.clock.now());
-        *last = revision;
-        Ok(answer)
-    }
-}
-
-/// Whether a write may go ahead over what is there.
-pub(super) fn check(expect: Expect, current: Option<&Stored>) -> Result<(), CommitError> {
-    match (expect, current) {
-        (Expect::Absent, None) => Ok(()),
-        (Expect::At(revision), Some(current)) if current.revision() == revision => Ok(()),
-        (_, current) => Err(CommitError::Conflict(current.cloned())),
+        Self(Order::new(limits, clock))
     }
 }
 
 impl Store for MemoryStore {
     fn view(&self) -> &View {
-        &self.view
+        &self.0.view
     }
 
     fn commit(&self, write: Write) -> BoxFuture<'static, Result<Stored, CommitError>> {
-        Box::pin(ready(self.write(&write)))
+        Box::pin(ready(self.0.write(write, |_, _, _| {})))
+    }
+
+    /// Nothing here lasts, so there is nothing to wait for.
+    fn durable(&self, _: Revision) -> Option<BoxFuture<'static, Result<(), CommitError>>> {
+        None
     }
 }
 
@@ -71,7 +44,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::store::{Change, Collection, Draft, Next, Range};
+    use crate::store::{Change, Collection, Draft, Expect, Next, Range};
 
     fn mk_collection() -> Collection {
         Collection::new("p", "configmaps")

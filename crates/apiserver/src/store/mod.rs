@@ -1,15 +1,20 @@
 //! Where objects live.
 //!
 //! A store asks for no more than etcd can give: one revision counter, compare-and-set on a key, ordered ranges, and a
-//! watch from a revision. Reads come from a [`View`] held in memory, which is as new as every acknowledged write;
-//! writes go through [`Store::commit`] and are durable, where the store is, before the answer.
+//! watch from a revision. Writes go through [`Store::commit`]; reads come from a [`View`] held in memory, which shows a
+//! write as soon as it has its number. It lasts a moment later: [`Store::durable`] says when.
 //!
 //! ```text
-//!   commit ──► check expectation ──► next revision ──► (disk, fsync) ──► view: objects, history, wake watchers ──► answer
+//!   commit ──► check expectation ──► next revision ──► view: objects, history, wake watchers ──► answer
+//!                                         └──► disk, fsync, many writes at a time ──► durable
 //! ```
+//!
+//! Since all writes of all planes are one order and are lost, if at all, from its end, whoever keeps all that he does in
+//! the same store may go on at once: if what he saw is lost, so is what he made of it. Whoever shows it to others waits.
 
 mod memory;
 mod object;
+mod order;
 mod redb;
 mod shard;
 mod view;
@@ -73,7 +78,7 @@ pub enum CommitError {
     /// The expectation did not hold; carries what is there now.
     #[error("the object was changed by somebody else")]
     Conflict(Option<Stored>),
-    /// The store can no longer write. Nothing was acknowledged.
+    /// The store can no longer write, and the write does not last.
     #[error("failed to write to the store: {0}")]
     Failed(Arc<str>),
 }
@@ -131,9 +136,13 @@ pub enum OpenError {
 
 /// A store: a view to read from and a way to write.
 pub trait Store: Send + Sync + 'static {
-    /// What can be read, as new as every acknowledged write.
+    /// What can be read, as new as every write.
     fn view(&self) -> &View;
 
-    /// Writes one object, and answers once the write is as durable as this store makes it.
+    /// Writes one object, and answers once it has its number and is seen in the view. It happens in the call; the future
+    /// only holds back a writer who is faster than the disk.
     fn commit(&self, write: Write) -> BoxFuture<'static, Result<Stored, CommitError>>;
+
+    /// Waits until every write up to `revision` is as durable as this store makes it; `None` if it is.
+    fn durable(&self, revision: Revision) -> Option<BoxFuture<'static, Result<(), CommitError>>>;
 }

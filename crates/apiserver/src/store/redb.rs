@@ -1,8 +1,8 @@
 //! A store on disk: redb under one writing thread.
 //!
-//! Writes queue to the thread; it takes all that wait (at most [`GROUP`]), checks and numbers each, writes them in one
-//! transaction, syncs, shows them to readers and answers. While it syncs the next group gathers, so the cost of a sync
-//! is shared by as many writers as there are. A write is visible only after it is durable.
+//! Writes are numbered and shown in the call and queue to the thread; it takes all that wait (at most [`GROUP`]), puts
+//! them into one transaction, syncs, and tells who waits for it. While it syncs the next group gathers, so the cost of a
+//! sync is shared by as many writers as there are. Groups are written in order: what a power cut takes is the end.
 //!
 //! Tables: `about` (format, revision), `objects` (`plane NUL resource NUL path` → revision, hole, JSON),
 //! `removed` (`plane NUL resource` → revision of the latest removal, from which watchers may resume after a restart).
@@ -20,17 +20,19 @@ use futures::future::BoxFuture;
 use redb::{
     Database, DatabaseError, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition, TableError,
 };
-use tokio::sync::oneshot;
+use tokio::sync::watch;
 
 use super::{
-    Collection, CommitError, HistoryLimits, OpenError, Revision, Store, Stored, View, Write, memory::check,
+    Collection, CommitError, HistoryLimits, OpenError, Revision, Store, Stored, View, Write, order::Order,
 };
 use crate::seams::Clock;
 
 /// The format written by this program.
 const FORMAT: u64 = 1;
 /// Most writes in one transaction.
-const GROUP: usize = 256;
+const GROUP: usize = 1024;
+/// Most writes that are shown and not yet durable: a writer who is further ahead waits for the disk.
+const AHEAD: u64 = 4096;
 /// redb's page cache. All state is in the view, so the cache serves only the B-tree's inner pages on writes.
 const CACHE: usize = 16 << 20;
 
@@ -38,15 +40,27 @@ const ABOUT: TableDefinition<'_, &str, u64> = TableDefinition::new("about");
 const OBJECTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("objects");
 const REMOVED: TableDefinition<'_, &str, u64> = TableDefinition::new("removed");
 
-struct Request {
-    write: Write,
-    answer: oneshot::Sender<Result<Stored, CommitError>>,
+/// A write on its way to the disk.
+struct Pending {
+    collection: Collection,
+    path: String,
+    revision: Revision,
+    object: Option<Stored>,
+}
+
+/// How far the disk is.
+#[derive(Clone, Debug)]
+struct Synced {
+    revision: Revision,
+    /// Why it will get no further.
+    failed: Option<Arc<str>>,
 }
 
 /// A store in one redb file.
 pub struct RedbStore {
-    view: Arc<View>,
-    queue: Option<mpsc::Sender<Request>>,
+    order: Order,
+    queue: Option<mpsc::Sender<Pending>>,
+    synced: watch::Receiver<Synced>,
     writer: Option<JoinHandle<()>>,
 }
 
@@ -112,14 +126,14 @@ impl RedbStore {
             }
             Err(LoadError::Damaged(source)) => return Err(damaged(source)),
         };
-        let view = Arc::new(view);
-        let (queue, requests) = mpsc::channel();
-        let writer = Writer { database, view: view.clone(), revision, clock };
+        let (queue, pending) = mpsc::channel();
+        let (tell, synced) = watch::channel(Synced { revision, failed: None });
+        let writer = Writer { database, synced: tell };
         let thread = std::thread::Builder::new()
             .name("polis-store".into())
-            .spawn(move || writer.run(&requests))
+            .spawn(move || writer.run(&pending))
             .map_err(|source| OpenError::Io { path: name.to_owned(), source: source.into() })?;
-        Ok(Self { view, queue: Some(queue), writer: Some(thread) })
+        Ok(Self { order: Order::after(view, clock), queue: Some(queue), synced, writer: Some(thread) })
     }
 }
 
@@ -135,23 +149,48 @@ impl Drop for RedbStore {
 
 impl Store for RedbStore {
     fn view(&self) -> &View {
-        &self.view
+        &self.order.view
     }
 
     fn commit(&self, write: Write) -> BoxFuture<'static, Result<Stored, CommitError>> {
-        let (answer, answered) = oneshot::channel();
-        let sent = self.queue.as_ref().is_some_and(|queue| queue.send(Request { write, answer }).is_ok());
+        let failed = self.synced.borrow().failed.clone();
+        let written = match failed {
+            Some(why) => Err(CommitError::Failed(why)),
+            None => self.order.write(write, |write, revision, object| {
+                let Write { collection, path, .. } = write;
+                // The thread ends only after a failure, which the wait below reports.
+                let _ = self
+                    .queue
+                    .as_ref()
+                    .map(|queue| queue.send(Pending { collection, path, revision, object }));
+            }),
+        };
+        let room = match &written {
+            Ok(stored) => self.durable(stored.revision().saturating_sub(AHEAD)),
+            Err(_) => None,
+        };
         Box::pin(async move {
-            let stopped = || {
-                CommitError::Failed(
-                    "the store has stopped after an earlier failure; its log says which".into(),
-                )
-            };
-            if !sent {
-                return Err(stopped());
+            if let Some(room) = room {
+                room.await?;
             }
-            answered.await.unwrap_or_else(|_| Err(stopped()))
+            written
         })
+    }
+
+    fn durable(&self, revision: Revision) -> Option<BoxFuture<'static, Result<(), CommitError>>> {
+        if self.synced.borrow().revision >= revision {
+            return None;
+        }
+        let mut synced = self.synced.clone();
+        Some(Box::pin(async move {
+            let reached =
+                synced.wait_for(|synced| synced.revision >= revision || synced.failed.is_some()).await;
+            match reached.as_deref() {
+                Ok(Synced { revision: reached, .. }) if *reached >= revision => Ok(()),
+                Ok(Synced { failed: Some(why), .. }) => Err(CommitError::Failed(why.clone())),
+                _ => Err(CommitError::Failed("the store was closed".into())),
+            }
+        }))
     }
 }
 
@@ -278,109 +317,57 @@ fn decode(value: &[u8]) -> Option<Stored> {
 /// The thread that writes.
 struct Writer {
     database: Database,
-    view: Arc<View>,
-    revision: Revision,
-    clock: Arc<dyn Clock>,
-}
-
-/// A write that passed its check and waits for the sync.
-struct Accepted {
-    write: Write,
-    revision: Revision,
-    object: Option<Stored>,
-    shown: Stored,
-    answer: oneshot::Sender<Result<Stored, CommitError>>,
+    synced: watch::Sender<Synced>,
 }
 
 impl Writer {
-    fn run(mut self, requests: &mpsc::Receiver<Request>) {
-        while let Ok(first) = requests.recv() {
-            let mut group = vec![first];
-            while group.len() < GROUP {
-                match requests.try_recv() {
-                    Ok(request) => group.push(request),
-                    Err(_) => break,
-                }
-            }
-            let accepted = self.accept(group);
-            if accepted.is_empty() {
-                continue;
-            }
-            let persisted = catch_unwind(AssertUnwindSafe(|| self.persist(&accepted)))
+    fn run(self, pending: &mpsc::Receiver<Pending>) {
+        while let Ok(first) = pending.recv() {
+            let group: Vec<Pending> =
+                std::iter::once(first).chain(pending.try_iter().take(GROUP - 1)).collect();
+            let persisted = catch_unwind(AssertUnwindSafe(|| self.persist(&group)))
                 .unwrap_or_else(|_| Err("the engine found the file damaged".into()));
             match persisted {
-                Ok(()) => self.publish(accepted),
+                Ok(revision) => self.synced.send_modify(|synced| synced.revision = revision),
                 Err(error) => {
                     // What reached the disk is unknown. Nothing more is written: after a restart the file decides.
                     tracing::error!(%error, "failed to write to the store; it stops here, restart to continue from the last durable write");
-                    let why: Arc<str> = error.to_string().into();
-                    for write in accepted {
-                        let _ = write.answer.send(Err(CommitError::Failed(why.clone())));
-                    }
-                    return;
+                    let why = format!(
+                        "{error}; the store stops here, restart to continue from the last durable write"
+                    );
+                    return self.synced.send_modify(|synced| synced.failed = Some(why.into()));
                 }
             }
         }
     }
 
-    /// Checks and numbers the writes of a group, each over the outcome of those before it.
-    fn accept(&mut self, group: Vec<Request>) -> Vec<Accepted> {
-        let mut pending: HashMap<(Collection, String), Option<Stored>> = HashMap::new();
-        let mut accepted = Vec::with_capacity(group.len());
-        for Request { write, answer } in group {
-            let key = (write.collection.clone(), write.path.clone());
-            let current = match pending.get(&key) {
-                Some(state) => state.clone(),
-                None => self.view.get(&write.collection, &write.path),
-            };
-            if let Err(error) = check(write.expect, current.as_ref()) {
-                let _ = answer.send(Err(error));
-                continue;
+    /// Writes a group, of each object only its last state, and answers the last revision in it.
+    fn persist(&self, group: &[Pending]) -> Result<Revision, Box<dyn std::error::Error + Send + Sync>> {
+        let mut last = 0;
+        let (mut latest, mut removals) = (BTreeMap::new(), BTreeMap::new());
+        for Pending { collection: Collection { plane, resource }, path, revision, object } in group {
+            if object.is_none() {
+                removals.insert(format!("{plane}\0{resource}"), *revision);
             }
-            let revision = self.revision + 1;
-            let object = write.draft.as_ref().map(|draft| draft.finish(revision));
-            let shown = match (&object, current) {
-                (Some(object), _) => object.clone(),
-                (None, Some(current)) => current.at(revision),
-                (None, None) => {
-                    let _ = answer.send(Err(CommitError::Conflict(None)));
-                    continue;
-                }
-            };
-            self.revision = revision;
-            pending.insert(key, object.clone());
-            accepted.push(Accepted { write, revision, object, shown, answer });
+            latest.insert(format!("{plane}\0{resource}\0{path}"), object);
+            last = *revision;
         }
-        accepted
-    }
-
-    fn persist(&self, accepted: &[Accepted]) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         let transaction = self.database.begin_write()?;
         {
             let mut objects = transaction.open_table(OBJECTS)?;
-            let mut removed = transaction.open_table(REMOVED)?;
-            for Accepted { write, revision, object, .. } in accepted {
-                let Collection { plane, resource } = &write.collection;
-                let key = format!("{plane}\0{resource}\0{}", write.path);
+            for (key, object) in latest {
                 match object {
                     Some(object) => drop(objects.insert(key.as_str(), encode(object).as_slice())?),
-                    None => {
-                        objects.remove(key.as_str())?;
-                        removed.insert(format!("{plane}\0{resource}").as_str(), *revision)?;
-                    }
+                    None => drop(objects.remove(key.as_str())?),
                 }
             }
-            transaction.open_table(ABOUT)?.insert("revision", self.revision)?;
+            let mut removed = transaction.open_table(REMOVED)?;
+            for (collection, revision) in removals {
+                removed.insert(collection.as_str(), revision)?;
+            }
+            transaction.open_table(ABOUT)?.insert("revision", last)?;
         }
         transaction.commit()?;
-        Ok(())
-    }
-
-    fn publish(&self, accepted: Vec<Accepted>) {
-        let now = self.clock.now();
-        for write in accepted {
-            self.view.apply(&write.write.collection, &write.write.path, write.revision, write.object, now);
-            let _ = write.answer.send(Ok(write.shown));
-        }
+        Ok(last)
     }
 }

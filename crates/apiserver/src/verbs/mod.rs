@@ -48,6 +48,8 @@ pub(crate) struct Call {
     pub(crate) identity: Identity,
     pub(crate) options: Options,
     pub(crate) output: Output,
+    /// Whether the caller may see what is not durable yet.
+    pub(crate) ahead: bool,
     /// Who writes, for `managedFields`, when the query does not say.
     pub(crate) agent: String,
     /// Warnings for the answer's headers.
@@ -83,6 +85,7 @@ impl Call {
             identity: Identity::admin(),
             options: Options::default(),
             output: Output::default(),
+            ahead: true,
             agent: "polis".into(),
             warnings: Mutex::default(),
         }

@@ -7,6 +7,7 @@ use crate::{
     events,
     http::Projection,
     kinds::{Kind, Version},
+    service::Shows,
     status::Failure,
     store::{Draft, Stored},
 };
@@ -60,10 +61,14 @@ impl Call {
 
     /// One object as the client wants to see it.
     pub(crate) fn answer(&self, code: u16, stored: &Stored) -> http::Response<crate::http::Body> {
-        if self.output.projection == Projection::Full && !self.output.yaml {
-            return crate::http::json_bytes(code, self.present(stored).json().clone());
-        }
-        self.answer_value(code, &self.present_value(stored))
+        let mut response = match self.output.projection {
+            Projection::Full if !self.output.yaml => {
+                crate::http::json_bytes(code, self.present(stored).json().clone())
+            }
+            _ => self.answer_value(code, &self.present_value(stored)),
+        };
+        response.extensions_mut().insert(Shows(stored.revision()));
+        response
     }
 
     /// One object that is not stored (a dry run), as the client wants to see it.

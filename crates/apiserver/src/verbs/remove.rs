@@ -144,6 +144,7 @@ impl Call {
             identity: self.identity.clone(),
             options,
             output: self.output,
+            ahead: self.ahead,
             agent: self.agent.clone(),
             warnings: parking_lot::Mutex::default(),
         }

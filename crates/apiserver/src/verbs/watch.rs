@@ -6,11 +6,12 @@
 use std::{
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
 use bytes::{BufMut, Bytes, BytesMut};
+use futures::future::BoxFuture;
 use http::Response;
 use serde_json::{Value, json};
 use tokio::time::{Instant, Sleep};
@@ -28,7 +29,7 @@ use crate::{
     schema::FieldError,
     server::{Core, WatchSeat},
     status::{About, Failure},
-    store::{Change, Event, Next, Range, Revision, Stored, Watch},
+    store::{Change, CommitError, Event, Next, Range, Revision, Stored, Watch},
     table::IncludeObject,
 };
 
@@ -50,12 +51,16 @@ struct Terms {
     projection: Projection,
     include_object: IncludeObject,
     bookmarks: bool,
+    /// The client may see what is not durable yet.
+    ahead: bool,
 }
 
 /// The body of a watch.
 pub struct WatchBody {
     terms: Terms,
     watch: Option<Watch>,
+    /// A part of the stream that is shown when it is durable.
+    held: Option<(Bytes, BoxFuture<'static, Result<(), CommitError>>)>,
     initial: std::vec::IntoIter<(Arc<str>, Stored)>,
     /// The revision of the bookmark that ends the initial events, if one is due.
     initial_end: Option<Revision>,
@@ -130,8 +135,10 @@ impl Call {
                 projection: self.output.projection,
                 include_object: self.options.include_object,
                 bookmarks: self.options.bookmarks,
+                ahead: self.ahead,
             },
             watch,
+            held: None,
             initial: initial.into_iter(),
             initial_end,
             bookmarked: from,
@@ -188,8 +195,23 @@ fn write_line(frame: &mut BytesMut, kind: &str, object: &[u8]) {
 }
 
 impl WatchBody {
-    /// The next part of the stream, or its end.
+    /// The next part of the stream, or its end. It ends too when what it would show can never be durable.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        if self.held.is_none() {
+            let Some(frame) = ready!(self.next(context)) else { return Poll::Ready(None) };
+            let store = &self.terms.core.store;
+            // Nothing in the frame is newer than the view.
+            let durable = store.durable(store.view().revision()).filter(|_| !self.terms.ahead);
+            let Some(durable) = durable else { return Poll::Ready(Some(frame)) };
+            self.held = Some((frame, durable));
+        }
+        let Some((_, durable)) = &mut self.held else { return Poll::Pending };
+        let durable = ready!(durable.as_mut().poll(context));
+        let held = self.held.take().map(|(frame, _)| frame);
+        Poll::Ready(held.filter(|_| durable.is_ok()))
+    }
+
+    fn next(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let mut frame = BytesMut::new();
         while let Some((_, stored)) = self.initial.next() {
             self.write(&mut frame, "ADDED", &stored);

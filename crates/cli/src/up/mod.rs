@@ -10,6 +10,7 @@ mod admission;
 mod data;
 mod flags;
 mod furniture;
+mod kept;
 mod kubeconfig;
 mod logs;
 mod planes;

@@ -31,6 +31,10 @@ pub struct Planes {
     pub hub: Reached,
     /// The cells, by city.
     pub cells: Vec<(String, Reached)>,
+    /// All planes are in one store, so that whoever works on them may run ahead of the disk: a crash takes what he saw
+    /// together with what he made of it. With a plane elsewhere he waits, or he could leave something there whose
+    /// origin is lost here.
+    ahead: bool,
 }
 
 /// How a plane is reached.
@@ -64,14 +68,21 @@ impl Planes {
         for CrdFile { crd, .. } in &of_project {
             server.install_crd(PROJECT_KINDS, crd).await?;
         }
-        Ok(Self { server, hub, cells })
+        let ahead = flags.federation_kubeconfig.is_none() && flags.cells.is_empty();
+        Ok(Self { server, hub, cells, ahead })
+    }
+
+    /// An embedded service as the parts of this process use it.
+    fn within(&self, service: Service) -> Service {
+        if self.ahead { service.ahead() } else { service }
     }
 
     /// A plane as controllers of that role reach it.
     pub fn plane(&self, reached: &Reached, role: &str) -> Plane {
         match reached {
             Reached::Here(name) => {
-                Plane::in_process(name.as_str(), named(self.server.plane_service(name), role))
+                let service = self.within(self.server.plane_service(name));
+                Plane::in_process(name.as_str(), named(service, role))
             }
             Reached::There(plane) => plane.clone(),
         }
@@ -79,20 +90,23 @@ impl Planes {
 
     /// The plane of the platform, as controllers of that role reach it.
     pub fn root(&self, role: &str) -> Plane {
-        Plane::in_process("platform", named(self.server.service(), role))
+        Plane::in_process("platform", named(self.within(self.server.service()), role))
     }
 
     /// A client of a plane for that role.
     pub fn client(&self, reached: &Reached, role: &str) -> Client {
         match reached {
-            Reached::Here(name) => Client::new(named(self.server.plane_service(name), role), "default"),
+            Reached::Here(name) => {
+                let service = self.within(self.server.plane_service(name));
+                Client::new(named(service, role), "default")
+            }
             Reached::There(plane) => plane.kube_client(),
         }
     }
 
     /// A client of the platform for that role.
     pub fn root_client(&self, role: &str) -> Client {
-        Client::new(named(self.server.service(), role), "default")
+        Client::new(named(self.within(self.server.service()), role), "default")
     }
 }
 

@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::admission::Doorway;
 use super::data::DataDir;
+use super::kept::Kept;
 use super::planes::{PROJECT_KINDS, Planes, Reached};
 
 /// Who is at work.
@@ -133,11 +134,8 @@ impl Staff {
         let binary = std::env::current_exe().context("the program does not know where it is")?;
         let process = Process::open(Settings::new(data.path("cells").join(city), binary, city))?;
         self.runtimes.insert(city.to_owned(), process.clone());
-        polis_runtime::declare(
-            &mut engine,
-            clock,
-            Runtime { plane, city: city.to_owned(), provider: process },
-        );
+        let provider = Kept { provider: process, server: planes.server.clone() };
+        polis_runtime::declare(&mut engine, clock, Runtime { plane, city: city.to_owned(), provider });
         self.run(&role, engine);
         Ok(())
     }
