@@ -5,7 +5,7 @@ mod common;
 use std::{
     collections::BTreeMap,
     io,
-    sync::{Arc, Mutex},
+    sync::{Arc, Condvar, Mutex},
 };
 
 use common::*;
@@ -93,9 +93,27 @@ async fn a_damaged_truncated_or_newer_file_is_named_and_left_alone() {
 }
 
 /// A disk that loses power after a given number of operations: what was not synced is lost or torn. While its gate is
-/// held, a sync does not end.
+/// shut, a sync does not end.
 #[derive(Clone, Debug, Default)]
-struct Disk(Arc<Mutex<State>>, Arc<Mutex<()>>);
+struct Disk(Arc<Mutex<State>>, Arc<Gate>);
+
+#[derive(Debug, Default)]
+struct Gate {
+    shut: Mutex<bool>,
+    turned: Condvar,
+}
+
+impl Gate {
+    fn shut(&self, shut: bool) {
+        *self.shut.lock().expect("unpoisoned") = shut;
+        self.turned.notify_all();
+    }
+
+    fn pass(&self) {
+        let shut = self.shut.lock().expect("unpoisoned");
+        drop(self.turned.wait_while(shut, |shut| *shut).expect("unpoisoned"));
+    }
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -184,7 +202,7 @@ impl StorageBackend for Disk {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        drop(self.1.lock().expect("unpoisoned"));
+        self.1.pass();
         let mut state = self.0.lock().expect("unpoisoned");
         state.step()?;
         state.durable = state.current();
@@ -349,7 +367,7 @@ async fn what_is_not_durable_is_seen_by_nobody_outside() {
     let outside = widgets(&mk_client(&server, "cell"));
     let mut told = std::pin::pin!(outside.watch(&WatchParams::default(), "0").await.expect("watches"));
 
-    let held = disk.1.lock().expect("unpoisoned");
+    disk.1.shut(true);
     inside.create(&PostParams::default(), &mk_widget("a", json!({}))).await.expect("creates");
     assert_eq!(inside.get("a").await.expect("is there for whoever runs ahead").name_any(), "a");
     let (all, post, second) = (ListParams::default(), PostParams::default(), mk_widget("b", json!({})));
@@ -365,7 +383,7 @@ async fn what_is_not_durable_is_seen_by_nobody_outside() {
         tokio::task::yield_now().await;
     }
 
-    drop(held);
+    disk.1.shut(false);
     assert_eq!(got.await.expect("is there").name_any(), "a");
     assert!(!listed.await.expect("lists").items.is_empty());
     assert_eq!(created.await.expect("creates").name_any(), "b");
