@@ -1,7 +1,7 @@
 //! A binding: one Work for each cluster that it names, and none elsewhere.
 //!
 //! Reads   the binding, its object, clusters, its Works
-//! Writes  the binding: clusters when an input of their choice changed, its finalizer · Works · the binding's status (`status`)
+//! Writes  the binding: clusters when an input of their choice changed, its finalizer · Works; its status is a key of its own
 //!
 //! A binding whose object is gone for certain is deleted here as well as by the garbage collector of the hub: whoever
 //! comes first. One that no policy claims is left as it is.
@@ -67,7 +67,8 @@ impl World {
         if namespace.is_some() {
             self.settle_dependencies(&binding, &spec, &template, &mut troubles).await?;
         }
-        self.settle_status(namespace, &binding, &template, scheduled, troubles).await
+        self.look_out(&binding, scheduled, &troubles);
+        Ok(Outcome::Settled)
     }
 
     /// Its object is not in sight. Only the word of the hub itself counts: if it is gone, the binding goes.
@@ -153,20 +154,36 @@ impl World {
                 ))
             })
             .collect();
+        let mut failed = Ok(());
         for target in &targets(spec) {
             let work = standing.remove(&target.name);
             if self.cluster(&target.name).is_none_or(|facts| facts.candidate.deleting) {
                 continue; // it leaves: the choice of clusters is about to change
             }
             match self.wanted_work(namespace, binding, spec, target, template, work.as_deref()) {
-                Ok(wanted) => self.settle_one_work(work.as_deref(), wanted).await?,
+                Ok(wanted) => {
+                    // What cannot be said to one member is still said to the others.
+                    if let Err(error) = self.settle_one_work(work.as_deref(), wanted).await {
+                        self.tell_of_failed_work(binding, template, &error).await;
+                        failed = failed.and(Err(error));
+                    }
+                }
                 Err(error) => troubles.push(error),
             }
         }
         for orphan in standing.values() {
             self.delete_work(orphan).await?;
         }
-        Ok(())
+        failed
+    }
+
+    /// A Work that the hub does not take, for its size or for want of a right, is named on its binding and its object.
+    async fn tell_of_failed_work(&self, binding: &Value, template: &Value, error: &Error) {
+        if matches!(error.fault(), Some(Fault::Invalid | Fault::Forbidden)) {
+            for about in [binding, template] {
+                self.tell(about, true, "SyncWorkFailed", &error.to_string()).await;
+            }
+        }
     }
 
     fn wanted_work(
