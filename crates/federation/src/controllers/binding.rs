@@ -61,14 +61,19 @@ impl World {
         let what = || Identity::of(&binding).to_string();
         let spec = ResourceBindingSpec::deserialize(&binding["spec"])
             .map_err(|source| Error::Decode { what: what(), source })?;
+        let mut works = Ok(());
         if claim::is_marked(&binding) || !spec.required_by.is_empty() {
-            self.settle_works(namespace, &binding, &spec, &template, &mut troubles).await?;
+            works = self.settle_works(namespace, &binding, &spec, &template, &mut troubles).await;
+        }
+        if works.as_ref().is_err_and(|error| !is_refusal(error)) {
+            return works.map(|()| Outcome::Settled);
         }
         if namespace.is_some() {
             self.settle_dependencies(&binding, &spec, &template, &mut troubles).await?;
         }
+        // Also when the hub does not take a Work: then this is all that is ever known.
         self.look_out(&binding, scheduled, &troubles);
-        Ok(Outcome::Settled)
+        works.map(|()| Outcome::Settled)
     }
 
     /// Its object is not in sight. Only the word of the hub itself counts: if it is gone, the binding goes.
@@ -179,7 +184,7 @@ impl World {
 
     /// A Work that the hub does not take, for its size or for want of a right, is named on its binding and its object.
     async fn tell_of_failed_work(&self, binding: &Value, template: &Value, error: &Error) {
-        if matches!(error.fault(), Some(Fault::Invalid | Fault::Forbidden)) {
+        if is_refusal(error) {
             for about in [binding, template] {
                 self.tell(about, true, "SyncWorkFailed", &error.to_string()).await;
             }
@@ -283,6 +288,11 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// Whether the hub will not take something however often it is asked.
+fn is_refusal(error: &Error) -> bool {
+    matches!(error.fault(), Some(Fault::Invalid | Fault::Forbidden))
 }
 
 /// The permanent id of a binding.

@@ -39,7 +39,7 @@ const FIGHT_WINDOW: Duration = Duration::from_secs(60);
 const FIGHT_MOST: Duration = Duration::from_secs(300);
 
 /// How long objects wait for the first list of their kind on a member before they are asked for one by one.
-const LIST_WITHIN: Duration = Duration::from_secs(1);
+const LIST_WITHIN: Duration = Duration::from_secs(5);
 
 /// What is said of a member that leaves and cannot be asked to give anything back.
 const LEFT_BEHIND: &str =

@@ -75,7 +75,8 @@ impl World {
             self.queue.add(Key::Binding(namespace.map(str::to_owned), name.to_owned()));
             return Ok(Outcome::Settled);
         };
-        if let Some(rest) = self.rest(&binding, outlook.told) {
+        let copies = self.works_of.read().get(binding_id(&binding)).map_or(0, BTreeSet::len);
+        if let Some(rest) = rest(copies, outlook.told.map(|told| told.elapsed())) {
             return Ok(Outcome::After(rest));
         }
         let template = match self.template(&resource_of(&binding)).await {
@@ -92,14 +93,6 @@ impl World {
             outlook.told = Some(Instant::now());
         }
         self.tell_of_copies(namespace, &binding, &template, outlook).await
-    }
-
-    /// How long a binding with many copies has still to wait before it tells of them again.
-    fn rest(&self, binding: &Value, told: Option<Instant>) -> Option<Duration> {
-        let copies = self.works_of.read().get(binding_id(binding)).map_or(0, BTreeSet::len);
-        let pause = SILENCE * u32::try_from(copies).unwrap_or(u32::MAX);
-        let rest = pause.checked_sub(told?.elapsed())?;
-        (copies > FEW && !rest.is_zero()).then_some(rest)
     }
 
     async fn tell_of_copies(
@@ -222,6 +215,13 @@ impl World {
     }
 }
 
+/// How long a binding has still to wait before it tells of its copies again, when it last did so this long ago.
+fn rest(copies: usize, since: Option<Duration>) -> Option<Duration> {
+    let pause = SILENCE * u32::try_from(copies).unwrap_or(u32::MAX);
+    let rest = pause.checked_sub(since?)?;
+    (copies > FEW && !rest.is_zero()).then_some(rest)
+}
+
 /// A Work without what it carries: only what it tells is read here, and the rest is most of it.
 fn told_by(work: &Value) -> Option<Work> {
     let slim = serde_json::json!({
@@ -229,4 +229,24 @@ fn told_by(work: &Value) -> Option<Work> {
         "status": work["status"],
     });
     serde_json::from_value(slim).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_binding_with_many_copies_tells_of_them_together() {
+        let ms = Duration::from_millis;
+        for (copies, since, expected) in [
+            (1000, None, None),
+            (1000, Some(ms(300)), Some(ms(700))),
+            (1000, Some(ms(1000)), None),
+            (1000, Some(ms(5000)), None),
+            (11, Some(ms(1)), Some(ms(10))),
+            (10, Some(ms(0)), None),
+        ] {
+            assert_eq!(rest(copies, since), expected, "{copies} copies, told of {since:?} ago");
+        }
+    }
 }

@@ -166,6 +166,7 @@ pub async fn an_object_that_is_too_large_to_be_carried_is_said(world: &World) {
         let message = told(world, about, "SyncWorkFailed").await;
         assert!(message.contains("too large"), "{message}");
     }
+    world.binding(&shop, "nearly", |binding| condition(binding, "FullyApplied")["status"] == "False").await;
     // Neither holds up what has a normal size.
     world.hub.create(mk_thing(&shop, "a")).await;
     world.dfw().arrives(&THING, &shop, "a").await;
