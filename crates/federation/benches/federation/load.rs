@@ -79,7 +79,7 @@ impl Drop for Arrivals {
 
 impl Arrivals {
     pub(crate) async fn on(member: &Api) -> Self {
-        let (seen, changed): (Arc<Mutex<Seen>>, Arc<Notify>) = Arc::default();
+        let (seen, changed) = (Arc::new(Mutex::new(Seen::new())), Arc::new(Notify::new()));
         let (items, version) = member.list(&CONFIG_MAP).await.expect("a list");
         for item in &items {
             note(&seen, item, true);
