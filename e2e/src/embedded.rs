@@ -2,6 +2,8 @@
 //!
 //! Every plane is reached over a line that can be cut, as the API server of a real plane can be killed: requests in
 //! flight are lost, watches end in the middle of an event, what was written is there when the line is mended.
+//!
+//! Some of the planes may be real API servers of the test bed, as in production some are and some are not.
 
 use std::{
     collections::BTreeMap,
@@ -21,7 +23,7 @@ use polis_api::{
 };
 use polis_apiserver::{Identity as Caller, PlaneSpec, Server, Service};
 use polis_federation::Federation;
-use polis_testbed::{hub, manifest, plane::HUB};
+use polis_testbed::{Bed, Options, hub, manifest, plane::HUB};
 use serde_json::json;
 use tokio::{sync::watch, task::JoinHandle};
 use tower::ServiceExt as _;
@@ -29,7 +31,7 @@ use tower::ServiceExt as _;
 use crate::{
     Error,
     planes::{Identity, Layout, Outcome, Part, Planes},
-    real::{CITIES, PLATFORM, PROJECTS},
+    real::{CITIES, PLATFORM, PROJECTS, client_of},
 };
 
 /// The one part of the federation.
@@ -43,12 +45,19 @@ pub struct Embedded {
     server: Server,
     layout: Layout,
     lines: BTreeMap<String, watch::Sender<bool>>,
+    outside: BTreeMap<String, Client>,
+    bed: Option<Bed>,
     federation: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Embedded {
     /// Makes the planes with their kinds, starts the federation, and makes the cells members of it.
     pub async fn up() -> Result<Arc<dyn Planes>, Error> {
+        Self::beside(&[]).await
+    }
+
+    /// The same, with these planes on a kube-apiserver each.
+    pub async fn beside(real: &[&str]) -> Result<Arc<dyn Planes>, Error> {
         let unavailable = |err: polis_apiserver::Error| Error::Unavailable(err.to_string());
         let server = Server::builder().build().await.map_err(unavailable)?;
         let layout = Layout {
@@ -57,14 +66,16 @@ impl Embedded {
             hub: HUB.to_owned(),
             cells: CITIES.map(str::to_owned).to_vec(),
         };
-        for plane in layout.all() {
+        let (bed, outside) = raise(&layout, real).await?;
+        for plane in layout.all().into_iter().filter(|plane| !real.contains(plane)) {
             server.create_plane(PlaneSpec::own(plane)).await.map_err(unavailable)?;
             for CrdFile { crd, .. } in kinds_of(&layout, plane) {
                 server.install_crd_in(plane, &crd).await.map_err(unavailable)?;
             }
         }
         let lines = layout.all().into_iter().map(|plane| (plane.to_owned(), watch::Sender::new(true)));
-        let planes = Embedded { server, lines: lines.collect(), layout, federation: Mutex::default() };
+        let lines = lines.collect();
+        let planes = Embedded { server, lines, layout, outside, bed, federation: Mutex::default() };
         planes.federate().await?;
         Ok(Arc::new(planes))
     }
@@ -98,9 +109,22 @@ impl Embedded {
 
     /// A client of a plane, for as long as its line holds.
     fn reach(&self, plane: &str, caller: Caller) -> Client {
+        if let Some(client) = self.outside.get(plane) {
+            return client.clone();
+        }
         let (service, line) = (self.server.plane_service(plane), self.lines[plane].subscribe());
         let carry = move |request| carry(service.clone(), caller.clone(), line.clone(), request);
         Client::new(tower::service_fn(carry), "default")
+    }
+
+    /// The process that a part is, where it is one.
+    fn process(&self, part: &Part) -> Result<Option<(&Bed, String)>, Error> {
+        match (part, &self.bed) {
+            (Part::Plane(plane), Some(bed)) if self.outside.contains_key(plane) => {
+                Ok(Some((bed, bed.plane(plane)?.apiserver())))
+            }
+            _ => Ok(None),
+        }
     }
 
     fn cut(&self, part: &Part) {
@@ -131,6 +155,24 @@ impl Drop for Embedded {
     fn drop(&mut self) {
         self.cut(&Part::Federation(FEDERATION.to_owned()));
     }
+}
+
+/// Raises the planes that are to be real, with their kinds, and what an operator's client of each is.
+async fn raise(layout: &Layout, real: &[&str]) -> Result<(Option<Bed>, BTreeMap<String, Client>), Error> {
+    let mut outside = BTreeMap::new();
+    if real.is_empty() {
+        return Ok((None, outside));
+    }
+    let planes = real.iter().map(|plane| (*plane).to_owned()).collect();
+    let options = Options { projects: planes, controllers: true, ..Options::single_plane() };
+    let bed = Box::pin(Bed::up(options)).await?;
+    for plane in real {
+        let client = bed.client(plane).await?;
+        let kinds: Vec<_> = kinds_of(layout, plane).into_iter().map(|file| file.crd).collect();
+        manifest::apply_crds(&client, plane, &kinds).await?;
+        outside.insert((*plane).to_owned(), client);
+    }
+    Ok((Some(bed), outside))
 }
 
 fn kinds_of(layout: &Layout, plane: &str) -> Vec<CrdFile> {
@@ -181,9 +223,9 @@ impl Planes for Embedded {
         &self.layout
     }
 
-    /// A change is through all planes within milliseconds, or within a second on a busy machine.
+    /// A change is through all planes within milliseconds, or within a second on a busy machine; a real one takes longer.
     fn quiet(&self) -> Duration {
-        Duration::from_secs(2)
+        Duration::from_secs(if self.bed.is_none() { 2 } else { 4 })
     }
 
     fn admin(&self, plane: &str) -> Outcome<'_, Client> {
@@ -192,6 +234,9 @@ impl Planes for Embedded {
     }
 
     fn client(&self, plane: &str, who: Identity) -> Outcome<'_, Client> {
+        if let Some(bed) = self.bed.as_ref().filter(|_| self.outside.contains_key(plane)) {
+            return client_of(bed, plane.to_owned(), who);
+        }
         let client = self.reach(plane, Caller::new(who.user, who.groups));
         Box::pin(async move { Ok(client) })
     }
@@ -201,12 +246,26 @@ impl Planes for Embedded {
     }
 
     fn kill(&self, part: Part) -> Outcome<'_, ()> {
-        self.cut(&part);
-        Box::pin(async { Ok(()) })
+        Box::pin(async move {
+            match self.process(&part)? {
+                Some((bed, process)) => Ok(bed.kill(&process)?),
+                None => {
+                    self.cut(&part);
+                    Ok(())
+                }
+            }
+        })
     }
 
     fn restore(&self, part: Part) -> Outcome<'_, ()> {
-        self.mend(&part);
-        Box::pin(async { Ok(()) })
+        Box::pin(async move {
+            match self.process(&part)? {
+                Some((bed, process)) => Ok(bed.start(&process).await?),
+                None => {
+                    self.mend(&part);
+                    Ok(())
+                }
+            }
+        })
     }
 }

@@ -54,6 +54,23 @@ impl Real {
     }
 }
 
+/// A client of a plane of a bed, that may do what the plane lets this identity do.
+pub(crate) fn client_of(bed: &Bed, plane: String, who: Identity) -> Outcome<'_, Client> {
+    Box::pin(async move {
+        let groups: Vec<&str> = who.groups.iter().map(String::as_str).collect();
+        let kubeconfig = bed.kubeconfig_for(&plane, &who.user, &groups)?;
+        let unusable =
+            |why: String| Error::Unavailable(format!("failed to be {} on plane {plane}: {why}", who.user));
+        let kubeconfig = Kubeconfig::from_yaml(&kubeconfig).map_err(|err| unusable(err.to_string()))?;
+        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
+        let mut config = config.map_err(|err| unusable(err.to_string()))?;
+        // What the plane says is what the controllers hear: no second try on their behalf, no time limit.
+        config.default_retry = false;
+        config.read_timeout = None;
+        Client::try_from(config).map_err(|err| unusable(err.to_string()))
+    })
+}
+
 impl Planes for Real {
     fn layout(&self) -> &Layout {
         &self.layout
@@ -70,21 +87,7 @@ impl Planes for Real {
     }
 
     fn client(&self, plane: &str, who: Identity) -> Outcome<'_, Client> {
-        let plane = plane.to_owned();
-        Box::pin(async move {
-            let groups: Vec<&str> = who.groups.iter().map(String::as_str).collect();
-            let kubeconfig = self.bed.kubeconfig_for(&plane, &who.user, &groups)?;
-            let unusable = |why: String| {
-                Error::Unavailable(format!("failed to be {} on plane {plane}: {why}", who.user))
-            };
-            let kubeconfig = Kubeconfig::from_yaml(&kubeconfig).map_err(|err| unusable(err.to_string()))?;
-            let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
-            let mut config = config.map_err(|err| unusable(err.to_string()))?;
-            // What the plane says is what the controllers hear: no second try on their behalf, no time limit.
-            config.default_retry = false;
-            config.read_timeout = None;
-            Client::try_from(config).map_err(|err| unusable(err.to_string()))
-        })
+        client_of(self.bed, plane.to_owned(), who)
     }
 
     fn federation_parts(&self) -> Vec<String> {

@@ -22,7 +22,7 @@ use polis_api::{
     milo::Project as MiloProject,
     networking::{LocationBinding, Network},
 };
-use polis_testbed::{guard::Guard, manifest};
+use polis_testbed::{guard::Guard, manifest, plane::HUB};
 use serde_json::json;
 use tokio::sync::{OnceCell, RwLock};
 
@@ -37,7 +37,7 @@ use crate::{
     planes::{Layout, Part, Planes},
     project::{Project, insist},
     provider::Provider,
-    real::Real,
+    real::{CITIES, Real},
     report,
     staff::{Member, Role, Terms},
     wire::Call,
@@ -144,9 +144,11 @@ impl Stage {
         let planes = match std::env::var("POLIS_E2E_ON").as_deref() {
             Err(_) | Ok("real") => Real::up().await?,
             Ok("embedded") => Embedded::up().await?,
+            Ok("real-cell") => Embedded::beside(&[CITIES[0]]).await?,
+            Ok("real-hub") => Embedded::beside(&[HUB]).await?,
             Ok(other) => {
                 return Err(Error::Unavailable(format!(
-                    "there are no planes called {other:?}: POLIS_E2E_ON may be real or embedded"
+                    "there are no planes called {other:?}: POLIS_E2E_ON may be real, embedded, real-cell or real-hub"
                 )));
             }
         };

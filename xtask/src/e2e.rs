@@ -25,6 +25,10 @@ pub(crate) enum On {
     Real,
     /// The API server and the federation of this repository.
     Embedded,
+    /// The same, with a kube-apiserver as the first cell.
+    RealCell,
+    /// The same, with a kube-apiserver as the hub, under the federation of this repository.
+    RealHub,
 }
 
 impl On {
@@ -33,6 +37,8 @@ impl On {
         match self {
             On::Real => "real",
             On::Embedded => "embedded",
+            On::RealCell => "real-cell",
+            On::RealHub => "real-hub",
         }
     }
 }

@@ -73,6 +73,9 @@ const EMBEDDED_SCENARIOS: &[&str] = &[
     "city_guard::",
 ];
 
+/// The groups of `scenarios` that run where some planes are real and some are not: what goes from plane to plane.
+const MIXED_SCENARIOS: &[&str] = &["federation::"];
+
 pub(crate) fn run(args: Args) -> Result<()> {
     let mut tally = Tally::default();
     let nextest = succeeds("cargo", &["nextest", "--version"]);
@@ -193,6 +196,9 @@ fn engines(tally: &mut Tally, fast: bool) {
     for (target, parts, shows) in ENGINE_SUITES {
         suite(tally, target, parts, shows, On::Real);
     }
+    for on in [On::RealCell, On::RealHub] {
+        suite(tally, "scenarios", MIXED_SCENARIOS, "what travels between planes of both sorts", on);
+    }
 }
 
 /// One suite of which all tests share their planes, and so one process: not for nextest.
@@ -201,6 +207,8 @@ fn suite(tally: &mut Tally, target: &str, parts: &[&str], shows: &str, on: On) {
     let title = match on {
         On::Real => format!("{target} on real engines: {shows}"),
         On::Embedded => format!("{target} on embedded planes: {shows}"),
+        On::RealCell => format!("{target} on embedded planes with a real cell: {shows}"),
+        On::RealHub => format!("{target} on embedded planes with a real hub: {shows}"),
     };
     // Scenarios wait most of the time: more of them than cores do no harm.
     let side_by_side = if target == "scenarios" { vec!["--test-threads=8"] } else { Vec::new() };

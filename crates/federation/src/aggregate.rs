@@ -6,6 +6,9 @@ use polis_api::karmada::{AggregatedStatusItem, Work};
 use crate::conditions::{self, Fact};
 use crate::names;
 
+/// Clusters that a message names; more are counted.
+const NAMED: usize = 5;
+
 /// One item for each Work that is not on its way out, in the order of the members' names.
 pub fn items<'a>(works: impl IntoIterator<Item = &'a Work>) -> Vec<AggregatedStatusItem> {
     let mut items: Vec<AggregatedStatusItem> = works
@@ -55,13 +58,17 @@ pub fn fully_applied<'a>(
     if !wanted.is_empty() && wanted == there && items.len() == there.len() {
         return Fact::new(FULLY_APPLIED, true, "FullyAppliedSuccess", "every chosen cluster has the object");
     }
-    let missing: Vec<&str> = wanted.iter().filter(|name| !there.contains(name)).copied().collect();
+    let missing: Vec<&str> =
+        wanted.iter().filter(|name| there.binary_search(name).is_err()).copied().collect();
     let message = if wanted.is_empty() {
         "no cluster is chosen".to_owned()
     } else if missing.is_empty() {
         "a cluster that is no longer chosen still has the object".to_owned()
     } else {
-        format!("waiting for {}; see status.aggregatedStatus", missing.join(", "))
+        let named = missing[..missing.len().min(NAMED)].join(", ");
+        let more = missing.len().saturating_sub(NAMED);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        format!("waiting for {named}{more}; see status.aggregatedStatus")
     };
     Fact::new(FULLY_APPLIED, false, "FullyAppliedFailed", message)
 }
@@ -142,5 +149,12 @@ mod tests {
             assert_eq!(fully_applied(clusters.clone(), items).status, expected, "{clusters:?}");
         }
         assert_eq!(fully_applied(["dfw"], &[]).status, "False");
+    }
+
+    #[test]
+    fn a_few_clusters_are_named_and_more_are_counted() {
+        let clusters: Vec<String> = (0..7).map(|n| format!("m{n}")).collect();
+        let fact = fully_applied(clusters.iter().map(String::as_str), &[]);
+        assert_eq!(fact.message, "waiting for m0, m1, m2, m3, m4 and 2 more; see status.aggregatedStatus");
     }
 }

@@ -50,6 +50,19 @@ pub fn decide<'a, P: Borrow<Policy>>(policies: &'a [P], template: &Value) -> Cla
     }
 }
 
+/// A policy that has as good a reason to claim an object as its owner, or a better one, and gets nothing.
+pub fn rival<'a, P: Borrow<Policy>>(
+    policies: &'a [P],
+    owner: &Policy,
+    template: &Value,
+) -> Option<&'a Policy> {
+    let rank = owner.rank(template);
+    let others = policies.iter().map(Borrow::borrow);
+    others
+        .filter(|other| (&other.namespace, &other.name) != (&owner.namespace, &owner.name))
+        .find(|other| other.rank(template).is_some_and(|other| Some(other) >= rank))
+}
+
 /// Whether an object bears the marks of a policy: its id, not only its name.
 pub fn is_marked_by(object: &Value, policy: &Policy) -> bool {
     let key = if policy.namespace.is_some() {
@@ -140,6 +153,20 @@ mod tests {
         let cluster = Policy { namespace: None, ..mk_policy("c") };
         let policies = [cluster, mk_policy("a")];
         assert_eq!(decide(&policies, &marked_by(&policies[0])), Claim::Keep(&policies[0]));
+    }
+
+    #[test]
+    fn a_rival_has_as_good_a_reason_and_gets_nothing() {
+        let (a, b) = (mk_policy("a"), mk_policy("b"));
+        let better =
+            Policy { spec: PropagationSpec { priority: Some(9), ..b.spec.clone() }, ..mk_policy("better") };
+        let cluster = Policy { namespace: None, ..mk_policy("c") };
+        let object = mk_config_map();
+        assert_eq!(rival(&[a.clone(), b.clone()], &a, &object), Some(&b));
+        assert_eq!(rival(&[b.clone(), better.clone()], &b, &object), Some(&better));
+        assert_eq!(rival(&[b.clone(), better.clone()], &better, &object), None, "the order is clear");
+        assert_eq!(rival(&[a.clone(), cluster.clone()], &a, &object), None, "the order is clear");
+        assert_eq!(rival(&[cluster.clone(), a.clone()], &cluster, &object), Some(&a), "it came too late");
     }
 
     #[test]

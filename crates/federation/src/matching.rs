@@ -87,6 +87,12 @@ impl Policy {
         self.spec.resource_selectors.iter().filter_map(|selector| closeness(selector, template)).max()
     }
 
+    /// How good a reason the policy has to claim an object, the name apart; nothing if it has none.
+    pub fn rank(&self, template: &Value) -> Option<(bool, i32, Closeness)> {
+        let closeness = self.matches(template)?;
+        Some((self.namespace.is_some(), self.spec.priority.unwrap_or(0), closeness))
+    }
+
     /// Whether a selector speaks of the kind at all, whatever the object.
     pub fn mentions(&self, api_version: &str, kind: &str) -> bool {
         self.spec
@@ -130,13 +136,8 @@ pub(crate) fn matches_labels(
 pub fn choose<'a>(policies: impl IntoIterator<Item = &'a Policy>, template: &Value) -> Option<&'a Policy> {
     policies
         .into_iter()
-        .filter_map(|policy| Some((policy.matches(template)?, policy)))
-        .max_by(|(close_a, a), (close_b, b)| {
-            let rank = |policy: &Policy, closeness: Closeness| {
-                (policy.namespace.is_some(), policy.spec.priority.unwrap_or(0), closeness)
-            };
-            rank(a, *close_a).cmp(&rank(b, *close_b)).then_with(|| b.name.cmp(&a.name))
-        })
+        .filter_map(|policy| Some((policy.rank(template)?, policy)))
+        .max_by(|(rank_a, a), (rank_b, b)| rank_a.cmp(rank_b).then_with(|| b.name.cmp(&a.name)))
         .map(|(_, policy)| policy)
 }
 

@@ -152,20 +152,17 @@ pub fn decide<C: Borrow<Candidate>>(
 fn standing(placement: &Placement, request: &Request<'_>, clusters: &[&Candidate]) -> Option<Decision> {
     let divided =
         request.replicas.is_some() && scheduling(placement, "replicaSchedulingType") == Some("Divided");
+    if !divided || request.placement_changed || request.current.is_empty() {
+        return None;
+    }
     let total: i32 = request.current.iter().map(|target| target.replicas.unwrap_or(0)).sum();
-    let stay = request
-        .current
-        .iter()
-        .all(|target| clusters.iter().any(|cluster| cluster.name == target.name && !cluster.deleting));
-    (divided
-        && !request.placement_changed
-        && !request.current.is_empty()
-        && request.replicas == Some(total)
-        && stay)
-        .then(|| Decision {
-            clusters: request.current.to_vec(),
-            affinity: Some(request.affinity.to_owned()).filter(|name| !name.is_empty()),
-        })
+    let here: BTreeSet<&str> =
+        clusters.iter().filter(|cluster| !cluster.deleting).map(|cluster| cluster.name.as_str()).collect();
+    let stay = request.current.iter().all(|target| here.contains(target.name.as_str()));
+    (request.replicas == Some(total) && stay).then(|| Decision {
+        clusters: request.current.to_vec(),
+        affinity: Some(request.affinity.to_owned()).filter(|name| !name.is_empty()),
+    })
 }
 
 fn choose(
@@ -174,10 +171,12 @@ fn choose(
     request: &Request<'_>,
     clusters: &[&Candidate],
 ) -> Result<Vec<TargetCluster>, NoPlace> {
+    let current: BTreeSet<&str> = request.current.iter().map(|target| target.name.as_str()).collect();
+    let has = |cluster: &Candidate| current.contains(cluster.name.as_str());
     let mut why: BTreeMap<String, usize> = BTreeMap::new();
     let mut fitting: Vec<&Candidate> = Vec::new();
     for cluster in clusters {
-        match misfit(placement, affinity, request, cluster) {
+        match misfit(placement, affinity, request, cluster, has(cluster)) {
             Some(reason) => *why.entry(reason).or_default() += 1,
             None => fitting.push(cluster),
         }
@@ -186,7 +185,7 @@ fn choose(
         return Err(NoPlace::NoneFits { clusters: clusters.len(), why });
     }
     // Where the object already is comes first, then the alphabet.
-    fitting.sort_by_key(|cluster| (!request.has(&cluster.name), cluster.name.clone()));
+    fitting.sort_by_cached_key(|cluster| (!has(cluster), cluster.name.clone()));
     let strategy = Strategy::of(placement, request.replicas)?;
     if !matches!(strategy, Strategy::Weighted(_)) {
         spread(&placement.spread_constraints, &mut fitting)?;
@@ -216,18 +215,13 @@ fn choose(
     })
 }
 
-impl Request<'_> {
-    fn has(&self, cluster: &str) -> bool {
-        self.current.iter().any(|target| target.name == cluster)
-    }
-}
-
-/// Why a cluster does not fit; nothing if it does.
+/// Why a cluster does not fit; nothing if it does, and less is asked of one that `has` the object.
 fn misfit(
     placement: &Placement,
     affinity: &ClusterAffinity,
     request: &Request<'_>,
     cluster: &Candidate,
+    has: bool,
 ) -> Option<String> {
     if cluster.deleting {
         return Some("cluster(s) are leaving".to_owned());
@@ -235,7 +229,7 @@ fn misfit(
     if !fits(affinity, cluster) {
         return Some("cluster(s) did not match the placement cluster affinity constraint".to_owned());
     }
-    if request.has(&cluster.name) {
+    if has {
         return None;
     }
     if let Some(taint) = cluster.taints.iter().find(|taint| repels(taint, &placement.cluster_tolerations)) {

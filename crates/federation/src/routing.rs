@@ -1,5 +1,6 @@
 //! From what changed to what must be looked at: the one place that knows which input touches which decision.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -66,10 +67,8 @@ impl World {
         if ready(&before) != ready(&after) || leaving(&before) != leaving(&after) {
             self.look_at_works(name);
         }
-        if before.is_none() != after.is_none() || leaving(&before) != leaving(&after) {
-            for namespace in self.hub.namespaces.all() {
-                self.queue.add(Key::Namespace(object::meta(&namespace, "name").to_owned()));
-            }
+        if leaving(&before) && !leaving(&after) {
+            self.queue.add(Key::NamespacesOn(name.to_owned()));
         }
     }
 
@@ -128,8 +127,13 @@ impl World {
 
     fn binding_changed(&self, change: &Change, namespace: &str, name: &str) {
         self.note_binding(change);
-        let namespace = (!namespace.is_empty()).then(|| namespace.to_owned());
-        self.queue.add(Key::Binding(namespace, name.to_owned()));
+        let scope = (!namespace.is_empty()).then(|| namespace.to_owned());
+        if !wish_changed(change) {
+            // Its own word about its copies: whoever else wrote it is corrected, and nothing more.
+            self.queue.add(Key::Status(scope, name.to_owned()));
+            return;
+        }
+        self.queue.add(Key::Binding(scope, name.to_owned()));
         let Some(binding) = change.object() else { return };
         let resource = resource_of(binding);
         let target = Target { api_version: resource.api_version.clone(), kind: resource.kind.clone() };
@@ -139,14 +143,9 @@ impl World {
         if change.after.is_none() {
             self.queue.add(Key::Template(resource));
             // What it needed must hear that it is gone.
-            for snapshot in self.hub.bindings.within(object::meta(binding, "namespace")) {
-                if snapshot["spec"]["requiredBy"].is_array() {
-                    let place = (
-                        object::meta(&snapshot, "namespace").to_owned(),
-                        object::meta(&snapshot, "name").to_owned(),
-                    );
-                    self.queue.add(Key::Binding(Some(place.0), place.1));
-                }
+            for follower in self.followers(namespace) {
+                let name = object::meta(&follower, "name").to_owned();
+                self.queue.add(Key::Binding(Some(namespace.to_owned()), name));
             }
         }
     }
@@ -154,9 +153,17 @@ impl World {
     fn work_changed(&self, change: &Change, namespace: &str, name: &str) {
         self.note_work(change);
         let Some(cluster) = names::cluster_of_execution_namespace(namespace) else { return };
-        self.queue.add(Key::Work(cluster.to_owned(), name.to_owned()));
         let Some(work) = change.object() else { return };
-        match World::binding_of(work) {
+        let binding = World::binding_of(work);
+        if !wish_changed(change) {
+            // What a member says of its copy, as we wrote it: the Work itself has nothing to do.
+            if let Some(Key::Binding(namespace, name)) = binding {
+                self.queue.add(Key::Status(namespace, name));
+            }
+            return;
+        }
+        self.queue.add(Key::Work(cluster.to_owned(), name.to_owned()));
+        match binding {
             Some(binding) => self.queue.add(binding),
             None if change.after.is_none() => {
                 let manifest = Identity::of(&work["spec"]["workload"]["manifests"][0]);
@@ -216,15 +223,18 @@ impl World {
 /// Whether anything but the status changed: the federation writes that itself.
 fn wish_changed(change: &Change) -> bool {
     let (Some(before), Some(after)) = (&change.before, &change.after) else { return true };
-    let same_meta = |field: &str| before["metadata"].get(field) == after["metadata"].get(field);
-    let meta = ["uid", "generation", "labels", "annotations", "deletionTimestamp"].into_iter().all(same_meta);
-    let fields = |object: &Value| {
-        let all = object.as_object().into_iter().flatten();
-        all.filter(|(key, _)| !matches!(key.as_str(), "metadata" | "status"))
-            .map(|(key, value)| (key.clone(), value.clone()))
-            .collect::<Vec<_>>()
-    };
-    !(meta && fields(before) == fields(after))
+    let same_meta = |field: &&str| before["metadata"].get(field) == after["metadata"].get(field);
+    let meta = ["uid", "generation", "labels", "annotations", "finalizers", "deletionTimestamp"];
+    !(meta.iter().all(same_meta) && wish(before) == wish(after))
+}
+
+/// Everything of an object but its metadata and status.
+fn wish(object: &Value) -> BTreeMap<&str, &Value> {
+    let fields = object.as_object().into_iter().flatten();
+    fields
+        .filter(|(key, _)| !matches!(key.as_str(), "metadata" | "status"))
+        .map(|(key, value)| (key.as_str(), value))
+        .collect()
 }
 
 /// The object that a binding is about.

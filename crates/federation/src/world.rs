@@ -13,6 +13,7 @@ use polis_api::{annotations, conditions, labels};
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::controllers::{Outlook, is_follower};
 use crate::error::Error;
 use crate::interpreter::{Interpreter, Target};
 use crate::matching::Policy;
@@ -72,12 +73,16 @@ pub(crate) enum Key {
     Kind(Target),
     /// A policy; of a namespace, or of the whole hub.
     Policy(Option<String>, String),
-    /// A namespace.
+    /// A namespace, on every member.
     Namespace(String),
+    /// Every namespace, on one member.
+    NamespacesOn(String),
     /// An object that may be propagated.
     Template(Identity),
     /// A binding; of a namespace, or of the whole hub.
     Binding(Option<String>, String),
+    /// What a binding says about its copies; of a namespace, or of the whole hub.
+    Status(Option<String>, String),
     /// A Work: member and name.
     Work(String, String),
 }
@@ -175,6 +180,22 @@ impl Policies {
     }
 }
 
+/// Names by namespace.
+pub(crate) type Names = BTreeMap<String, BTreeSet<String>>;
+
+/// Puts a name into a list or takes it out.
+fn note(list: &RwLock<Names>, namespace: &str, name: &str, is_in: bool) {
+    let mut list = list.write();
+    if is_in {
+        list.entry(namespace.to_owned()).or_default().insert(name.to_owned());
+    } else if let Some(names) = list.get_mut(namespace) {
+        names.remove(name);
+        if names.is_empty() {
+            list.remove(namespace);
+        }
+    }
+}
+
 /// Everything.
 pub(crate) struct World {
     pub(crate) me: Weak<World>,
@@ -193,7 +214,11 @@ pub(crate) struct World {
     /// Kinds that no policy names but something that is propagated needs.
     pub(crate) needed_kinds: RwLock<BTreeSet<Target>>,
     /// Bindings that take what they need along, by namespace.
-    pub(crate) leaders: RwLock<BTreeMap<String, BTreeSet<String>>>,
+    pub(crate) leaders: RwLock<Names>,
+    /// Bindings that go along with others, by namespace.
+    pub(crate) followers: RwLock<Names>,
+    /// What the last look at a binding came to, for those who tell of it; by namespace and name.
+    pub(crate) outlooks: Mutex<BTreeMap<(String, String), Outlook>>,
     pub(crate) told: Mutex<BTreeSet<String>>,
     pub(crate) queue: Queue<Key>,
 }
@@ -228,6 +253,8 @@ impl World {
                 fights: Mutex::default(),
                 needed_kinds: RwLock::default(),
                 leaders: RwLock::default(),
+                followers: RwLock::default(),
+                outlooks: Mutex::default(),
                 told: Mutex::default(),
                 queue: Queue::new(),
             }
@@ -351,13 +378,20 @@ impl World {
     pub(crate) fn note_binding(&self, change: &Change) {
         let Some(binding) = change.object() else { return };
         let (namespace, name) = (object::meta(binding, "namespace"), object::meta(binding, "name"));
-        let leads = change.after.as_ref().is_some_and(|after| after["spec"]["propagateDeps"] == true);
-        let mut leaders = self.leaders.write();
-        if leads {
-            leaders.entry(namespace.to_owned()).or_default().insert(name.to_owned());
-        } else if let Some(names) = leaders.get_mut(namespace) {
-            names.remove(name);
+        let after = change.after.as_deref();
+        let leads = after.is_some_and(|after| after["spec"]["propagateDeps"] == true);
+        note(&self.leaders, namespace, name, leads);
+        note(&self.followers, namespace, name, after.is_some_and(is_follower));
+        if after.is_none() {
+            self.outlooks.lock().remove(&(namespace.to_owned(), name.to_owned()));
         }
+    }
+
+    /// Bindings of a namespace that go along with others.
+    pub(crate) fn followers(&self, namespace: &str) -> Vec<Arc<Value>> {
+        let followers = self.followers.read();
+        let names = followers.get(namespace).into_iter().flatten();
+        names.filter_map(|name| self.hub.bindings.get(namespace, name)).collect()
     }
 
     pub(crate) fn note_work(&self, change: &Change) {

@@ -33,24 +33,25 @@ async fn access(bed: &Bed, plane: &Plane, name: &str) -> (String, String, String
             format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", STANDARD.encode(der))
         })
         .collect();
-    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"namespace": "default", "name": "hub"}});
-    plane.api.create(&ACCOUNT, &account).await.expect("an account");
     let binding = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "hub"},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
         "subjects": [{"kind": "ServiceAccount", "namespace": "default", "name": "hub"}],
     });
     plane.api.create(&ROLE_BINDING, &binding).await.expect("a role binding");
+    (config.cluster_url.to_string(), authority, token(bed, plane, name).await)
+}
+
+/// A token of a new account, which is an administrator. It is worth nothing any more once the account is gone.
+async fn token(bed: &Bed, plane: &Plane, name: &str) -> String {
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"namespace": "default", "name": "hub"}});
+    plane.api.create(&ACCOUNT, &account).await.expect("an account");
     let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
     let request = http::Request::post("/api/v1/namespaces/default/serviceaccounts/hub/token")
         .body(request.to_string().into_bytes())
         .expect("a request");
     let answer: Value = bed.client(name).await.expect("a client").request(request).await.expect("a token");
-    (
-        config.cluster_url.to_string(),
-        authority,
-        answer["status"]["token"].as_str().expect("a token").to_owned(),
-    )
+    answer["status"]["token"].as_str().expect("a token").to_owned()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -63,7 +64,7 @@ async fn a_real_member_is_joined_by_endpoint_token_and_authority() {
         name: "real".to_owned(),
         quiet,
     };
-    let (endpoint, authority, token) = access(&bed, &member, name).await;
+    let (endpoint, authority, first) = access(&bed, &member, name).await;
 
     let server = Server::builder().build().await.expect("a server");
     server.create_plane(PlaneSpec::own("hub")).await.expect("a plane");
@@ -77,6 +78,7 @@ async fn a_real_member_is_joined_by_endpoint_token_and_authority() {
     let federation = tokio::spawn(
         Federation::builder(client())
             .probe_every(Duration::from_millis(200))
+            .failure_threshold(Duration::from_secs(1))
             .build()
             .run(std::future::pending()),
     );
@@ -98,7 +100,7 @@ async fn a_real_member_is_joined_by_endpoint_token_and_authority() {
             || condition(cluster, "Ready")["status"] == "False"
     })
     .await;
-    hub.change(&SECRET, "karmada-cluster", "real", |object| object["data"] = secret(&token)).await;
+    hub.change(&SECRET, "karmada-cluster", "real", |object| object["data"] = secret(&first)).await;
     let cluster = hub
         .has(&CLUSTER, "", "real", |cluster| condition(cluster, "CompleteAPIEnablements")["status"] == "True")
         .await;
@@ -113,6 +115,19 @@ async fn a_real_member_is_joined_by_endpoint_token_and_authority() {
     member.has(&CONFIG_MAP, "shop", "a", |copy| copy["data"]["k"] == "w").await;
     member.change(&CONFIG_MAP, "shop", "a", |copy| copy["data"]["k"] = json!("edited")).await;
     member.has(&CONFIG_MAP, "shop", "a", |copy| copy["data"]["k"] == "w").await;
+
+    // A token that is worth nothing any more: the Cluster says so, nothing is lost, and a new one heals it.
+    member.delete(&ACCOUNT, "default", "hub").await;
+    let cluster =
+        hub.has(&CLUSTER, "", "real", |cluster| condition(cluster, "Ready")["status"] == "False").await;
+    let message = condition(&cluster, "Ready")["message"].to_string();
+    assert!(message.contains("Unauthorized"), "{message}");
+    hub.change(&CONFIG_MAP, "shop", "a", |object| object["data"]["k"] = json!("x")).await;
+    let second = token(&bed, &member, name).await;
+    hub.change(&SECRET, "karmada-cluster", "real", |object| object["data"] = secret(&second)).await;
+    hub.has(&CLUSTER, "", "real", |cluster| condition(cluster, "Ready")["status"] == "True").await;
+    member.has(&CONFIG_MAP, "shop", "a", |copy| copy["data"]["k"] == "x").await;
+
     hub.delete(&CONFIG_MAP, "shop", "a").await;
     member.loses(&CONFIG_MAP, "shop", "a").await;
     federation.abort();

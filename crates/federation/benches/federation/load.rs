@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use parking_lot::Mutex;
-use polis_federation::planes::{Api, Change, Kind, Mirror};
+use polis_api::kube::core::WatchEvent;
+use polis_federation::planes::{Api, Kind};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
+use tokio::task::JoinHandle;
 
 pub(crate) const CONFIG_MAP: Kind = Kind::known("v1", "ConfigMap", "configmaps", true);
 pub(crate) const NAMESPACE: Kind = Kind::known("v1", "Namespace", "namespaces", false);
@@ -30,6 +32,7 @@ pub(crate) struct Figures {
     pub(crate) p99: f64,
     pub(crate) rate: f64,
     pub(crate) requests: f64,
+    pub(crate) change: f64,
     pub(crate) idle: f64,
 }
 
@@ -58,41 +61,47 @@ pub(crate) fn mk_policy(placement: Value) -> Value {
     })
 }
 
-/// When each object of the shop was last seen to change on a member.
+/// What was seen of the objects of the shop on a member: when each last changed, and its text.
+type Seen = BTreeMap<String, (Instant, Value)>;
+
+/// A pair of eyes on a member. It keeps little of what it sees, so that what is measured is not its own memory.
 pub(crate) struct Arrivals {
-    seen: Arc<Mutex<BTreeMap<String, (Instant, Value)>>>,
+    seen: Arc<Mutex<Seen>>,
     changed: Arc<Notify>,
-    _mirror: Mirror,
+    eye: JoinHandle<()>,
+}
+
+impl Drop for Arrivals {
+    fn drop(&mut self) {
+        self.eye.abort();
+    }
 }
 
 impl Arrivals {
     pub(crate) async fn on(member: &Api) -> Self {
-        let seen: Arc<Mutex<BTreeMap<String, (Instant, Value)>>> = Arc::default();
-        let changed = Arc::new(Notify::new());
-        let sink = {
-            let (seen, changed) = (seen.clone(), changed.clone());
-            Arc::new(move |_: &Kind, change: Change| {
-                let Some(object) = change.object() else { return };
-                if object["metadata"]["namespace"] != SHOP {
-                    return;
+        let (seen, changed) = (Arc::new(Mutex::new(Seen::new())), Arc::new(Notify::new()));
+        let (items, version) = member.list(&CONFIG_MAP).await.expect("a list");
+        for item in &items {
+            note(&seen, item, true);
+        }
+        let (member, notes, tell) = (member.clone(), seen.clone(), changed.clone());
+        let eye = tokio::spawn(async move {
+            let watched = member.watch(&CONFIG_MAP, &version, 3600).await.expect("a watch");
+            let mut events = std::pin::pin!(watched);
+            while let Some(event) = events.next().await {
+                match event.expect("an event") {
+                    WatchEvent::Added(object) | WatchEvent::Modified(object) => note(&notes, &object, true),
+                    WatchEvent::Deleted(object) => note(&notes, &object, false),
+                    _ => continue,
                 }
-                let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-                match &change.after {
-                    Some(after) => {
-                        drop(seen.lock().insert(name, (Instant::now(), after["data"]["text"].clone())))
-                    }
-                    None => drop(seen.lock().remove(&name)),
-                }
-                changed.notify_one();
-            })
-        };
-        let mirror = Mirror::start(member.clone(), CONFIG_MAP, sink);
-        mirror.synced().await;
-        Self { seen, changed, _mirror: mirror }
+                tell.notify_one();
+            }
+        });
+        Self { seen, changed, eye }
     }
 
     /// Waits until what was seen is as it should be.
-    pub(crate) async fn until(&self, holds: impl Fn(&BTreeMap<String, (Instant, Value)>) -> bool) {
+    pub(crate) async fn until(&self, holds: impl Fn(&Seen) -> bool) {
         let wait = async {
             while !holds(&self.seen.lock()) {
                 self.changed.notified().await;
@@ -107,6 +116,17 @@ impl Arrivals {
     }
 }
 
+fn note(seen: &Mutex<Seen>, object: &Value, there: bool) {
+    if object["metadata"]["namespace"] != SHOP {
+        return;
+    }
+    let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    match there {
+        true => drop(seen.lock().insert(name, (Instant::now(), object["data"]["text"].clone()))),
+        false => drop(seen.lock().remove(&name)),
+    }
+}
+
 /// Makes many objects at once.
 pub(crate) async fn burst(hub: &Api, base: &str, count: usize) {
     futures::stream::iter(0..count)
@@ -115,6 +135,13 @@ pub(crate) async fn burst(hub: &Api, base: &str, count: usize) {
             hub.create(&CONFIG_MAP, &object).await.unwrap_or_else(|error| panic!("{error}"));
         })
         .await;
+}
+
+/// Gives an object another text: reads it and writes it.
+pub(crate) async fn change(hub: &Api, name: &str) {
+    let mut object = hub.get(&CONFIG_MAP, SHOP, name).await.expect("an answer").expect("the object");
+    object["data"] = mk_object(name, "second")["data"].clone();
+    hub.replace(&CONFIG_MAP, &object).await.expect("changed");
 }
 
 pub(crate) async fn measure<C: Counts>(
@@ -148,11 +175,21 @@ pub(crate) async fn measure<C: Counts>(
     let requests = (counts.requests().await - before - anyway) / single as f64 - C::OURS;
     waits.sort_by(f64::total_cmp);
 
+    let (before, begun) = (counts.requests().await, Instant::now());
+    for n in 0..single {
+        let name = format!("one-{n}");
+        change(hub, &name).await;
+        arrivals.until(|seen| seen[&name].1 == "second").await;
+    }
+    settled(counts).await;
+    let anyway = idle / 10.0 * begun.elapsed().as_secs_f64();
+    let change = (counts.requests().await - before - anyway) / single as f64 - 2.0 * C::OURS;
+
     let begun = Instant::now();
     burst(hub, "burst", many).await;
     arrivals.until(|seen| seen.len() > single + many).await;
     let rate = many as f64 / begun.elapsed().as_secs_f64();
-    Figures { p50: waits[waits.len() / 2], p99: waits[waits.len() * 99 / 100], rate, requests, idle }
+    Figures { p50: waits[waits.len() / 2], p99: waits[waits.len() * 99 / 100], rate, requests, change, idle }
 }
 
 /// Waits until a federation makes hardly any requests.

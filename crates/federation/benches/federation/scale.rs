@@ -2,10 +2,9 @@
 
 use std::time::Instant;
 
-use polis_federation::planes::Api;
 use serde_json::json;
 
-use super::load::{Arrivals, CONFIG_MAP, POLICY, SHOP, burst, mk_object};
+use super::load::{Arrivals, POLICY, SHOP, burst, change};
 use super::polis::{World, name};
 use super::rows::{Better, Rows};
 
@@ -76,12 +75,6 @@ pub(crate) async fn large(rows: &mut Rows, members: usize, objects: usize) {
     watched[0].until(|seen| seen.is_empty()).await;
     let seconds = begun.elapsed().as_secs_f64();
     rows.add(&format!("{size}: a policy has left out one member"), "s", seconds, None, None, lower);
-}
-
-async fn change(hub: &Api, name: &str) {
-    let mut object = hub.get(&CONFIG_MAP, SHOP, name).await.expect("an answer").expect("the object");
-    object["data"] = mk_object(name, "second")["data"].clone();
-    hub.replace(&CONFIG_MAP, &object).await.expect("changed");
 }
 
 fn resident_mib() -> f64 {

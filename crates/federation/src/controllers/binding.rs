@@ -1,7 +1,7 @@
 //! A binding: one Work for each cluster that it names, and none elsewhere.
 //!
 //! Reads   the binding, its object, clusters, its Works
-//! Writes  the binding: clusters when an input of their choice changed, its finalizer · Works · the binding's status (`status`)
+//! Writes  the binding: clusters when an input of their choice changed, its finalizer · Works; its status is a key of its own
 //!
 //! A binding whose object is gone for certain is deleted here as well as by the garbage collector of the hub: whoever
 //! comes first. One that no policy claims is left as it is.
@@ -61,13 +61,19 @@ impl World {
         let what = || Identity::of(&binding).to_string();
         let spec = ResourceBindingSpec::deserialize(&binding["spec"])
             .map_err(|source| Error::Decode { what: what(), source })?;
+        let mut works = Ok(());
         if claim::is_marked(&binding) || !spec.required_by.is_empty() {
-            self.settle_works(namespace, &binding, &spec, &template, &mut troubles).await?;
+            works = self.settle_works(namespace, &binding, &spec, &template, &mut troubles).await;
+        }
+        if works.as_ref().is_err_and(|error| !is_refusal(error)) {
+            return works.map(|()| Outcome::Settled);
         }
         if namespace.is_some() {
             self.settle_dependencies(&binding, &spec, &template, &mut troubles).await?;
         }
-        self.settle_status(namespace, &binding, &template, scheduled, troubles).await
+        // Also when the hub does not take a Work: then this is all that is ever known.
+        self.look_out(&binding, scheduled, &troubles);
+        works.map(|()| Outcome::Settled)
     }
 
     /// Its object is not in sight. Only the word of the hub itself counts: if it is gone, the binding goes.
@@ -153,20 +159,36 @@ impl World {
                 ))
             })
             .collect();
+        let mut failed = Ok(());
         for target in &targets(spec) {
             let work = standing.remove(&target.name);
             if self.cluster(&target.name).is_none_or(|facts| facts.candidate.deleting) {
                 continue; // it leaves: the choice of clusters is about to change
             }
             match self.wanted_work(namespace, binding, spec, target, template, work.as_deref()) {
-                Ok(wanted) => self.settle_one_work(work.as_deref(), wanted).await?,
+                Ok(wanted) => {
+                    // What cannot be said to one member is still said to the others.
+                    if let Err(error) = self.settle_one_work(work.as_deref(), wanted).await {
+                        self.tell_of_failed_work(binding, template, &error).await;
+                        failed = failed.and(Err(error));
+                    }
+                }
                 Err(error) => troubles.push(error),
             }
         }
         for orphan in standing.values() {
             self.delete_work(orphan).await?;
         }
-        Ok(())
+        failed
+    }
+
+    /// A Work that the hub does not take, for its size or for want of a right, is named on its binding and its object.
+    async fn tell_of_failed_work(&self, binding: &Value, template: &Value, error: &Error) {
+        if is_refusal(error) {
+            for about in [binding, template] {
+                self.tell(about, true, "SyncWorkFailed", &error.to_string()).await;
+            }
+        }
     }
 
     fn wanted_work(
@@ -266,6 +288,11 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// Whether the hub will not take something however often it is asked.
+fn is_refusal(error: &Error) -> bool {
+    matches!(error.fault(), Some(Fault::Invalid | Fault::Forbidden))
 }
 
 /// The permanent id of a binding.

@@ -67,9 +67,7 @@ impl World {
             Err(error) => return Err(error.into()),
         }
         // What should be on the member can be said now.
-        for namespace in self.hub.namespaces.all() {
-            self.queue.add(Key::Namespace(object::meta(&namespace, "name").to_owned()));
-        }
+        self.queue.add(Key::NamespacesOn(cluster.to_owned()));
         Ok(())
     }
 

@@ -48,7 +48,7 @@ impl World {
             self.attach(binding, spec, identity).await?;
         }
         let label = label_of(binding);
-        for follower in self.followers(binding) {
+        for follower in self.followers(object::meta(binding, "namespace")) {
             if !object::label(&follower, &label).is_empty()
                 && !needed.contains(&crate::routing::resource_of(&follower))
             {
@@ -61,10 +61,10 @@ impl World {
     /// Nobody with this binding needs anything any more.
     pub(super) async fn release_dependencies(&self, binding: &Value) -> Result<(), Error> {
         let label = label_of(binding);
-        for follower in
-            self.followers(binding).iter().filter(|follower| !object::label(follower, &label).is_empty())
-        {
-            self.detach(follower, binding).await?;
+        for follower in self.followers(object::meta(binding, "namespace")) {
+            if !object::label(&follower, &label).is_empty() {
+                self.detach(&follower, binding).await?;
+            }
         }
         Ok(())
     }
@@ -86,11 +86,6 @@ impl World {
             }
         }
         Ok(false)
-    }
-
-    /// Bindings of the same namespace: dependencies do not cross it.
-    fn followers(&self, binding: &Value) -> Vec<std::sync::Arc<Value>> {
-        self.hub.bindings.within(object::meta(binding, "namespace"))
     }
 
     /// The objects that references name, by name or by labels. Kinds that are new are looked up; that leads back here.
@@ -225,6 +220,13 @@ fn bare(clusters: &[TargetCluster]) -> Vec<TargetCluster> {
 
 fn is_of(snapshot: &Value, by: &Value) -> bool {
     snapshot["namespace"] == *object::meta(by, "namespace") && snapshot["name"] == *object::meta(by, "name")
+}
+
+/// Whether a binding goes along with another, or did: only the one that it went along with may say that it no longer does.
+pub(crate) fn is_follower(binding: &Value) -> bool {
+    let labels = binding["metadata"]["labels"].as_object();
+    binding["spec"]["requiredBy"].is_array()
+        || labels.is_some_and(|labels| labels.keys().any(|key| key.starts_with(DEPENDED_BY)))
 }
 
 fn label_of(by: &Value) -> String {

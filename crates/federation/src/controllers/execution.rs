@@ -38,6 +38,13 @@ const FIGHT_WINDOW: Duration = Duration::from_secs(60);
 /// Longest time that a hand edit may stand in a fight.
 const FIGHT_MOST: Duration = Duration::from_secs(300);
 
+/// How long objects wait for the first list of their kind on a member before they are asked for one by one.
+const LIST_WITHIN: Duration = Duration::from_secs(5);
+
+/// What is said of a member that leaves and cannot be asked to give anything back.
+const LEFT_BEHIND: &str =
+    "the member left while it was not reachable: it keeps the copies that it has, with their marks";
+
 /// How often a hand edit was undone.
 #[derive(Debug)]
 pub(crate) struct Fight {
@@ -142,7 +149,9 @@ impl World {
     ) -> Result<Option<Arc<Value>>, Error> {
         let (namespace, name) = (object::meta(manifest, "namespace"), object::meta(manifest, "name"));
         let mirror = member.mirror(kind);
-        if mirror.is_synced() {
+        // One list instead of a question for each object; but a list that does not come holds nobody up for long.
+        let left = LIST_WITHIN.saturating_sub(mirror.age());
+        if mirror.is_synced() || tokio::time::timeout(left, mirror.synced()).await.is_ok() {
             return Ok(mirror.get(namespace, name));
         }
         Ok(member.api.get(kind, namespace, name).await?.map(Arc::new))
@@ -180,7 +189,7 @@ impl World {
             self.written
                 .lock()
                 .insert(place, Written { manifest: digest, version: retain::version(&created) });
-            return Ok(Applied::Stands(mirror.learn(created)));
+            return Ok(Applied::Stands(mirror.absorb(created)));
         };
         if object::is_deleting(&observed) {
             return Ok(Applied::Stands(observed)); // it is made anew when it is gone
@@ -221,7 +230,7 @@ impl World {
             Err(error) => return Err(error.into()),
         };
         self.written.lock().insert(place, Written { manifest: digest, version: retain::version(&answer) });
-        Ok(Applied::Stands(mirror.learn(answer)))
+        Ok(Applied::Stands(mirror.absorb(answer)))
     }
 
     /// Someone edits what we undo. The first times it is undone at once; then more and more slowly, and the other is named.
@@ -357,6 +366,10 @@ impl World {
                     Identity::of(&work["spec"]["workload"]["manifests"][0])
                 );
                 self.tell(work, true, "LeftBehind", &message).await;
+                // What is said of the Work goes with the namespace of the member.
+                if let Some(cluster) = self.hub.clusters.get("", cluster) {
+                    self.tell(&cluster, true, "LeftBehind", LEFT_BEHIND).await;
+                }
             }
             None => return Ok(Outcome::Settled), // its return, or the connection to it, brings us back
         }

@@ -1,7 +1,10 @@
 //! Customizations: which scripts are in force. A change reaches existing objects at once, and only those of its kind.
 
+use std::sync::Arc;
+
 use polis_api::karmada::ResourceInterpreterCustomization;
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::error::Error;
 use crate::interpreter::{self, Table, Target};
@@ -21,6 +24,7 @@ impl World {
                 Err(error) => self.tell(object, true, "NotUnderstood", &error.to_string()).await,
             }
         }
+        self.tell_of_unknown_kinds(&all).await;
         let current = self.interpreter();
         let mut sound = Vec::new();
         for (object, customization) in &all {
@@ -60,6 +64,22 @@ impl World {
             self.look_again_at(&target);
         }
         Ok(Outcome::Settled)
+    }
+
+    /// A script about a kind that the hub does not serve is kept, and its author told.
+    async fn tell_of_unknown_kinds(&self, all: &[(Arc<Value>, ResourceInterpreterCustomization)]) {
+        for (object, _) in all {
+            let text = |field: &str| object["spec"]["target"][field].as_str().unwrap_or_default().to_owned();
+            let target = Target { api_version: text("apiVersion"), kind: text("kind") };
+            if self.templates(&target).is_none() && matches!(self.hub.api.find_kind(&target).await, Ok(None))
+            {
+                let message = format!(
+                    "the hub does not serve {} {}: the scripts are heard when it does",
+                    target.api_version, target.kind
+                );
+                self.tell(object, true, "KindNotServed", &message).await;
+            }
+        }
     }
 
     /// Everything that scripts about a kind have a say in.

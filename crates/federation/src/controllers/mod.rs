@@ -14,7 +14,9 @@ mod template;
 use serde::Deserialize;
 use serde_json::Value;
 
+pub(crate) use dependencies::is_follower;
 pub(crate) use execution::Fight;
+pub(crate) use status::Outlook;
 
 use crate::error::Error;
 use crate::object::Identity;
@@ -30,8 +32,10 @@ impl World {
             Key::Kind(target) => self.settle_kind(target).await,
             Key::Policy(namespace, name) => self.settle_policy(namespace.as_deref(), name).await,
             Key::Namespace(name) => self.settle_namespace(name).await,
+            Key::NamespacesOn(cluster) => self.settle_namespaces_on(cluster).await,
             Key::Template(identity) => self.settle_template(identity).await,
             Key::Binding(namespace, name) => self.settle_binding(namespace.as_deref(), name).await,
+            Key::Status(namespace, name) => self.settle_status(namespace.as_deref(), name).await,
             Key::Work(cluster, name) => self.settle_work(cluster, name).await,
         }
     }

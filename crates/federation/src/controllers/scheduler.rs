@@ -15,7 +15,7 @@ use crate::placement::{self, NoPlace, Request};
 use crate::world::World;
 
 /// What choosing clusters came to.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Scheduled {
     pub(super) fact: Fact,
     pub(super) affinity: Option<String>,

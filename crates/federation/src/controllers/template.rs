@@ -17,7 +17,7 @@ use crate::interpreter::Target;
 use crate::matching::{Policy, is_propagatable, is_propagatable_namespace};
 use crate::names;
 use crate::object::{self, Identity};
-use crate::planes::Kind;
+use crate::planes::{Fault, Kind};
 use crate::queue::Outcome;
 use crate::world::{Key, World, kinds};
 
@@ -41,23 +41,64 @@ impl World {
             return Ok(Outcome::Settled);
         };
         let policies = self.policies.read().about(&template);
-        match claim::decide(&policies, &template) {
+        let claim = claim::decide(&policies, &template);
+        if let Claim::Keep(owner) | Claim::Take(owner) = claim
+            && let Some(rival) = claim::rival(&policies, owner, &template)
+        {
+            self.tell_rival(rival, owner).await;
+        }
+        let settled = self.settle_claim(identity, &template, claim).await;
+        if let Err(error) = &settled
+            && error.fault() == Some(Fault::Invalid)
+        {
+            self.tell(&template, true, "ApplyPolicyFailed", &error.to_string()).await;
+        }
+        settled.map(|()| Outcome::Settled)
+    }
+
+    async fn settle_claim(
+        &self,
+        identity: &Identity,
+        template: &Arc<Value>,
+        claim: Claim<'_>,
+    ) -> Result<(), Error> {
+        match claim {
             Claim::None => {}
             Claim::Release => {
-                let mut free = (*template).clone();
+                let mut free = (**template).clone();
                 claim::unmark(&mut free);
-                self.remark(&template, free).await?;
+                self.remark(template, free).await?;
                 self.release_binding_of(identity).await?;
             }
-            Claim::Keep(policy) => self.settle_binding_of(&template, policy, false).await?,
+            Claim::Keep(policy) => self.settle_binding_of(template, policy, false).await?,
             Claim::Take(policy) => {
-                let mut marked = (*template).clone();
+                let mut marked = (**template).clone();
                 claim::mark(&mut marked, policy);
-                let template = self.remark(&template, marked).await?;
+                let template = self.remark(template, marked).await?;
                 self.settle_binding_of(&template, policy, true).await?;
             }
         }
-        Ok(Outcome::Settled)
+        Ok(())
+    }
+
+    /// Says on a policy that another one has what it selects. Once for each pair, whatever the number of objects.
+    async fn tell_rival(&self, rival: &Policy, owner: &Policy) {
+        let mirror = match rival.namespace {
+            Some(_) => &self.hub.policies,
+            None => &self.hub.cluster_policies,
+        };
+        let Some(object) = mirror.get(rival.namespace.as_deref().unwrap_or_default(), &rival.name) else {
+            return;
+        };
+        let owner = match &owner.namespace {
+            Some(namespace) => format!("PropagationPolicy {namespace}/{}", owner.name),
+            None => format!("ClusterPropagationPolicy {}", owner.name),
+        };
+        let message = format!(
+            "objects that this policy selects belong to {owner}, which was first, by time or by name; a claim is kept until \
+             its policy goes or no longer selects the object"
+        );
+        self.tell(&object, true, "ClaimedByAnother", &message).await;
     }
 
     /// Writes the marks of an object, and nothing else of it.

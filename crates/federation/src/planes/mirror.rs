@@ -14,6 +14,7 @@ use polis_api::kube::core::WatchEvent;
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 use super::{Api, ApiError, Fault, Kind};
 use crate::object;
@@ -55,6 +56,7 @@ struct Shared {
     objects: RwLock<BTreeMap<(String, String), Arc<Value>>>,
     synced: watch::Sender<bool>,
     nudge: Notify,
+    begun: Instant,
     sink: Sink,
 }
 
@@ -74,6 +76,7 @@ impl Mirror {
             objects: RwLock::default(),
             synced: watch::Sender::new(false),
             nudge: Notify::new(),
+            begun: Instant::now(),
             sink,
         });
         let task = tokio::spawn(follow(api, shared.clone()));
@@ -124,6 +127,18 @@ impl Mirror {
         object
     }
 
+    /// Takes in what a write of ours answered, where whoever wrote it goes on from there: nobody is told.
+    pub fn absorb(&self, object: Value) -> Arc<Value> {
+        let object = Arc::new(object);
+        self.shared.keep(&object);
+        object
+    }
+
+    /// How long the mirror has been at work.
+    pub fn age(&self) -> Duration {
+        self.shared.begun.elapsed()
+    }
+
     /// Takes in what the end of a finalizer answered: a deleted object is gone with the last of them, and need not be
     /// looked at until the watch says so, too.
     pub fn release(&self, object: Value) {
@@ -147,19 +162,19 @@ impl Shared {
     }
 
     fn put(&self, object: Arc<Value>) {
-        let before = {
-            let mut objects = self.objects.write();
-            let key = Self::key(&object);
-            match objects.get(&key) {
-                Some(standing) if !is_newer(&object, standing) => return,
-                standing => {
-                    let before = standing.cloned();
-                    objects.insert(key, object.clone());
-                    before
-                }
-            }
-        };
-        (self.sink)(&self.kind, Change { before, after: Some(object) });
+        if let Some(before) = self.keep(&object) {
+            (self.sink)(&self.kind, Change { before, after: Some(object) });
+        }
+    }
+
+    /// Keeps an object if it is news, and answers with the one of before.
+    fn keep(&self, object: &Arc<Value>) -> Option<Option<Arc<Value>>> {
+        let mut objects = self.objects.write();
+        let key = Self::key(object);
+        match objects.get(&key) {
+            Some(standing) if !is_newer(object, standing) => None,
+            _ => Some(objects.insert(key, object.clone())),
+        }
     }
 
     fn take(&self, last: &Value) {
@@ -250,7 +265,7 @@ async fn round(
     };
     let last = version.insert(from);
     let mut events = pin!(api.watch(&shared.kind, last, ROUND).await?);
-    let opened = tokio::time::Instant::now();
+    let opened = Instant::now();
     while let Some(event) = events.next().await {
         *pause = PAUSE_FIRST;
         match event? {

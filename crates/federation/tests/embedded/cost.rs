@@ -98,6 +98,31 @@ async fn an_idle_federation_is_silent() {
 }
 
 #[tokio::test]
+async fn a_federation_that_starts_anew_asks_for_lists_and_not_for_each_copy() {
+    let tapped = tapped().await;
+    let world = &tapped.world;
+    let shop = world.delivered(&[]).await;
+    for name in ["b", "c"] {
+        world.hub.create(mk_thing(&shop, name)).await;
+        world.binding(&shop, name, |binding| condition(binding, "FullyApplied")["status"] == "True").await;
+    }
+    silence(&tapped).await;
+    tapped.tap.stop();
+    world.hub.change(&THING, &shop, "a", |thing| thing["spec"]["n"] = json!(2)).await;
+    tapped.tap.drain();
+
+    tapped.tap.start();
+
+    world.dfw().has(&THING, &shop, "a", |copy| copy["spec"]["n"] == 2).await;
+    let asked = tapped.tap.drain();
+    let on_member = |method: &str, part: &str| {
+        asked.iter().filter(|(on, by, path)| on == "dfw" && by == method && path.contains(part)).count()
+    };
+    assert_eq!(on_member("GET", &format!("/namespaces/{shop}/things/")), 0, "{asked:#?}");
+    assert_eq!(on_member("PUT", "/things/"), 1, "{asked:#?}");
+}
+
+#[tokio::test]
 async fn a_label_of_one_cluster_rewrites_only_what_it_moves() {
     let tapped = tapped().await;
     let world = &tapped.world;

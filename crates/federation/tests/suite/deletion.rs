@@ -22,10 +22,7 @@ pub async fn a_deleted_object_takes_its_copies_with_it(world: &World) {
 }
 
 pub async fn an_object_made_anew_at_once_is_a_new_object_everywhere(world: &World) {
-    let shop = world.namespace().await;
-    world.hub.create(mk_policy(&shop, "p", to(&["dfw"]))).await;
-    world.hub.create(mk_thing(&shop, "a")).await;
-    world.dfw().arrives(&THING, &shop, "a").await;
+    let shop = world.delivered(&[]).await;
     world.hub.delete(&THING, &shop, "a").await;
     let again = world.hub.create(with(mk_thing(&shop, "a"), "/spec/n", json!(2))).await;
     let uid = again["metadata"]["uid"].clone();
@@ -45,13 +42,7 @@ pub async fn an_object_made_anew_at_once_is_a_new_object_everywhere(world: &Worl
 }
 
 pub async fn a_member_may_keep_its_copy(world: &World) {
-    let shop = world.namespace().await;
-    world
-        .hub
-        .create(with(mk_policy(&shop, "p", to(&["dfw"])), "/spec/preserveResourcesOnDeletion", json!(true)))
-        .await;
-    world.hub.create(mk_thing(&shop, "a")).await;
-    world.dfw().arrives(&THING, &shop, "a").await;
+    let shop = world.delivered(&[("/spec/preserveResourcesOnDeletion", json!(true))]).await;
     world.hub.delete(&THING, &shop, "a").await;
     world.hub.loses(&WORK, "karmada-es-dfw", &work(&shop, "a")).await;
     let copy = world
@@ -64,13 +55,7 @@ pub async fn a_member_may_keep_its_copy(world: &World) {
 
 /// Better than Karmada, where the Work hangs when the copy that is to be kept is gone already.
 pub async fn a_copy_to_be_kept_that_is_gone_holds_nothing_up(world: &World) {
-    let shop = world.namespace().await;
-    world
-        .hub
-        .create(with(mk_policy(&shop, "p", to(&["dfw"])), "/spec/preserveResourcesOnDeletion", json!(true)))
-        .await;
-    world.hub.create(mk_thing(&shop, "a")).await;
-    world.dfw().arrives(&THING, &shop, "a").await;
+    let shop = world.delivered(&[("/spec/preserveResourcesOnDeletion", json!(true))]).await;
     world
         .hub
         .change(&POLICY, &shop, "p", |policy| policy["spec"]["suspension"] = json!({"dispatching": true}))
@@ -89,10 +74,7 @@ pub async fn a_copy_to_be_kept_that_is_gone_holds_nothing_up(world: &World) {
 
 /// Better than Karmada, which forgets a copy as soon as its deletion is accepted.
 pub async fn a_copy_that_takes_time_to_go_is_waited_for(world: &World) {
-    let shop = world.namespace().await;
-    world.hub.create(mk_policy(&shop, "p", to(&["dfw"]))).await;
-    world.hub.create(mk_thing(&shop, "a")).await;
-    world.dfw().arrives(&THING, &shop, "a").await;
+    let shop = world.delivered(&[]).await;
     world
         .dfw()
         .change(&THING, &shop, "a", |copy| copy["metadata"]["finalizers"] = json!(["suite.polis.test/slow"]))
@@ -125,10 +107,7 @@ pub async fn a_finalizer_on_the_hub_holds_the_copies_too(world: &World) {
 
 /// Better than Karmada, where a deleted binding stays away until its object changes.
 pub async fn a_deleted_binding_comes_back_with_its_copies(world: &World) {
-    let shop = world.namespace().await;
-    world.hub.create(mk_policy(&shop, "p", to(&["dfw"]))).await;
-    world.hub.create(mk_thing(&shop, "a")).await;
-    world.dfw().arrives(&THING, &shop, "a").await;
+    let shop = world.delivered(&[]).await;
     let first = world.binding(&shop, "a", |_| true).await;
     world.hub.delete(&BINDING, &shop, "a-thing").await;
     world
@@ -142,10 +121,7 @@ pub async fn a_deleted_binding_comes_back_with_its_copies(world: &World) {
 
 /// Better than Karmada, where a deleted Work stays away until its binding changes.
 pub async fn a_work_deleted_by_hand_comes_back(world: &World) {
-    let shop = world.namespace().await;
-    world.hub.create(mk_policy(&shop, "p", to(&["dfw"]))).await;
-    world.hub.create(mk_thing(&shop, "a")).await;
-    world.dfw().arrives(&THING, &shop, "a").await;
+    let shop = world.delivered(&[]).await;
     let first = world.hub.arrives(&WORK, "karmada-es-dfw", &work(&shop, "a")).await;
     world.hub.delete(&WORK, "karmada-es-dfw", &work(&shop, "a")).await;
     world
@@ -175,10 +151,7 @@ pub async fn the_end_of_one_object_leaves_its_neighbours(world: &World) {
 }
 
 pub async fn a_policy_may_ask_later_that_members_keep_their_copies(world: &World) {
-    let shop = world.namespace().await;
-    world.hub.create(mk_policy(&shop, "p", to(&["dfw"]))).await;
-    world.hub.create(mk_thing(&shop, "a")).await;
-    world.dfw().arrives(&THING, &shop, "a").await;
+    let shop = world.delivered(&[]).await;
     world
         .hub
         .change(&POLICY, &shop, "p", |policy| policy["spec"]["preserveResourcesOnDeletion"] = json!(true))
@@ -199,10 +172,7 @@ pub async fn a_policy_may_ask_later_that_members_keep_their_copies(world: &World
 }
 
 pub async fn an_object_and_its_policy_may_go_together(world: &World) {
-    let shop = world.namespace().await;
-    world.hub.create(mk_policy(&shop, "p", to(&["dfw"]))).await;
-    world.hub.create(mk_thing(&shop, "a")).await;
-    world.dfw().arrives(&THING, &shop, "a").await;
+    let shop = world.delivered(&[]).await;
     world.hub.delete(&THING, &shop, "a").await;
     world.hub.delete(&POLICY, &shop, "p").await;
     world.hub.loses(&POLICY, &shop, "p").await;

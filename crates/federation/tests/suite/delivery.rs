@@ -21,10 +21,7 @@ pub async fn an_object_that_was_there_before_its_policy_is_found(world: &World) 
 }
 
 pub async fn a_change_of_the_object_reaches_the_member(world: &World) {
-    let shop = world.namespace().await;
-    world.hub.create(mk_policy(&shop, "p", to(&["dfw"]))).await;
-    world.hub.create(mk_thing(&shop, "a")).await;
-    world.dfw().arrives(&THING, &shop, "a").await;
+    let shop = world.delivered(&[]).await;
     world.hub.change(&THING, &shop, "a", |thing| thing["spec"] = json!({"n": 2, "more": "x"})).await;
     world.dfw().has(&THING, &shop, "a", |copy| copy["spec"] == json!({"n": 2, "more": "x"})).await;
     world.hub.change(&THING, &shop, "a", |thing| thing["spec"] = json!({"n": 3})).await;
@@ -107,19 +104,13 @@ pub async fn a_copy_deleted_by_hand_comes_back(world: &World) {
 }
 
 pub async fn a_hand_edit_is_undone(world: &World) {
-    let shop = world.namespace().await;
-    world.hub.create(mk_policy(&shop, "p", to(&["dfw"]))).await;
-    world.hub.create(mk_thing(&shop, "a")).await;
-    world.dfw().arrives(&THING, &shop, "a").await;
+    let shop = world.delivered(&[]).await;
     world.dfw().change(&THING, &shop, "a", |copy| copy["spec"]["n"] = json!(99)).await;
     world.dfw().has(&THING, &shop, "a", |copy| copy["spec"]["n"] == 1).await;
 }
 
 pub async fn what_the_member_adds_is_kept(world: &World) {
-    let shop = world.namespace().await;
-    world.hub.create(mk_policy(&shop, "p", to(&["dfw"]))).await;
-    world.hub.create(mk_thing(&shop, "a")).await;
-    world.dfw().arrives(&THING, &shop, "a").await;
+    let shop = world.delivered(&[]).await;
     world
         .dfw()
         .change(&THING, &shop, "a", |copy| {
@@ -137,10 +128,7 @@ pub async fn what_the_member_adds_is_kept(world: &World) {
 }
 
 pub async fn the_status_of_the_member_survives_an_update(world: &World) {
-    let shop = world.namespace().await;
-    world.hub.create(mk_policy(&shop, "p", to(&["dfw"]))).await;
-    world.hub.create(mk_thing(&shop, "a")).await;
-    world.dfw().arrives(&THING, &shop, "a").await;
+    let shop = world.delivered(&[]).await;
     world.dfw().set_status(&THING, &shop, "a", json!({"ready": 1})).await;
     world.hub.change(&THING, &shop, "a", |thing| thing["spec"]["n"] = json!(2)).await;
     let copy = world.dfw().has(&THING, &shop, "a", |copy| copy["spec"]["n"] == 2).await;
@@ -227,10 +215,7 @@ pub async fn the_wish_of_the_object_about_conflicts_outranks_the_policy(world: &
 }
 
 pub async fn a_suspended_object_gets_no_changes_until_it_is_released(world: &World) {
-    let shop = world.namespace().await;
-    world.hub.create(mk_policy(&shop, "p", to(&["dfw"]))).await;
-    world.hub.create(mk_thing(&shop, "a")).await;
-    world.dfw().arrives(&THING, &shop, "a").await;
+    let shop = world.delivered(&[]).await;
     world
         .hub
         .change(&POLICY, &shop, "p", |policy| policy["spec"]["suspension"] = json!({"dispatching": true}))
@@ -270,10 +255,7 @@ pub async fn one_member_alone_may_be_suspended(world: &World) {
 }
 
 pub async fn a_suspended_object_can_still_be_deleted(world: &World) {
-    let shop = world.namespace().await;
-    world.hub.create(mk_policy(&shop, "p", to(&["dfw"]))).await;
-    world.hub.create(mk_thing(&shop, "a")).await;
-    world.dfw().arrives(&THING, &shop, "a").await;
+    let shop = world.delivered(&[]).await;
     world
         .hub
         .change(&POLICY, &shop, "p", |policy| policy["spec"]["suspension"] = json!({"dispatching": true}))

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::world::*;
 
-fn selecting(policy: serde_json::Value, selector: serde_json::Value) -> serde_json::Value {
+pub fn selecting(policy: serde_json::Value, selector: serde_json::Value) -> serde_json::Value {
     let mut selector = selector;
     selector["apiVersion"] = json!("suite.polis.test/v1");
     selector["kind"] = json!("Thing");
@@ -142,10 +142,7 @@ pub async fn a_claim_is_kept_against_a_better_policy(world: &World) {
 }
 
 pub async fn what_a_deleted_policy_had_propagated_stays(world: &World) {
-    let shop = world.namespace().await;
-    world.hub.create(mk_policy(&shop, "p", to(&["dfw"]))).await;
-    world.hub.create(mk_thing(&shop, "a")).await;
-    world.dfw().arrives(&THING, &shop, "a").await;
+    let shop = world.delivered(&[]).await;
     world.hub.delete(&POLICY, &shop, "p").await;
     world.hub.loses(&POLICY, &shop, "p").await;
     let unmarked = |object: &serde_json::Value| {

@@ -3,6 +3,7 @@
 //! A case gets a world with a hub and the members `dfw` and `ord`, both joined and ready, and makes its own namespace.
 //! Cases of the second list are about what the embedded federation does better or what only its world can do.
 
+pub mod bad_input;
 pub mod deletion;
 pub mod delivery;
 pub mod dependencies;
@@ -134,6 +135,13 @@ macro_rules! embedded_cases {
             members::a_member_that_joins_later_gets_what_is_its_due,
             members::a_member_that_leaves_while_it_is_lost_is_let_go,
             members::one_member_joined_twice_is_refused,
+            bad_input::a_policy_over_itself_and_its_own_bindings_is_told_so,
+            bad_input::a_policy_over_everything_leaves_the_namespaces_of_the_federation_alone,
+            bad_input::of_two_policies_over_one_object_the_one_that_gets_nothing_is_told_so,
+            bad_input::a_cluster_without_labels_gets_what_is_for_everyone_and_the_rest_is_said,
+            bad_input::a_script_for_a_kind_that_nobody_has_is_named,
+            bad_input::an_object_that_is_too_large_for_the_member_is_said_and_heals_with_the_object,
+            bad_input::an_object_that_is_too_large_to_be_carried_is_said,
         }
     };
 }

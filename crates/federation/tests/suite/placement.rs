@@ -75,10 +75,7 @@ pub async fn nothing_that_fits_is_said_on_the_binding(world: &World) {
 }
 
 pub async fn a_changed_placement_moves_the_object(world: &World) {
-    let shop = world.namespace().await;
-    world.hub.create(mk_policy(&shop, "p", to(&["dfw"]))).await;
-    world.hub.create(mk_thing(&shop, "a")).await;
-    world.dfw().arrives(&THING, &shop, "a").await;
+    let shop = world.delivered(&[]).await;
     world.hub.change(&POLICY, &shop, "p", |policy| policy["spec"]["placement"] = to(&["ord"])).await;
     world.ord().arrives(&THING, &shop, "a").await;
     world.dfw().loses(&THING, &shop, "a").await;

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::placement::own_kind;
 use super::world::*;
 
-fn mk_scripts(kind: &polis_federation::planes::Kind, rules: Value) -> Value {
+pub fn mk_scripts(kind: &polis_federation::planes::Kind, rules: Value) -> Value {
     json!({
         "apiVersion": "config.karmada.io/v1alpha1", "kind": "ResourceInterpreterCustomization", "metadata": {"name": kind.plural},
         "spec": {"target": {"apiVersion": kind.api_version, "kind": kind.kind}, "customizations": rules},
@@ -61,7 +61,7 @@ pub async fn without_a_script_the_object_itself_says_nothing(world: &World) {
     world.hub.keeps(&kind, &shop, "a", |object| object.get("status").is_none()).await;
 }
 
-const SUM: &str = "function AggregateStatus(desired, items)
+pub const SUM: &str = "function AggregateStatus(desired, items)
   local total = 0
   for i = 1, #items do
     if items[i].status ~= nil and items[i].status.ready ~= nil then total = total + items[i].status.ready end

@@ -104,6 +104,17 @@ impl World {
         name
     }
 
+    /// A namespace of its own, in which the policy `p`, with these fields set, has brought the Thing `a` to dfw.
+    pub async fn delivered(&self, fields: &[(&str, Value)]) -> String {
+        let shop = self.namespace().await;
+        let policy = mk_policy(&shop, "p", to(&["dfw"]));
+        let policy = fields.iter().fold(policy, |policy, (path, value)| with(policy, path, value.clone()));
+        self.hub.create(policy).await;
+        self.hub.create(mk_thing(&shop, "a")).await;
+        self.dfw().arrives(&THING, &shop, "a").await;
+        shop
+    }
+
     /// The marks on an object of the hub: label and annotations of whoever claimed it.
     pub async fn claimed_by(&self, kind: &Kind, namespace: &str, name: &str, policy: &str) -> Value {
         self.hub
