@@ -72,7 +72,7 @@ impl Webhook {
         let workload = workload(&request.object, request)?;
         // One that cannot be read was stored by another rule; against it, everything is new.
         let before = before.and_then(|before| Workload::deserialize(before).ok());
-        let project = self.projects.of(&request.user_info)?;
+        let project = self.projects.of(&request.user_info).await?;
         let cities = project.cities().map_err(|error| Refusal::unavailable(error.to_string()))?;
         let mut errors = admission::errors(&workload, before.as_ref(), &cities);
         let uses = admission::uses(&workload, before.as_ref());

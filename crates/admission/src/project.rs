@@ -3,6 +3,11 @@
 //! On a platform of many projects the API server says so in the extras of the user: `iam.miloapis.com/parent-type` is
 //! `Project` and `iam.miloapis.com/parent-name` its name, one value each. The server sets them from the path of the
 //! request, so a user cannot choose them. With one plane for all there is nothing to choose.
+//!
+//! A project that has just become Ready is known to its user as soon as to us, and its first workload may be here before
+//! we have looked into it. Such a review waits for a moment.
+
+use std::time::Duration;
 
 use polis_api::k8s_openapi::api::authentication::v1::UserInfo;
 use polis_api::milo::{EXTRA_PARENT_NAME, EXTRA_PARENT_TYPE, PROJECT_KIND};
@@ -10,7 +15,14 @@ use polis_api::networking::LocationBinding;
 use polis_core::cities::{Cities, Ground};
 use polis_engine::{Error, Plane, PlaneSet};
 
+use tokio::time::{Instant, sleep};
+
 use crate::verdict::Refusal;
+
+/// How long a review waits for its project. API servers wait for us for ten seconds, as `deploy/` asks them to.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Between two looks.
+const GLANCE: Duration = Duration::from_millis(10);
 
 /// The planes of the projects, and how a review's is found. The planes are watched for [`LocationBinding`]s.
 #[derive(Clone, Debug)]
@@ -40,14 +52,18 @@ impl Projects {
     }
 
     /// The plane that a review is about.
-    pub(crate) fn of(&self, user: &UserInfo) -> Result<Project, Refusal> {
+    pub(crate) async fn of(&self, user: &UserInfo) -> Result<Project, Refusal> {
         let name = match &self.only {
             Some(name) => name.as_str(),
             None => parent(user)?,
         };
-        match self.planes.named(name) {
-            Ok(plane) => Ok(Project { plane, ground: self.ground() }),
-            Err(_) => Err(self.unknown(name)),
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match self.planes.named(name) {
+                Ok(plane) => return Ok(Project { plane, ground: self.ground() }),
+                Err(_) if Instant::now() >= until => return Err(self.unknown(name)),
+                Err(_) => sleep(GLANCE).await,
+            }
         }
     }
 

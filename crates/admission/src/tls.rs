@@ -1,9 +1,13 @@
-//! The certificate of the webhook server, from files that change under it.
+//! The certificate of the webhook server, from files or a Secret that change under it.
 //!
 //! A Secret that is mounted into a pod is renewed by swapping a link, at any time. The files are looked at before each
 //! handshake (three `stat` calls) and read when they have changed: nothing runs in between, and the handshake after a
-//! renewal has the new certificate. Files that cannot be used, half of a renewal perhaps, leave the old ones in force.
+//! renewal has the new certificate. A Secret that is not mounted is watched, and what the watch has seen is looked at in
+//! the same way. What cannot be used, half of a renewal perhaps, leaves the certificate from before in force.
 
+mod secret;
+
+use std::fmt;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -15,6 +19,8 @@ use rustls::{RootCertStore, ServerConfig};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::TlsAcceptor;
+
+pub use secret::CertificateSecret;
 
 /// Where a certificate is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,46 +44,71 @@ pub enum TlsError {
         /// Why.
         source: std::io::Error,
     },
-    /// A file is not PEM.
-    #[error("failed to read {} as PEM: {source}", file.display())]
+    /// The Secret cannot be read.
+    #[error("failed to read {secret}, which webhookServer.tls.secretRef names: {source}")]
+    Ask {
+        /// The Secret.
+        secret: String,
+        /// Why.
+        source: polis_engine::Error,
+    },
+    /// The Secret is not there, or lacks a key.
+    #[error("failed to find {what}; webhookServer.tls.secretRef names the Secret of the certificate")]
+    Missing {
+        /// The Secret, or its key.
+        what: String,
+    },
+    /// It is not PEM.
+    #[error("failed to read {place} as PEM: {source}")]
     Pem {
-        /// The file.
-        file: PathBuf,
+        /// Where it is.
+        place: String,
         /// Why.
         source: rustls_pki_types::pem::Error,
     },
     /// Certificate and key do not make a server.
-    #[error("failed to use the certificate {}: {source}", file.display())]
+    #[error("failed to use the certificate {place}: {source}")]
     Unusable {
-        /// The certificate.
-        file: PathBuf,
+        /// Where the certificate is.
+        place: String,
         /// Why.
         source: rustls::Error,
     },
     /// The authority of clients cannot be used.
-    #[error("failed to use the client authority {}: {why}", file.display())]
+    #[error("failed to use the client authority {place}: {why}")]
     Clients {
-        /// The authority.
-        file: PathBuf,
+        /// Where the authority is.
+        place: String,
         /// Why.
         why: String,
     },
 }
 
-/// What tells one state of the files from another.
-type Stamp = Vec<Option<(u64, i64, i64, u64)>>;
+/// What tells one state of a certificate from another.
+#[derive(Debug, PartialEq, Eq)]
+enum Stamp {
+    Files(Vec<Option<(u64, i64, i64, u64)>>),
+    /// Identity and version of a Secret.
+    Secret(Option<String>, Option<String>),
+}
 
-/// A certificate that follows its files.
+/// A certificate that follows its source.
 #[derive(Debug)]
 pub struct Certificates {
-    files: CertificateFiles,
+    source: Source,
     current: Mutex<Current>,
+}
+
+#[derive(Debug)]
+enum Source {
+    Files(CertificateFiles),
+    Secret(CertificateSecret),
 }
 
 #[derive(Debug)]
 struct Current {
     config: Arc<ServerConfig>,
-    /// The state of the files that `config` is from, or that could not be used.
+    /// The state that `config` is from, or that could not be used.
     stamp: Stamp,
 }
 
@@ -86,26 +117,104 @@ impl Certificates {
     pub fn open(files: CertificateFiles) -> Result<Self, TlsError> {
         let stamp = files.stamp();
         let config = Arc::new(files.load()?);
-        Ok(Self { files, current: Mutex::new(Current { config, stamp }) })
+        Ok(Self { source: Source::Files(files), current: Mutex::new(Current { config, stamp }) })
+    }
+
+    /// The certificate that is in the Secret now. Asks for it: the watch may not have seen anything yet.
+    pub async fn of_secret(secret: CertificateSecret) -> Result<Self, TlsError> {
+        let standing = secret.ask().await?;
+        let stamp = secret::stamp(&standing);
+        let config = Arc::new(secret.load(&standing)?);
+        Ok(Self { source: Source::Secret(secret), current: Mutex::new(Current { config, stamp }) })
     }
 
     /// Shakes hands with the newest certificate that could be read.
     pub(crate) fn acceptor(&self) -> TlsAcceptor {
         let mut current = self.current.lock();
-        let stamp = self.files.stamp();
-        if stamp != current.stamp {
-            match self.files.load() {
+        if let Some((stamp, loaded)) = self.source.renewed(&current.stamp) {
+            match loaded {
                 Ok(config) => {
                     current.config = Arc::new(config);
-                    tracing::info!(file = %self.files.certificate.display(), "certificate renewed");
+                    tracing::info!(source = %self.source, "certificate renewed");
                 }
-                // Said once for each state of the files.
+                // Said once for each state.
                 Err(error) => tracing::warn!(%error, "going on with the certificate from before"),
             }
             current.stamp = stamp;
         }
         TlsAcceptor::from(current.config.clone())
     }
+}
+
+impl Source {
+    /// What is there, if it is another state than this.
+    fn renewed(&self, before: &Stamp) -> Option<(Stamp, Result<ServerConfig, TlsError>)> {
+        match self {
+            Self::Files(files) => {
+                let stamp = files.stamp();
+                (stamp != *before).then(|| (stamp, files.load()))
+            }
+            Self::Secret(secret) => {
+                let seen = secret.seen()?;
+                let stamp = secret::stamp(&seen);
+                (stamp != *before).then(|| (stamp, secret.load(&seen)))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Files(files) => write!(f, "{}", files.certificate.display()),
+            Self::Secret(secret) => write!(f, "{secret}"),
+        }
+    }
+}
+
+/// PEM, and where it is from.
+struct Pem {
+    place: String,
+    text: Vec<u8>,
+}
+
+impl Pem {
+    fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+        let wrong = |source| TlsError::Pem { place: self.place.clone(), source };
+        CertificateDer::pem_slice_iter(&self.text).collect::<Result<_, _>>().map_err(wrong)
+    }
+
+    fn key(&self) -> Result<PrivateKeyDer<'static>, TlsError> {
+        PrivateKeyDer::from_pem_slice(&self.text)
+            .map_err(|source| TlsError::Pem { place: self.place.clone(), source })
+    }
+}
+
+/// A server with this certificate, for clients of that authority where one is given.
+fn server(certificate: &Pem, key: &Pem, clients: Option<&Pem>) -> Result<ServerConfig, TlsError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let unusable = |source| TlsError::Unusable { place: certificate.place.clone(), source };
+    let verifier = match clients {
+        None => WebPkiClientVerifier::no_client_auth(),
+        Some(authority) => {
+            let wrong = |why: String| TlsError::Clients { place: authority.place.clone(), why };
+            let mut roots = RootCertStore::empty();
+            for root in authority.certificates()? {
+                roots.add(root).map_err(|error| wrong(error.to_string()))?;
+            }
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+                .build()
+                .map_err(|error| wrong(error.to_string()))?
+        }
+    };
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(unusable)?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(certificate.certificates()?, key.key()?)
+        .map_err(unusable)?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(config)
 }
 
 impl CertificateFiles {
@@ -120,46 +229,18 @@ impl CertificateFiles {
             let meta = fs::metadata(file).ok()?;
             Some((meta.ino(), meta.mtime(), meta.mtime_nsec(), meta.len()))
         };
-        files.into_iter().flatten().map(stat).collect()
+        Stamp::Files(files.into_iter().flatten().map(stat).collect())
     }
 
     fn load(&self) -> Result<ServerConfig, TlsError> {
-        let chain = certificates(&self.certificate)?;
-        let pem = |source| TlsError::Pem { file: self.key.clone(), source };
-        let key = PrivateKeyDer::from_pem_slice(&read(&self.key)?).map_err(pem)?;
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let unusable = |source| TlsError::Unusable { file: self.certificate.clone(), source };
-        let verifier = match &self.clients {
-            None => WebPkiClientVerifier::no_client_auth(),
-            Some(file) => {
-                let wrong = |why: String| TlsError::Clients { file: file.clone(), why };
-                let mut roots = RootCertStore::empty();
-                for root in certificates(file)? {
-                    roots.add(root).map_err(|error| wrong(error.to_string()))?;
-                }
-                WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
-                    .build()
-                    .map_err(|error| wrong(error.to_string()))?
-            }
-        };
-        let mut config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(unusable)?
-            .with_client_cert_verifier(verifier)
-            .with_single_cert(chain, key)
-            .map_err(unusable)?;
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(config)
+        let clients = self.clients.as_deref().map(read).transpose()?;
+        server(&read(&self.certificate)?, &read(&self.key)?, clients.as_ref())
     }
 }
 
-fn read(file: &Path) -> Result<Vec<u8>, TlsError> {
-    fs::read(file).map_err(|source| TlsError::Read { file: file.to_owned(), source })
-}
-
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let pem = |source| TlsError::Pem { file: file.to_owned(), source };
-    CertificateDer::pem_slice_iter(&read(file)?).collect::<Result<_, _>>().map_err(pem)
+fn read(file: &Path) -> Result<Pem, TlsError> {
+    let text = fs::read(file).map_err(|source| TlsError::Read { file: file.to_owned(), source })?;
+    Ok(Pem { place: file.display().to_string(), text })
 }
 
 #[cfg(test)]

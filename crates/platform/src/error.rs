@@ -36,4 +36,16 @@ pub enum Error {
         /// The project.
         project: String,
     },
+    /// Something of a project that is gone is still on the hub.
+    #[error(
+        "failed to take away hub namespace {namespace} of project {project}, which is gone: {left} objects are left in it"
+    )]
+    LivedIn {
+        /// The project.
+        project: String,
+        /// The namespace of the hub.
+        namespace: String,
+        /// How many deployments and instances.
+        left: usize,
+    },
 }

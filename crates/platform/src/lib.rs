@@ -7,10 +7,13 @@
 //! | [`quota`] | counts grants and decides on claims | Milo's quota |
 //! | [`networks`] | networks, subnets and addresses in a cell | the network services operator |
 //!
+//! With [`homes`], a project that ends leaves nothing on the hub either.
+//!
 //! Each is an ordinary controller that is put on an engine by its `declare`, and each can be left out: then the real
 //! service takes its place, and nothing else changes. They meet Polis only in the objects of planes.
 
 mod error;
+pub mod homes;
 pub mod locations;
 pub mod networks;
 pub mod projects;

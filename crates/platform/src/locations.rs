@@ -7,6 +7,9 @@
 //! no reason to take a city from anybody. When the last member of a city is gone, so are its Location and the bindings
 //! that were made here. What people made is never touched, and a Location that they made is bound as well. Which
 //! projects get bindings is the choice of whoever provides them: all, or those with a label.
+//!
+//! A project is watched once it is Ready, and its first workload may come the moment after. So that Ready means usable,
+//! the bindings that it begins with are made before ([`Opening`]).
 
 use std::collections::BTreeSet;
 
@@ -22,13 +25,17 @@ use polis_api::{names, reasons};
 use polis_core::conditions::{self, Verdict};
 use polis_core::{Time, metadata, owner};
 use polis_engine::{
-    Clock, Engine, Exactly, Index, Key, Outcome, Plane, PlaneSet, Provider, Query, Reconciler, Watch,
+    Clock, Engine, Error as EngineError, Exactly, Index, Key, Outcome, Plane, PlaneSet, Provider, Query,
+    Reconciler, Watch,
 };
 
 use crate::{Error, is_made_here, key_of_project, made_here, stays};
 
 /// The class of the locations that are made here.
 const CLASS: &str = "datum-managed";
+/// The most bindings that a project begins with. A laptop has a few cities; where there are a thousand, a new project does
+/// not wait until all of them are written.
+const AT_ONCE: usize = 20;
 
 /// Declares the stand-in on an engine: Locations on `root` for the cities of the hub's members, and bindings in every
 /// project that is provided.
@@ -157,7 +164,8 @@ impl Reconciler for Bindings {
             let of = |name: &str| standing.iter().find(|binding| owner::name(&binding.metadata) == name);
             match step {
                 Step::Settle(wanted) => {
-                    self.settle(&project, of(owner::name(&wanted.metadata)), &wanted).await?
+                    let standing = of(owner::name(&wanted.metadata));
+                    settle_binding(&project, &self.clock, standing, &wanted).await?
                 }
                 Step::Remove(name) => {
                     let gone = self.root.live().get::<Location>(name.as_str()).await?.is_none();
@@ -171,22 +179,85 @@ impl Reconciler for Bindings {
     }
 }
 
-impl Bindings {
-    async fn settle(
-        &self,
-        project: &Plane,
-        standing: Option<&LocationBinding>,
-        wanted: &LocationBinding,
-    ) -> Result<(), Error> {
-        let written = project.create_or_update(standing, wanted).await?;
-        let Some(binding) = written.into_object().or(standing.cloned()) else { return Ok(()) };
-        let mut said = binding.clone();
-        let available = Verdict::yes(AVAILABLE, reasons::CELL_FOUND, "a cell serves this city");
-        let conditions: &mut Vec<Condition> = &mut said.status.get_or_insert_default().conditions;
-        conditions::set(conditions, &available, binding.metadata.generation, &Time(self.clock.now()));
-        project.update_status(&binding, &said).await?;
+/// The binding is there, and says that it can be used.
+async fn settle_binding(
+    project: &Plane,
+    clock: &Clock,
+    standing: Option<&LocationBinding>,
+    wanted: &LocationBinding,
+) -> Result<(), EngineError> {
+    let written = project.create_or_update(standing, wanted).await?;
+    let Some(binding) = written.into_object().or(standing.cloned()) else { return Ok(()) };
+    let mut said = binding.clone();
+    let available = Verdict::yes(AVAILABLE, reasons::CELL_FOUND, "a cell serves this city");
+    let conditions: &mut Vec<Condition> = &mut said.status.get_or_insert_default().conditions;
+    conditions::set(conditions, &available, binding.metadata.generation, &Time(clock.now()));
+    project.update_status(&binding, &said).await?;
+    Ok(())
+}
+
+/// What a project begins with: a binding for every city that there is. Made on live reads, before anybody watches it.
+#[derive(Clone, Debug)]
+pub struct Opening {
+    root: Plane,
+    hub: Plane,
+    labels: Option<String>,
+}
+
+impl Opening {
+    /// For all projects of the platform behind `root`, in the cities of the hub's members.
+    pub fn new(root: Plane, hub: Plane) -> Self {
+        Self { root, hub, labels: None }
+    }
+
+    /// Only for the projects whose labels match the selector: the same that their provider has.
+    pub fn labels(mut self, selector: impl Into<String>) -> Self {
+        self.labels = Some(selector.into());
+        self
+    }
+
+    /// Makes the bindings that a project lacks. A plane that does not serve the kind needs none.
+    pub(crate) async fn bind(&self, project: &str) -> Result<(), EngineError> {
+        if !self.is_for(project).await? {
+            return Ok(());
+        }
+        let plane = self.root.of_project(project);
+        let standing = match plane.live().list::<LocationBinding>(&Query::all()).await {
+            Err(error) if error.is_not_found() => return Ok(()),
+            standing => standing?,
+        };
+        let locations = self.root.live().list::<Location>(&Query::all()).await?;
+        let members = self.hub.live().list::<Cluster>(&Query::all().labels(TOPOLOGY_CITY_CODE)).await?;
+        // What stands, and what is too much, is seen to once the project is watched; so is what a binding says of itself.
+        let missing = steps(&with_cities_of(locations, &members), &standing).into_iter().filter_map(|step| {
+            let Step::Settle(wanted) = step else { return None };
+            (!standing.iter().any(|binding| binding.metadata.name == wanted.metadata.name)).then_some(wanted)
+        });
+        for wanted in missing.take(AT_ONCE) {
+            match plane.create(&*wanted).await {
+                Err(error) if !error.is_already_exists() => return Err(error),
+                _ => {}
+            }
+        }
         Ok(())
     }
+
+    async fn is_for(&self, project: &str) -> Result<bool, EngineError> {
+        let Some(labels) = &self.labels else { return Ok(true) };
+        let query = Query::all().labels(labels.as_str()).fields(format!("metadata.name={project}"));
+        Ok(!self.root.live().list::<Project>(&query).await?.is_empty())
+    }
+}
+
+/// The locations that there are, and those of cities whose location is only about to be made.
+fn with_cities_of(mut locations: Vec<Location>, members: &[Cluster]) -> Vec<Location> {
+    for city in members.iter().filter_map(|member| metadata::label(&member.metadata, TOPOLOGY_CITY_CODE)) {
+        let name = names::location(city);
+        if !locations.iter().any(|location| owner::name(&location.metadata) == name) {
+            locations.push(mk_location(city));
+        }
+    }
+    locations
 }
 
 /// What the bindings of a project need, given the locations that there are. A location that goes or has no city is
@@ -240,6 +311,14 @@ mod tests {
         assert_eq!(city_named("dfw", &members), Some("dfw".into()));
         assert_eq!(city_named(&names::location("DFW"), &members), Some("DFW".into()));
         assert_eq!(city_named("ord", &members), None);
+    }
+
+    #[test]
+    fn a_city_whose_location_is_only_about_to_be_made_counts_once() {
+        let members =
+            [mk_cluster("a", Some("dfw")), mk_cluster("b", Some("ord")), mk_cluster("c", Some("ord"))];
+        let all = with_cities_of(vec![mk_location("dfw")], &members);
+        assert_eq!(all, [mk_location("dfw"), mk_location("ord")]);
     }
 
     #[test]

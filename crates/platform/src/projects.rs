@@ -1,9 +1,10 @@
 //! Projects: a plane for each, from its first day to its last.
 //!
 //! Reads   platform: Project · project: Namespace `default`
-//! Writes  platform: Project (finalizer, status)
-//! Order   finalizer → plane, with its `default` namespace → Ready. Deletion: everything on the plane, while it still
-//!         serves and the controllers of Polis are still engaged; then the plane; then the finalizer.
+//! Writes  platform: Project (finalizer, status) · project: LocationBinding (the first ones, where asked for)
+//! Order   finalizer → plane, with its `default` namespace → bindings → Ready. Deletion: everything on the plane, while it still
+//!         serves and the controllers of Polis are still engaged; then the plane; then its homes on the hub, where
+//!         asked for; then the finalizer.
 //!
 //! A project stays `Ready` while it is being emptied, because whoever holds a finalizer there must be able to do its
 //! work. How long that takes is up to them; nothing is forced. The emptying itself is done by whoever has the planes
@@ -26,6 +27,8 @@ use tokio::task::AbortHandle;
 
 use crate::Error;
 pub use crate::error::BoxError;
+use crate::homes::Homes;
+use crate::locations::Opening;
 
 /// The first pause after a plane could not be ended, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -41,10 +44,19 @@ pub trait PlaneMaker: Send + Sync + 'static {
     fn delete<'a>(&'a self, project: &'a str) -> BoxFuture<'a, Result<(), BoxError>>;
 }
 
+/// What a project has beside its plane, on its first day and on its last. Each may be left to somebody else.
+#[derive(Clone, Debug, Default)]
+pub struct Beside {
+    /// The bindings that it has before it is Ready.
+    pub opening: Option<Opening>,
+    /// The namespaces of the hub that go with it.
+    pub homes: Option<Homes>,
+}
+
 /// Declares the stand-in on an engine. `root` is the plane of the platform, which serves `Project`.
-pub fn declare(engine: &mut Engine, clock: Clock, root: Plane, maker: impl PlaneMaker) {
+pub fn declare(engine: &mut Engine, clock: Clock, root: Plane, maker: impl PlaneMaker, beside: Beside) {
     let root = engine.plane("platform", root, [Watch::of::<Project>()]);
-    let inner = Arc::new(Inner { root: root.clone(), maker: Box::new(maker), clock });
+    let inner = Arc::new(Inner { root: root.clone(), maker: Box::new(maker), beside, clock });
     let projects = Projects { inner, leaving: Mutex::default() };
     engine.controller("projects", &root, projects).on::<Project>();
 }
@@ -59,6 +71,7 @@ struct Projects {
 struct Inner {
     root: Plane,
     maker: Box<dyn PlaneMaker>,
+    beside: Beside,
     clock: Clock,
 }
 
@@ -126,6 +139,9 @@ impl Inner {
             if self.root.of_project(&name).live().get::<Namespace>("default").await?.is_none() {
                 return Err(Error::Bare { project: name });
             }
+            if let Some(opening) = &self.beside.opening {
+                opening.bind(&name).await?;
+            }
         }
         let verdict = Verdict::yes(READY, reasons::READY, "the plane of the project serves");
         self.say(&project, verdict).await
@@ -140,6 +156,9 @@ impl Inner {
         tracing::info!(project = name, "emptying the plane");
         self.maker.delete(name).await.map_err(|source| Error::End { project: name.into(), source })?;
         tracing::info!(project = name, "the plane is empty and gone");
+        if let Some(homes) = &self.beside.homes {
+            homes.leave(name).await?;
+        }
         if let Some(current) = self.current(project).await? {
             self.root.remove_finalizer(&current, finalizers::PROJECT).await?;
         }

@@ -1,22 +1,29 @@
-//! The webhooks on a socket: TLS from files, renewed while it runs.
+//! The webhooks on a socket: TLS from files or a Secret, renewed while it runs.
 
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
-use polis_admission::{CertificateFiles, Certificates, VALIDATE, serve};
+use polis_admission::{CertificateFiles, CertificateSecret, Certificates, VALIDATE, serve};
+use polis_api::k8s_openapi::ByteString;
+use polis_api::k8s_openapi::api::core::v1::Secret;
+use polis_api::kube::api::PostParams;
+use polis_api::kube::{Api, Client};
 use polis_apiserver::Authority;
+use polis_engine::{Engine, Plane};
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
 use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsConnector;
+use tokio_util::sync::CancellationToken;
 
 use crate::manifests::mk_sandbox;
 use crate::world::{World, mk_review};
@@ -78,4 +85,64 @@ async fn a_renewed_certificate_is_served_without_a_restart() {
     assert_eq!(answer["response"]["allowed"], true, "{answer}");
     assert!(post(address, &old, &review).await.is_err(), "the old one is gone");
     serving.abort();
+}
+
+/// A Secret with a certificate of the authority.
+fn mk_secret(authority: &Authority) -> Secret {
+    let pair = authority.server(&["localhost"]).expect("a certificate");
+    let mut secret = Secret::default();
+    secret.metadata.name = Some("webhook-tls".into());
+    let data = [("tls.crt", pair.cert), ("tls.key", pair.key)];
+    secret.data = Some(data.map(|(key, pem)| (key.to_owned(), ByteString(pem.into_bytes()))).into());
+    secret
+}
+
+#[tokio::test]
+async fn a_renewed_secret_is_served_without_a_restart_and_half_a_renewal_is_not() {
+    let world = World::new().await;
+    let own = || Plane::in_process::<_, Full<Bytes>, _>("own", world.server.plane_service(""));
+    let secrets =
+        Api::<Secret>::namespaced(Client::new(world.server.plane_service(""), "default"), "default");
+    let mut engine = Engine::new();
+    let secret = CertificateSecret::watched(&mut engine, own(), "default", "webhook-tls", None);
+    let missing = Certificates::of_secret(secret).await.expect_err("there is none").to_string();
+    assert!(missing.contains("Secret default/webhook-tls") && missing.contains("secretRef"), "{missing}");
+
+    let (old, new) = (Authority::new().expect("an authority"), Authority::new().expect("an authority"));
+    secrets.create(&PostParams::default(), &mk_secret(&old)).await.expect("made");
+    let mut engine = Engine::new();
+    let secret = CertificateSecret::watched(&mut engine, own(), "default", "webhook-tls", None);
+    let certificates = Certificates::of_secret(secret).await.expect("usable");
+    let stop = CancellationToken::new();
+    let watching = tokio::spawn(engine.run(stop.clone().cancelled_owned()));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let serving = tokio::spawn(serve(listener, certificates, world.webhook.clone()));
+    let review = mk_review("CREATE", &mk_sandbox("web", &["dfw"]), &Value::Null);
+    post(address, &old, &review).await.expect("an answer");
+
+    // The key of another certificate: not served, and what is served stays.
+    let mut half = secrets.get("webhook-tls").await.expect("there");
+    let other = mk_secret(&new).data.expect("data");
+    half.data.as_mut().expect("data").insert("tls.key".into(), other["tls.key"].clone());
+    let half = secrets.replace("webhook-tls", &PostParams::default(), &half).await.expect("written");
+    post(address, &old, &review).await.expect("an answer with the certificate from before");
+
+    let mut whole = half;
+    whole.data = Some(other);
+    secrets.replace("webhook-tls", &PostParams::default(), &whole).await.expect("written");
+    let renewed = async {
+        while post(address, &new, &review).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), renewed).await.expect("the new certificate is served");
+    assert!(post(address, &old, &review).await.is_err(), "the old one is gone");
+
+    // A Secret that is deleted takes nothing away.
+    secrets.delete("webhook-tls", &Default::default()).await.expect("deleted");
+    post(address, &new, &review).await.expect("an answer with the certificate that there was");
+    serving.abort();
+    stop.cancel();
+    watching.await.expect("no panic").expect("a clean end");
 }

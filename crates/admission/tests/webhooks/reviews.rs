@@ -151,6 +151,27 @@ async fn before_the_projects_are_known_everything_is_refused_for_now() {
     assert!(!engine.handle().is_ready(), "and nobody sends reviews here");
 }
 
+#[tokio::test]
+async fn a_review_waits_a_moment_for_a_project_that_is_being_looked_into() {
+    let server = Server::builder().build().await.expect("a server");
+    let line = Line::new(server.plane_service(""), Authoriser::ByExtras);
+    let mut engine = Engine::new();
+    let fixed = Fixed::new([Plane::in_process("shop", line)]);
+    let planes = engine.planes("project", fixed, [Watch::of::<LocationBinding>()]);
+    let webhook = Webhook::new(Projects::single(planes, "shop"), &engine.handle().registry());
+    let review = mk_review("CREATE", &mk_sandbox("web", &["dfw"]), &Value::Null);
+    let asked = ask(&webhook, VALIDATE, &review);
+    tokio::pin!(asked);
+    // It is asked before the engine runs at all.
+    assert!(futures::poll!(&mut asked).is_pending());
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(engine.run(stop.clone().cancelled_owned()));
+    let answer = asked.await;
+    assert_eq!(answer["allowed"], true, "{answer}");
+    stop.cancel();
+    running.await.expect("no panic").expect("a clean end");
+}
+
 /// Asks about a workload in `dfw`, on a plane that does not serve LocationBindings, once the plane is engaged.
 async fn ask_without_bindings(projects: impl FnOnce(PlaneSet) -> Projects) -> Value {
     let server = Server::builder().build().await.expect("a server");

@@ -39,6 +39,8 @@ struct Shared {
     state: watch::Sender<State>,
     log: Mutex<Vec<String>>,
     fuse: Fuse,
+    /// Collections of this plural are not to be had over all namespaces, neither listed nor watched.
+    blind: Mutex<Option<&'static str>>,
 }
 
 /// Burns through after a number of writes, over all lines that it is in: the end of a process.
@@ -77,13 +79,23 @@ impl Fuse {
 
 impl Line {
     pub fn new(name: &'static str, service: Service, fuse: &Fuse) -> Self {
-        let shared =
-            Shared { name, state: watch::Sender::new(State::Up), log: Mutex::default(), fuse: fuse.clone() };
+        let shared = Shared {
+            name,
+            state: watch::Sender::new(State::Up),
+            log: Mutex::default(),
+            fuse: fuse.clone(),
+            blind: Mutex::default(),
+        };
         Self { service, shared: Arc::new(shared) }
     }
 
     pub fn set(&self, state: State) {
         self.shared.state.send_replace(state);
+    }
+
+    /// From now on objects of this plural can be got by their names alone.
+    pub fn blind_for(&self, plural: &'static str) {
+        *self.shared.blind.lock() = Some(plural);
     }
 
     /// What went over the line so far, as `METHOD path-behind-the-namespace`, watches left out.
@@ -137,7 +149,7 @@ impl tower::Service<Request<Full<Bytes>>> for Line {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Full<Bytes>>) -> Self::Future {
+    fn call(&mut self, mut request: Request<Full<Bytes>>) -> Self::Future {
         let line = self.clone();
         Box::pin(async move {
             let state = *line.shared.state.borrow();
@@ -150,6 +162,12 @@ impl tower::Service<Request<Full<Bytes>>> for Line {
                 return Err(line.lost());
             }
             line.note(&request);
+            let blind = *line.shared.blind.lock();
+            if blind.is_some_and(|plural| request.uri().path().ends_with(&format!("/{plural}")))
+                && request.method() == Method::GET
+            {
+                *request.uri_mut() = "/apis/not.served/v1/nothings".parse()?;
+            }
             let response = line.service.handle(request).await;
             Ok(response.map(|body| Answer { body: Box::pin(body), line: line.watch() }))
         })

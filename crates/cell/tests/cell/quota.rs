@@ -106,6 +106,24 @@ async fn a_grant_is_seen_by_a_watch_and_a_settled_project_is_not_watched() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn where_claims_cannot_be_watched_a_grant_is_found_by_looking() {
+    let world = World::running(WITH_QUOTA).await;
+    world.projects.blind_for("resourceclaims");
+    world.deploy(&mk_deployment("web", 1)).await;
+    claim(&world).await;
+    world.quiet(LONG).await;
+    decide(&world, "True", "QuotaAvailable", &["Granted"; 3]).await;
+    world.until_says("web-0", "Ready", "False", "PendingProgramming").await;
+    let looks = world.projects.logged("GET resourceclaims/instance-web-0").len();
+    // Every second for a minute, then ever less often; and once more where it is about to be made.
+    assert!((2..200).contains(&looks), "{looks} looks");
+    world.quiet(LONG).await;
+    world.projects.clear();
+    world.quiet(LONG).await;
+    assert_eq!(world.projects.logged("GET resourceclaims/"), [""; 0], "nobody looks once it is granted");
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_claim_goes_with_its_instance() {
     let world = World::running(WITH_QUOTA).await;
     world.deploy(&mk_deployment("web", 1)).await;

@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
-use polis_admission::{CertificateFiles, Certificates, Webhook};
+use anyhow::{Context, Result};
+use polis_admission::{CertificateFiles, CertificateSecret, Certificates, Webhook};
 use polis_api::networking::LocationBinding;
 use polis_engine::{Engine, PlaneSet, Watch};
 use tokio::net::TcpListener;
 
-use super::config::{Tls, WebhookServer};
+use super::config::{SecretRef, Tls, WebhookServer};
 use super::planes::Planes;
 
 /// A webhook server that listens and does not answer yet.
@@ -26,7 +26,15 @@ pub(crate) async fn open(
     planes: &Planes,
     projects: Option<PlaneSet>,
 ) -> Result<Webhooks> {
-    let certificates = Certificates::open(files(&server.tls, &server.client_ca_name)?)?;
+    let certificates = match &server.tls.secret_ref {
+        Some(SecretRef { name, namespace }) => {
+            let clients = Some(server.client_ca_name.as_str()).filter(|key| !key.is_empty());
+            let own = planes.own.clone();
+            let secret = CertificateSecret::watched(engine, own, namespace, name, clients);
+            Certificates::of_secret(secret).await?
+        }
+        None => Certificates::open(files(&server.tls, &server.client_ca_name))?,
+    };
     let host = if server.host.is_empty() { "0.0.0.0" } else { &server.host };
     let listener = TcpListener::bind((host, server.port)).await.with_context(|| {
         format!("failed to listen on {host}:{} (webhookServer.host and .port)", server.port)
@@ -49,45 +57,31 @@ pub(crate) async fn serve(webhooks: Option<Webhooks>) {
 }
 
 /// The files of a certificate, by the configuration.
-pub(crate) fn files(tls: &Tls, client_ca_name: &str) -> Result<CertificateFiles> {
-    if let Some(secret) = &tls.secret_ref {
-        bail!(
-            "webhookServer.tls.secretRef names Secret {}/{}: mount it into the pod and give its folder as certDir; its renewal is seen there",
-            secret.namespace,
-            secret.name
-        );
-    }
+pub(crate) fn files(tls: &Tls, client_ca_name: &str) -> CertificateFiles {
     let usual = || std::env::temp_dir().join("k8s-webhook-server/serving-certs");
     let folder: PathBuf = tls.cert_dir.clone().unwrap_or_else(usual);
     let named = |name: &Option<String>, usual: &str| {
         folder.join(name.as_deref().filter(|name| !name.is_empty()).unwrap_or(usual))
     };
-    Ok(CertificateFiles {
+    CertificateFiles {
         certificate: named(&tls.cert_name, "tls.crt"),
         key: named(&tls.key_name, "tls.key"),
         clients: Some(client_ca_name).filter(|name| !name.is_empty()).map(|name| folder.join(name)),
-    })
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::config::SecretRef;
     use super::*;
 
     #[test]
     fn the_files_of_a_mounted_secret_are_the_usual_ones() {
         let tls = Tls { cert_dir: Some("/certs".into()), ..Tls::default() };
-        let found = files(&tls, "").unwrap();
+        let found = files(&tls, "");
         assert_eq!(found, CertificateFiles::within("/certs".as_ref()));
         let tls = Tls { cert_name: Some("a.pem".into()), key_name: Some("a.key".into()), ..tls };
-        let found = files(&tls, "ca.pem").unwrap();
+        let found = files(&tls, "ca.pem");
         assert_eq!(found.certificate, PathBuf::from("/certs/a.pem"));
         assert_eq!(found.clients, Some(PathBuf::from("/certs/ca.pem")));
-    }
-
-    #[test]
-    fn a_secret_that_is_not_mounted_is_refused_with_what_to_do() {
-        let tls = Tls { secret_ref: Some(SecretRef::default()), ..Tls::default() };
-        assert!(files(&tls, "").unwrap_err().to_string().contains("certDir"));
     }
 }

@@ -14,8 +14,10 @@ use polis_cell::{Cell, Networks, Quota, ResourceRefKind};
 use polis_core::cities::Ground;
 use polis_engine::{Clock, Engine, Handle, MiloProjects};
 use polis_federation::Federation;
+use polis_platform::homes::Homes;
+use polis_platform::locations::Opening;
 use polis_platform::networks::{CITIES, Pool};
-use polis_platform::projects::{BoxError, PlaneMaker};
+use polis_platform::projects::{Beside, BoxError, PlaneMaker};
 use polis_platform::quota::Allowance;
 use polis_runtime::{Process, Runtime, Settings};
 use tokio::task::JoinSet;
@@ -67,7 +69,12 @@ impl Staff {
         let root = planes.root("platform");
         let hub = planes.plane(&planes.hub, "platform");
         let maker = Maker { server: planes.server.clone() };
-        polis_platform::projects::declare(&mut engine, clock.clone(), root.clone(), maker);
+        // A project that says it is ready can be used, and one that is gone has left nothing on the hub.
+        let beside = Beside {
+            opening: Some(Opening::new(root.clone(), hub.clone())),
+            homes: Some(Homes::new(hub.clone())),
+        };
+        polis_platform::projects::declare(&mut engine, clock.clone(), root.clone(), maker, beside);
         polis_platform::locations::declare(
             &mut engine,
             clock.clone(),

@@ -129,12 +129,15 @@ async fn a_project_made_later_is_as_good_as_the_first_and_goes_when_it_is_delete
     }))
     .expect("a project");
     api.create(&PostParams::default(), &project).await.expect("a project that is taken");
-    let client = site.project("shop").await;
-    let workloads: Api<Workload> = Api::namespaced(client.clone(), "default");
-    eventually("its plane takes workloads", async || {
-        workloads.create(&PostParams::default(), &mk_workload("web", &["dfw"], 1)).await.ok()
+    eventually("it is ready", async || {
+        let conditions = api.get("shop").await.ok()?.status?.conditions;
+        conditions.iter().any(|found| found.type_ == "Ready" && found.status == "True").then_some(())
     })
     .await;
+    let client = site.project("shop").await;
+    let workloads: Api<Workload> = Api::namespaced(client.clone(), "default");
+    let taken = workloads.create(&PostParams::default(), &mk_workload("web", &["dfw"], 1)).await;
+    taken.expect("ready means that a workload is taken, at the first try");
     let shown: Api<Instance> = Api::namespaced(client, "default");
     eventually("its instance is ready", async || {
         let all = shown.list(&Default::default()).await.ok()?.items;

@@ -29,7 +29,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::cells::mk_workload;
 use crate::line::{Line, TENANT, tenants};
-use crate::world::{Planes, World, change, mk_meta, mk_project};
+use crate::world::{Planes, World, change, mk_beside, mk_meta, mk_project};
 
 /// What the federation must know of our kinds.
 const INTERPRETER: &str = include_str!("../../../../deploy/components/federation/interpreter.yaml");
@@ -107,7 +107,8 @@ impl Town {
     pub fn start_projects(&mut self) {
         let (root, clock, planes) =
             (self.world.root(), self.world.clock.clone(), Planes(self.world.server.clone()));
-        self.world.start("projects", |engine| projects::declare(engine, clock, root, planes));
+        let beside = mk_beside(&root, &self.world.at("hub"));
+        self.world.start("projects", |engine| projects::declare(engine, clock, root, planes, beside));
     }
 
     /// The plane of a project, on a line of the test's own.
@@ -264,6 +265,15 @@ impl Town {
             instances += self.keeps_apart::<Instance>(city).await;
         }
         assert_eq!((deployments, instances), (one_each, running));
+
+        for plane in self.cities.iter().copied().chain(["hub"]) {
+            // The last to go, and nobody waits for that.
+            let lived_in = async || {
+                let homes: BTreeSet<String> = self.homes(plane).await.into_values().collect();
+                homes.iter().all(|project| self.tenants.contains_key(project)).then_some(())
+            };
+            self.world.until(&format!("no home on {plane} of a project that is gone"), lived_in).await;
+        }
 
         for line in self.lines.iter().chain([&self.world.line]) {
             assert_eq!(line.strays(), [""; 0], "nobody is named in the plane of another");

@@ -1,6 +1,6 @@
 //! The stories of quota once more, with a kube-apiserver as the plane of the project and in real time: claims, grants and
-//! buckets are watched, written and deleted there; hub and cells are embedded. After each story what is granted is what
-//! runs, and no claim is without an instance.
+//! buckets are watched, written and deleted there. Hub and cells are embedded in one test, and a Karmada with its members in
+//! the other. After each story what is granted is what runs, and no claim is without an instance.
 
 // The world of the other tests has more words than these stories speak.
 #[allow(dead_code)]
@@ -19,7 +19,7 @@ use polis_api::quota::{AllowanceAmount, RESOURCE_INSTANCES, ResourceClaim, Resou
 use polis_engine::Clock;
 use polis_platform::quota::{Allowance, DEFAULT_GRANT, NAMESPACE};
 use polis_testbed::plane::LONE;
-use polis_testbed::{Options, manifest};
+use polis_testbed::{Bed, Options, manifest};
 
 use line::Line;
 use world::{World, change};
@@ -35,12 +35,15 @@ struct Stage {
 }
 
 impl Stage {
-    async fn set(instances: i64) -> Self {
-        let bed = polis_testbed::suite::bed(Options::single_plane()).await.expect("a bed");
-        let client = bed.client(LONE).await.expect("a client");
+    /// The project is this plane of the bed, and so are hub and cells, as far as it has them.
+    async fn set(bed: &Bed, project: &str, instances: i64) -> Self {
+        let client = bed.client(project).await.expect("a client");
         let kinds: Vec<_> = crds::of_project().into_iter().map(|file| file.crd).collect();
-        manifest::apply_crds(&client, LONE, &kinds).await.expect("our kinds are served");
+        manifest::apply_crds(&client, project, &kinds).await.expect("our kinds are served");
         let mut world = World::at_time(Clock::system(), CITIES).await;
+        for plane in bed.planes().iter().filter(|plane| plane.name != project) {
+            world.lead(&plane.name, bed.client(&plane.name).await.expect("a client"));
+        }
         world.line.lead("acme", client);
         world.start_but_quota();
         world.start_quota(Some(Allowance { instances, ..Allowance::default() }));
@@ -77,7 +80,18 @@ impl Stage {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_granted_is_what_runs_on_a_real_plane_too() {
-    let mut stage = Stage::set(2).await;
+    let bed = polis_testbed::suite::bed(Options::single_plane()).await.expect("a bed");
+    stories(Stage::set(bed, LONE, 2).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes minutes: cargo test -p polis-platform --features engines --test quota_on_real -- --ignored"]
+async fn what_is_granted_is_what_runs_with_a_real_hub_and_real_cells_too() {
+    let bed = Bed::up(Options::federation(CITIES.iter().copied())).await.expect("a bed");
+    stories(Stage::set(&bed, "project-1", 2).await).await;
+}
+
+async fn stories(mut stage: Stage) {
     let home = stage.home.clone();
 
     // Granted; then denied, and granted as soon as there is more.

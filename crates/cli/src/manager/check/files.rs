@@ -93,10 +93,13 @@ pub(in crate::manager) fn at_once(flags: &Flags, config: &Config) -> Vec<Fault> 
             );
         }
     }
-    if let Some(server) = &config.webhook_server
-        && let Err(error) = webhooks::files(&server.tls, &server.client_ca_name)
-    {
-        wrong("webhookServer.tls", &error.to_string(), "give the folder of the certificate as certDir");
+    let secret = config.webhook_server.as_ref().and_then(|server| server.tls.secret_ref.as_ref());
+    if secret.is_some_and(|secret| secret.name.is_empty() || secret.namespace.is_empty()) {
+        wrong(
+            "webhookServer.tls.secretRef",
+            "a Secret has a name and a namespace",
+            "set both, or mount the Secret and give its folder as certDir",
+        );
     }
     faults
 }
@@ -206,8 +209,13 @@ fn over(what: &str, end: Option<Timestamp>, now: Timestamp, next: &str, findings
 }
 
 fn certificate(server: &crate::manager::config::WebhookServer, now: Timestamp, findings: &mut Findings) {
-    // What is wrong with the words has been said.
-    let Ok(files) = webhooks::files(&server.tls, &server.client_ca_name) else { return };
+    if let Some(secret) = &server.tls.secret_ref {
+        return findings.note(format!(
+            "webhookServer.tls: Secret {}/{} of the manager's own cluster is read at the start and watched; that takes the rights to get, list and watch it",
+            secret.namespace, secret.name
+        ));
+    }
+    let files = webhooks::files(&server.tls, &server.client_ca_name);
     let what = format!("webhookServer.tls ({})", files.certificate.display());
     if let Err(error) = Certificates::open(files.clone()) {
         return findings.fault(
