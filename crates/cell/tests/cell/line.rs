@@ -5,7 +5,8 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, Response};
@@ -15,6 +16,7 @@ use parking_lot::Mutex;
 use polis_apiserver::Service;
 use polis_engine::transport::{BoxError, TransportError};
 use tokio::sync::watch;
+use tokio::time::{Sleep, sleep};
 
 /// How a line is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +41,7 @@ struct Shared {
     state: watch::Sender<State>,
     log: Mutex<Vec<String>>,
     fuse: Fuse,
+    late: Mutex<Option<(&'static str, Duration)>>,
 }
 
 /// Burns through after a number of writes, over all lines that it is in: the end of a process.
@@ -77,13 +80,23 @@ impl Fuse {
 
 impl Line {
     pub fn new(name: &'static str, service: Service, fuse: &Fuse) -> Self {
-        let shared =
-            Shared { name, state: watch::Sender::new(State::Up), log: Mutex::default(), fuse: fuse.clone() };
+        let shared = Shared {
+            name,
+            state: watch::Sender::new(State::Up),
+            log: Mutex::default(),
+            fuse: fuse.clone(),
+            late: Mutex::default(),
+        };
         Self { service, shared: Arc::new(shared) }
     }
 
     pub fn set(&self, state: State) {
         self.shared.state.send_replace(state);
+    }
+
+    /// Lets what is watched of a kind arrive late from now on: on watches that begin after this.
+    pub fn watch_late(&self, plural: &'static str, by: Duration) {
+        *self.shared.late.lock() = Some((plural, by));
     }
 
     /// What went over the line so far, as `METHOD path-behind-the-namespace`, watches left out.
@@ -122,6 +135,13 @@ impl Line {
         self.shared.log.lock().push(format!("{} {short}", request.method()));
     }
 
+    fn late(&self, request: &Request<Full<Bytes>>) -> Duration {
+        let watches = request.uri().query().is_some_and(|query| query.contains("watch="));
+        let late = *self.shared.late.lock();
+        let about = late.filter(|(plural, _)| watches && request.uri().path().ends_with(plural));
+        about.map_or(Duration::ZERO, |(_, by)| by)
+    }
+
     fn lost(&self) -> BoxError {
         let (host, why) = (self.shared.name.into(), "the line is cut".into());
         Box::new(TransportError::Connect { host, why })
@@ -150,8 +170,9 @@ impl tower::Service<Request<Full<Bytes>>> for Line {
                 return Err(line.lost());
             }
             line.note(&request);
+            let late = line.late(&request);
             let response = line.service.handle(request).await;
-            Ok(response.map(|body| Answer { body: Box::pin(body), line: line.watch() }))
+            Ok(response.map(|body| Answer { body: Box::pin(body), line: line.watch(), late, held: None }))
         })
     }
 }
@@ -171,6 +192,9 @@ impl Line {
 pub struct Answer {
     body: Pin<Box<polis_apiserver::Body>>,
     line: Pin<Box<dyn Future<Output = State> + Send>>,
+    /// How late each part of it arrives.
+    late: Duration,
+    held: Option<(Pin<Box<Sleep>>, Frame<Bytes>)>,
 }
 
 impl Body for Answer {
@@ -188,7 +212,20 @@ impl Body for Answer {
                 _ => Poll::Ready(Some(Err("the line is cut".into()))),
             };
         }
-        self.body.as_mut().poll_frame(context).map(|frame| frame.map(|frame| frame.map_err(never)))
+        if self.held.is_none() {
+            let frame = match ready!(self.body.as_mut().poll_frame(context)) {
+                None => return Poll::Ready(None),
+                Some(frame) => frame.map_err(never)?,
+            };
+            if self.late.is_zero() {
+                return Poll::Ready(Some(Ok(frame)));
+            }
+            self.held = Some((Box::pin(sleep(self.late)), frame));
+        }
+        if let Some((arrives, _)) = &mut self.held {
+            ready!(arrives.as_mut().poll(context));
+        }
+        Poll::Ready(self.held.take().map(|(_, frame)| Ok(frame)))
     }
 }
 
