@@ -91,7 +91,9 @@ impl Planes for Real {
     }
 
     fn federation_parts(&self) -> Vec<String> {
-        [hub::CONTROLLER_MANAGER, hub::SCHEDULER, hub::WEBHOOK].map(str::to_owned).to_vec()
+        [hub::CONTROLLER_MANAGER, hub::SCHEDULER, hub::WEBHOOK, hub::AGGREGATED_APISERVER]
+            .map(str::to_owned)
+            .to_vec()
     }
 
     fn kill(&self, part: Part) -> Outcome<'_, ()> {

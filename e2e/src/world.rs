@@ -108,6 +108,11 @@ pub fn unstaffed(play: impl AsyncFnOnce(&World)) {
     }));
 }
 
+/// The parts of the federation that can break on their own. Scenarios about each of them run one after the other.
+pub fn federation_parts() -> Vec<String> {
+    RUNTIME.block_on(Box::pin(bare_stage())).planes.federation_parts()
+}
+
 async fn bare_stage() -> &'static Stage {
     match STAGE.get_or_try_init(|| Box::pin(Stage::set())).await {
         Ok(stage) => stage,

@@ -36,7 +36,7 @@ pub(crate) struct Args {
 /// Suites that run against real etcd, kube-apiserver and Karmada: test target, the parts of it that run here (all when
 /// none is named), and what it shows. They are behind the feature `engines` of their crates.
 ///
-/// Not here, because of the minutes they take: the other groups of `scenarios` (outages, crash points, replicas,
+/// Not here, because of the minutes they take: the other groups of `scenarios` (most outages, crash points, replicas,
 /// silence); run those with `cargo xtask e2e`.
 const ENGINE_SUITES: &[(&str, &[&str], &str)] = &[
     ("kinds", &[], "our CRDs on kube-apiserver, and a table of manifests"),
@@ -54,7 +54,15 @@ const ENGINE_SUITES: &[(&str, &[&str], &str)] = &[
     ("go_controllers", &[], "Karmada and kube-controller-manager at work on an embedded plane"),
     (
         "scenarios",
-        &["compatibility::", "federation::", "ownership::", "bad_input::", "confinement::"],
+        &[
+            "compatibility::",
+            "federation::",
+            "ownership::",
+            "bad_input::",
+            "confinement::",
+            "outages::nothing_is_lost_when_the_hub_goes_away",
+            "outages::nothing_is_lost_when_the_management_process_dies",
+        ],
         "the whole pipeline over project, hub and cells",
     ),
 ];

@@ -7,9 +7,11 @@
 //!
 //! An instance is born with everything that is known then: labels, owner, finalizers, and only the gates that are not
 //! open yet. The deployment has no finalizer of ours: its instances go by owner reference, and each sees to its own end.
-//! Nothing is polled; every step waits for an event of an instance or of a network.
+//! Nothing is polled; every step waits for an event of an instance or of a network, and the one after a creation for the
+//! event of what was created.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use polis_api::compute::{GATE_NETWORK, GATE_QUOTA, Instance, LocationReference, WorkloadDeployment};
 use polis_api::networking::Location;
@@ -21,6 +23,7 @@ use polis_core::{Time, gates, metadata, news, owner};
 use polis_engine::{Clock, Index, Key, Lag, Outcome, Plane, Reconciler, Recorder, Tone, Unresolved};
 
 use crate::networks::Look;
+use crate::newborns::Newborns;
 use crate::{Error, Networks};
 
 /// See the head of this file.
@@ -35,6 +38,8 @@ pub struct DeploymentController {
     pub(crate) clock: Clock,
     /// Deployments whose status is behind.
     pub(crate) lag: Lag,
+    /// What was made and is not seen yet.
+    pub(crate) newborns: Arc<Newborns>,
 }
 
 /// Instances by the UID of their deployment in this cell.
@@ -53,11 +58,16 @@ impl Reconciler for DeploymentController {
 impl DeploymentController {
     async fn pass(&self, key: &Key) -> Result<Outcome, Error> {
         let Some(deployment) = self.cell.get::<WorkloadDeployment>(key)? else {
+            self.newborns.forget(key);
             return Ok(Outcome::Settled); // its instances follow it by owner reference
         };
         let mut standing = self.standing(key, &deployment)?;
         if owner::is_deleting(&deployment.metadata) {
+            self.newborns.forget(key);
             return self.withdraw(key, &deployment, &standing).await;
+        }
+        if let Some(rest) = self.newborns.awaited(key, &standing) {
+            return Ok(Outcome::After(rest));
         }
         let (networks, location) = self.settle_networks(&deployment).await?;
         let plan = instances::plan(&deployment, &standing, &self.birth(&networks, location));
@@ -165,6 +175,7 @@ impl DeploymentController {
             None => {}
             Some(Step::Create(instance)) => match self.cell.create(&**instance).await {
                 Ok(made) => {
+                    self.newborns.made(key, &made);
                     tell(
                         Tone::Normal,
                         "InstanceCreated",
@@ -184,11 +195,9 @@ impl DeploymentController {
             Some(Step::Delete { exact, why }) => {
                 let place = (key.namespace(), exact.name.as_str());
                 self.cell.delete_at::<Instance>(place, &exact.uid, Some(&exact.resource_version)).await?;
-                tell(
-                    Tone::Normal,
-                    "InstanceDeleted",
-                    format!("Deleted instance {}: {}", exact.name, in_words(*why)),
-                );
+                // A stray was made by nobody who knows how: somebody should see to it.
+                let tone = if *why == Farewell::Stray { Tone::Warning } else { Tone::Normal };
+                tell(tone, "InstanceDeleted", format!("Deleted instance {}: {}", exact.name, in_words(*why)));
             }
             Some(Step::Wait { until: Until::Ready | Until::Gone, .. }) => {}
             Some(Step::Wait { name, until: Until::NameFree }) => {
@@ -282,7 +291,7 @@ fn is_of_namesake(instance: &Instance, deployment: &WorkloadDeployment) -> bool 
 
 /// The deployments that an instance may matter to: the one that its label names (whatever the UID, so that the end of an
 /// earlier deployment's instance is noticed), the one that controls it, and the one whose slot its name is.
-pub(crate) fn keys_of_instance(cell: &Plane, instance: &Instance) -> Result<Vec<Key>, Unresolved> {
+fn keys_of_instance(cell: &Plane, instance: &Instance) -> Vec<Key> {
     let meta = &instance.metadata;
     let labelled = metadata::label(meta, labels::WORKLOAD_DEPLOYMENT_NAME);
     let owned = owner::controller(meta)
@@ -292,9 +301,17 @@ pub(crate) fn keys_of_instance(cell: &Plane, instance: &Instance) -> Result<Vec<
         owner::name(meta).rsplit_once('-').filter(|(_, ordinal)| ordinal.bytes().all(|b| b.is_ascii_digit()));
     let names: BTreeSet<&str> = labelled.into_iter().chain(owned).chain(slot.map(|(stem, _)| stem)).collect();
     let namespace = meta.namespace.as_deref().unwrap_or_default();
-    Ok(names
-        .into_iter()
-        .filter(|name| !name.is_empty())
-        .map(|name| Key::new(cell.name().clone(), namespace, name))
-        .collect())
+    let named = names.into_iter().filter(|name| !name.is_empty());
+    named.map(|name| Key::new(cell.name().clone(), namespace, name)).collect()
+}
+
+/// The same, with a note that the instance is seen now.
+pub(crate) fn keys_of_seen(
+    newborns: &Newborns,
+    cell: &Plane,
+    instance: &Instance,
+) -> Result<Vec<Key>, Unresolved> {
+    let keys = keys_of_instance(cell, instance);
+    keys.iter().for_each(|key| newborns.seen(key, instance));
+    Ok(keys)
 }

@@ -14,6 +14,7 @@ mod instance;
 mod link;
 mod metrics;
 mod networks;
+mod newborns;
 mod quota;
 mod writeback;
 
@@ -24,6 +25,8 @@ pub use networks::Networks;
 pub use polis_core::quota::ResourceRefKind;
 pub use quota::Quota;
 
+use std::sync::Arc;
+
 use polis_api::compute::{Instance, WorkloadDeployment};
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::labels;
@@ -32,6 +35,7 @@ use polis_api::quota::{AllowanceBucket, ResourceClaim};
 use polis_engine::{Clock, Engine, Fixed, Index, Plane, Watch};
 
 use metrics::Metrics;
+use newborns::Newborns;
 use quota::Treasury;
 use writeback::WriteBack;
 
@@ -79,6 +83,7 @@ pub fn declare(engine: &mut Engine, clock: Clock, cell: Cell) -> Result<(), Erro
     let claims_kept = quota.is_some();
     let treasury = Treasury::declare(engine, quota, &name, &clock, &metrics);
 
+    let newborns = Arc::new(Newborns::default());
     let deployment = DeploymentController {
         cell: plane.clone(),
         name: name.clone(),
@@ -87,11 +92,12 @@ pub fn declare(engine: &mut Engine, clock: Clock, cell: Cell) -> Result<(), Erro
         recorder: engine.recorder("deployment"),
         clock: clock.clone(),
         lag: engine.handle().registry().lag("deployment"),
+        newborns: newborns.clone(),
     };
     let controller = engine
         .controller("deployment", &plane, deployment)
         .on::<WorkloadDeployment>()
-        .maps::<Instance>(&plane, deployment::keys_of_instance);
+        .maps::<Instance>(&plane, move |cell, instance| deployment::keys_of_seen(&newborns, cell, instance));
     if networks == Networks::WhereServed {
         controller
             .maps::<Location>(&plane, networks::keys_of_location)

@@ -142,7 +142,9 @@ impl WriteBack {
                 Err(missing) => return Ok(Shown::Unresolved(Unknown::Origin, missing.to_string())),
                 Ok(Step::Leave | Step::AwaitRemoval) => return Ok(Shown::Well),
                 Ok(Step::NoOwner | Step::OtherCell { .. }) => return Ok(Shown::Withheld),
-                Ok(Step::Foreign { controller }) => return Ok(foreign(&home, copy.as_ref(), &controller)),
+                Ok(Step::Foreign { controller }) => {
+                    return Ok(foreign(&home, copy.as_ref(), controller.as_deref()));
+                }
                 Ok(Step::Create(wanted)) => match self.link.ask(hub.create(&*wanted)).await {
                     Ok(made) => {
                         let status = instance.status.clone().map(Box::new);
@@ -268,16 +270,18 @@ fn refused(key: &Key, source: EngineError) -> Error {
 }
 
 /// The copy of an earlier deployment of the name is collected by the hub; anything else of the name is in our way.
-fn foreign(home: &Home, copy: Option<&Instance>, controller: &str) -> Shown {
+fn foreign(home: &Home, copy: Option<&Instance>, controller: Option<&str>) -> Shown {
     let earlier = copy.and_then(|copy| owner::controller(&copy.metadata)).is_some_and(|owner| {
         owner.kind == "WorkloadDeployment" && owner.name == owner::name(&home.owner.metadata)
     });
     if earlier {
         return Shown::Withheld;
     }
-    let why = format!(
-        "failed to show the instance on the hub: its name is taken there by an Instance of {controller}"
+    let whose = controller.map_or_else(
+        || "an Instance that nobody controls and that was not made for this deployment".to_owned(),
+        |controller| format!("an Instance of {controller}"),
     );
+    let why = format!("failed to show the instance on the hub: its name is taken there by {whose}");
     Shown::Unresolved(Unknown::Copy, why)
 }
 

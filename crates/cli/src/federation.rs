@@ -12,7 +12,7 @@ use polis_federation::Federation;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::manager::{address, hostname};
+use crate::manager::{address, candidate};
 use crate::view::age;
 
 /// Name of the Lease by which replicas elect a leader.
@@ -88,8 +88,7 @@ async fn act(flags: &Flags, hub: &Plane, stop: &CancellationToken) -> Result<()>
         flags.mk_federation(hub).run(stop.cancelled()).await;
         return Ok(());
     }
-    let identity = format!("{}_{}", hostname(), std::process::id());
-    let election = Election::new(hub.clone(), &flags.leader_elect_namespace, LEASE, identity);
+    let election = Election::new(hub.clone(), &flags.leader_elect_namespace, LEASE, candidate());
     let (elector, mut leadership) = election.stand(Clock::system(), &Random::from_entropy());
     while !stop.is_cancelled() {
         tokio::select! {

@@ -2,8 +2,10 @@
 //!
 //! The copy has the instance's name, its spec whole, the labels that link it, and the identity of the hub namespace. It
 //! is owned by the hub's deployment of the name in its label: without that owner there is no copy, so what the hub has
-//! given up is never brought back by a cell that has not heard of it yet. A copy without a controller is adopted; one
-//! that somebody else controls, an earlier deployment of the name included, is left alone for the garbage collector.
+//! given up is never brought back by a cell that has not heard of it yet. One that somebody else controls, an earlier
+//! deployment of the name included, is left alone for the garbage collector. One without a controller is adopted if it
+//! bears the UID that the deployment has in this cell, as copies of other implementations do: the right name alone proves
+//! nothing, and what is taken for ours is overwritten and one day deleted.
 //!
 //! The copy also names its cell, so that a cell need only look at its own. When a deployment moves to another cell of the
 //! city, both have an instance of the name for a while: the copy changes hands when the hub says that the deployment
@@ -31,10 +33,10 @@ pub enum Step {
     Update(Changes),
     /// An earlier copy is on its way out: come back when it is gone.
     AwaitRemoval,
-    /// Somebody else controls the object of that name.
+    /// The object of that name is none of ours.
     Foreign {
-        /// Kind and name of the controller.
-        controller: String,
+        /// Kind and name of its controller, if it has one.
+        controller: Option<String>,
     },
     /// It shows the instance of another cell, from which the deployment has not moved here yet.
     OtherCell {
@@ -88,10 +90,13 @@ pub fn step(
     if owner::is_deleting(&standing.metadata) {
         return Ok(Step::AwaitRemoval);
     }
-    if let Some(controller) =
-        owner::controller(&standing.metadata).filter(|controller| controller.uid != reference.uid)
-    {
-        return Ok(Step::Foreign { controller: format!("{} {}", controller.kind, controller.name) });
+    match owner::controller(&standing.metadata) {
+        Some(controller) if controller.uid != reference.uid => {
+            let controller = Some(format!("{} {}", controller.kind, controller.name));
+            return Ok(Step::Foreign { controller });
+        }
+        None if !was_made_for(standing, instance) => return Ok(Step::Foreign { controller: None }),
+        _ => {}
     }
     let reported_by = hub_owner.status.as_ref().and_then(|status| status.cell.as_deref());
     if let Some(other) = source(standing).filter(|other| *other != cell && reported_by != Some(cell)) {
@@ -102,13 +107,20 @@ pub fn step(
 }
 
 /// Whether a copy on the hub shows this instance of this cell. A copy that names no cell was made by somebody who knew of
-/// none; it is recognised by the deployment's UID in the cell.
+/// none, one that nobody controls by somebody who knew of no owner; both are recognised by the deployment's UID in the
+/// cell.
 pub fn is_copy_of(copy: &Instance, instance: &Instance, cell: &str) -> bool {
     match source(copy) {
-        Some(source) => source == cell,
-        None => read(instance, labels::WORKLOAD_DEPLOYMENT_UID)
-            .is_ok_and(|uid| metadata::label(&copy.metadata, labels::WORKLOAD_DEPLOYMENT_UID) == Some(uid)),
+        Some(source) if source != cell => false,
+        Some(_) if owner::controller(&copy.metadata).is_some() => true,
+        _ => was_made_for(copy, instance),
     }
+}
+
+/// Whether a copy names the deployment that the instance belongs to by the UID that only this cell knows it by.
+fn was_made_for(copy: &Instance, instance: &Instance) -> bool {
+    read(instance, labels::WORKLOAD_DEPLOYMENT_UID)
+        .is_ok_and(|uid| metadata::label(&copy.metadata, labels::WORKLOAD_DEPLOYMENT_UID) == Some(uid))
 }
 
 /// The cell that a copy says it comes from.
@@ -238,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_without_controller_is_adopted() {
+    fn a_copy_without_controller_is_adopted_by_the_deployment_whose_uid_it_bears() {
         let instance = mk_cell_instance();
         let mut copy = mk_hub_copy(&instance, &mk_hub_owner());
         copy.metadata.owner_references = None;
@@ -249,6 +261,25 @@ mod tests {
     }
 
     #[test]
+    fn an_instance_that_only_has_the_name_is_nobodys_to_take_or_to_remove() {
+        let instance = mk_cell_instance();
+        let unowned = {
+            let mut copy = mk_hub_copy(&instance, &mk_hub_owner());
+            copy.metadata.owner_references = None;
+            copy
+        };
+        let mut bare = unowned.clone();
+        bare.metadata.labels = None;
+        let mut of_another = unowned;
+        let labels = of_another.metadata.labels.as_mut().unwrap();
+        labels.insert(labels::WORKLOAD_DEPLOYMENT_UID.into(), "uid-of-another".into());
+        for stranger in [bare, of_another] {
+            assert_eq!(step_of(&instance, Some(&stranger)), Step::Foreign { controller: None });
+            assert!(!is_copy_of(&stranger, &instance, "dfw-1"));
+        }
+    }
+
+    #[test]
     fn a_copy_that_somebody_else_controls_is_left_alone() {
         let instance = mk_cell_instance();
         let mut earlier = mk_hub_owner();
@@ -256,7 +287,7 @@ mod tests {
         let copy = mk_hub_copy(&instance, &earlier);
         assert_eq!(
             step_of(&instance, Some(&copy)),
-            Step::Foreign { controller: "WorkloadDeployment web".into() }
+            Step::Foreign { controller: Some("WorkloadDeployment web".into()) }
         );
     }
 

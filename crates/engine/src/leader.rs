@@ -37,8 +37,8 @@ const ACTS_FOR: f64 = 2.0 / 3.0;
 const ATTEMPTS: u32 = 7;
 
 impl Election {
-    /// For the lease `namespace/name` on `plane`. `identity` must be unique to this start of this replica, such as host name and
-    /// process id.
+    /// For the lease `namespace/name` on `plane`. `identity` must be unique to this start of this replica: host name and
+    /// process id are the same again in a container that restarts, so a random part belongs to it.
     pub fn new(
         plane: Plane,
         namespace: impl Into<String>,

@@ -4,6 +4,7 @@
 //! Writes  project: WorkloadDeployment (finalizer, record, status), Event
 //!         hub: Namespace, WorkloadDeployment, PropagationPolicy
 //! Order   record on the project → hub namespace → policy → hub copy → status back. Deletion runs it backwards.
+//!         A record that leads into the namespace of somebody else is told of and leads to nothing.
 //!
 //! Keys are deployments of projects. What happens on the hub (a copy's status, a policy that goes) is mapped to the
 //! deployments it concerns, so that every pass puts right what it finds; nothing is polled.
@@ -70,7 +71,7 @@ impl Federator {
         let Some(deployment) = self.claim(&project, deployment, &home).await? else {
             return Ok(Outcome::Settled);
         };
-        self.settle_namespace(&home, &deployment).await?;
+        self.settle_namespace(&project, &home, &deployment).await?;
         let settled = self.settle_policy(&project, &home, &deployment).await?
             && self.settle_copy(&home, &deployment).await?;
         if !settled {
@@ -107,28 +108,36 @@ impl Federator {
                 Ok(Some(project.update(&deployment, &claimed).await?.into_object().unwrap_or(deployment)))
             }
             Record::Contradicted { recorded } => {
-                let note = format!(
-                    "The deployment is recorded in hub namespace {recorded} and belongs in {}; see what stands in the first, then remove annotation {}",
-                    home.namespace,
-                    annotations::FEDERATION_NAMESPACE
-                );
-                self.recorder.record(
-                    project,
-                    &deployment,
-                    Tone::Warning,
-                    "RecordContradicted",
-                    "Federate",
-                    &note,
-                );
+                let belongs = format!("is not {}, where the deployment belongs", home.namespace);
+                self.contradicts(project, &deployment, &recorded, &belongs);
                 Ok(None)
             }
         }
     }
 
-    async fn settle_namespace(&self, home: &Home, deployment: &WorkloadDeployment) -> Result<(), Error> {
+    /// Tells whoever looks at a deployment that what it has recorded cannot be true.
+    fn contradicts(&self, project: &Plane, deployment: &WorkloadDeployment, recorded: &str, why: &str) {
+        let note = format!(
+            "Annotation {} says that the deployment is in hub namespace {recorded}, which {why}; nothing is touched there. See what stands in it, then remove the annotation",
+            annotations::FEDERATION_NAMESPACE
+        );
+        let (reason, action) = ("RecordContradicted", "Federate");
+        self.recorder.record(project, deployment, Tone::Warning, reason, action, &note);
+    }
+
+    async fn settle_namespace(
+        &self,
+        project: &Plane,
+        home: &Home,
+        deployment: &WorkloadDeployment,
+    ) -> Result<(), Error> {
         let standing = self.hub.get::<Namespace>(&home.namespace)?;
         let city = &deployment.spec.city_code;
-        match identity::step(&home.namespace, &home.identity, city, standing.as_ref())? {
+        let tell = |error: &identity::IdentityError| {
+            let (reason, note) = ("HubNamespaceTaken", error.to_string());
+            self.recorder.record(project, deployment, Tone::Warning, reason, "Federate", &note);
+        };
+        match identity::step(&home.namespace, &home.identity, city, standing.as_ref()).inspect_err(tell)? {
             identity::Step::Leave => {}
             identity::Step::Create(wanted) => _ = self.hub.create(&*wanted).await?,
             identity::Step::Relabel(wanted) => match &standing {
@@ -233,6 +242,10 @@ impl Federator {
         if let Some(namespace) = hub_copy::recorded(deployment) {
             let city = &deployment.spec.city_code;
             let removed = async {
+                if !self.is_ours(project, key, namespace)? {
+                    self.contradicts(project, deployment, namespace, "belongs to somebody else");
+                    return Ok(true);
+                }
                 let gone = self.remove_copy(namespace, deployment).await?;
                 // A city that can be no label was never federated: no policy was made for it.
                 if gone && hub_copy::check_city(deployment).is_ok() {
@@ -260,6 +273,18 @@ impl Federator {
         }
         project.remove_finalizer(deployment, finalizers::FEDERATOR).await?;
         Ok(Outcome::Settled)
+    }
+
+    /// Whether a hub namespace that a deployment has recorded belongs to the deployment's own. The record is in the hands
+    /// of the project's users: it must not lead to the copies of others.
+    fn is_ours(&self, project: &Plane, key: &Key, recorded: &str) -> Result<bool, Error> {
+        if self.home(project, key).is_ok_and(|home| home.namespace == recorded) {
+            return Ok(true);
+        }
+        let ours =
+            Identity::new(key.plane.as_str(), key.namespace()).map_err(identity::IdentityError::from)?;
+        let namespace = self.hub.get::<Namespace>(recorded)?;
+        Ok(namespace.is_some_and(|namespace| Identity::of(&namespace).is_ok_and(|found| found == ours)))
     }
 
     /// True once the hub says that the copy is gone.

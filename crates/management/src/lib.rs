@@ -2,7 +2,8 @@
 //!
 //! Next to the project planes: [`WorkloadController`] makes deployments, [`Federator`] carries them to the hub and their
 //! status back, [`Projector`] shows their instances, [`CityGuard`] watches over the cities of the hub's members,
-//! [`OpenCities`] tells of planes that cannot bind any. They meet only in the objects of projects and hub. [`declare`] puts them all on an engine.
+//! [`OpenCities`] tells of planes that cannot bind any, [`UnknownProjects`] of copies on the hub that no project has asked
+//! for. They meet only in the objects of projects and hub. [`declare`] puts them all on an engine.
 
 mod city_guard;
 mod error;
@@ -11,6 +12,7 @@ mod journeys;
 mod open_cities;
 mod projector;
 mod strangers;
+mod unknown_projects;
 mod workload;
 
 pub use city_guard::CityGuard;
@@ -19,6 +21,7 @@ pub use federator::Federator;
 pub use journeys::Journeys;
 pub use open_cities::OpenCities;
 pub use projector::Projector;
+pub use unknown_projects::UnknownProjects;
 pub use workload::WorkloadController;
 
 use polis_api::compute::{Instance, Workload, WorkloadDeployment};
@@ -66,7 +69,8 @@ pub fn declare(
     );
 
     let metrics = engine.handle().registry();
-    let (journeys, strangers) = (Journeys::new(clock.clone(), &metrics), Strangers::new(&metrics));
+    let journeys = Journeys::new(clock.clone(), &metrics);
+    let strangers = Strangers::new(engine.recorder("strangers"), &metrics);
 
     let workload = WorkloadController {
         projects: projects.clone(),
@@ -113,6 +117,13 @@ pub fn declare(
 
     let guard = CityGuard::new(hub.clone(), engine.recorder("city-guard"), &metrics);
     engine.controller("city-guard", &hub, guard).on::<Cluster>();
+
+    let unknown =
+        UnknownProjects { projects: projects.clone(), hub: hub.clone(), strangers: strangers.clone() };
+    engine
+        .controller("unknown-projects", &hub, unknown)
+        .on::<Namespace>()
+        .maps::<WorkloadDeployment>(&hub, |hub, copy| Ok(unknown_projects::key_of_copy(hub, copy)));
 
     let projector = Projector {
         projects: projects.clone(),

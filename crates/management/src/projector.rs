@@ -10,7 +10,7 @@
 use polis_api::compute::{Instance, WorkloadDeployment};
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::{labels, names};
-use polis_core::identity::Identity;
+use polis_core::identity::{Identity, IdentityError};
 use polis_core::projection::{self, Evidence, Removal, Step};
 use polis_core::{Changes, metadata, news, owner, template};
 use polis_engine::{Exactly, Key, Lag, Outcome, Plane, PlaneSet, Reconciler, Recorder, Tone, Unresolved};
@@ -69,6 +69,9 @@ impl Projector {
     ) -> Result<Outcome, Error> {
         let Some(home) = self.hub.get::<Namespace>(hub_namespace)? else { return Ok(Outcome::Settled) };
         let identity = Identity::of(&home)?;
+        if identity != self.own_identity(key)? {
+            return Ok(Outcome::Settled); // the federator tells whoever owns it; what is shown stays as it is
+        }
         let name = metadata::label(&copy.metadata, labels::WORKLOAD_DEPLOYMENT_NAME).unwrap_or_default();
         let deployment = project.get::<WorkloadDeployment>((key.namespace(), name))?;
         let step = projection::step(copy, &identity, deployment.as_ref(), standing.as_ref());
@@ -128,6 +131,11 @@ impl Projector {
         Ok(Outcome::Settled)
     }
 
+    /// What the hub namespace of a key must say of itself.
+    fn own_identity(&self, key: &Key) -> Result<Identity, IdentityError> {
+        Ok(Identity::new(key.plane.as_str(), key.namespace())?)
+    }
+
     /// An instance made from what the deployment asks for now has come to a hop.
     fn pass_hop(&self, hop: Hop, deployment: Option<&WorkloadDeployment>, copy: &Instance) {
         let Some(spec) = deployment.map(|deployment| &deployment.spec) else { return };
@@ -147,8 +155,7 @@ impl Projector {
         standing: Option<Instance>,
     ) -> Result<(), Error> {
         let Some(standing) = standing else { return Ok(()) };
-        let identity = Identity::new(key.plane.as_str(), key.namespace())
-            .map_err(polis_core::identity::IdentityError::from)?;
+        let identity = self.own_identity(key)?;
         if !projection::is_ours(&standing, &identity) {
             return Ok(());
         }

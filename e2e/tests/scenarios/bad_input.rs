@@ -58,6 +58,27 @@ pub(crate) async fn is_told(place: &Place, kind: &str, name: &str) {
     }
 }
 
+/// Waits until a warning about the object gives this reason.
+async fn is_warned(place: &Place, kind: &str, name: &str, reason: &str) {
+    let warns = |event: &Value| {
+        let of = |field: &str| event.pointer(field).and_then(Value::as_str);
+        of("/type") == Some("Warning")
+            && of("/reason") == Some(reason)
+            && (of("/involvedObject/kind"), of("/involvedObject/name")) == (Some(kind), Some(name))
+    };
+    let deadline = Instant::now() + DEADLINE;
+    let mut changes = place.eye.changes();
+    loop {
+        changes.mark_unchanged();
+        let there = place.eye.within(&place.namespace);
+        if there.iter().any(|(key, object)| key.kind == "Event" && warns(object)) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "nobody is warned of {reason} at {kind} {name} in {place}");
+        let _either = tokio::time::timeout(std::time::Duration::from_millis(500), changes.changed()).await;
+    }
+}
+
 /// A deployment that is good, to see that everything else goes on.
 async fn neighbour_runs(world: &World, project: &Project) {
     project.deploy(deployment("good").to("dfw")).await;
@@ -263,6 +284,9 @@ fn a_hub_namespace_without_labels_stays_invisible_and_untouched() {
         neighbour_runs(world, &project).await;
         let forged =
             forged(&world.hub(), &format!("ns-unlabelled-{}", std::process::id()), &[], "good").await;
+        is_told(&forged, "Instance", "good-7").await;
+        is_told(&forged, "WorkloadDeployment", "good").await;
+        assert!(strangers(world) >= 2.0, "they are counted");
         let here = project.here();
         tokio::join!(
             forged.keeps(instance("good-7").staying(), quiet()),
@@ -271,6 +295,13 @@ fn a_hub_namespace_without_labels_stays_invisible_and_untouched() {
         );
         assert!(world.member(&Role::Management).is_alive());
     });
+}
+
+/// How many objects of the hub belong to no project, by the metrics of the management process.
+fn strangers(world: &World) -> f64 {
+    let page = world.member(&Role::Management).metrics().unwrap_or_default();
+    let line = page.lines().find_map(|line| line.strip_prefix("polis_compute_hub_objects_unresolved "));
+    line.and_then(|count| count.trim().parse().ok()).unwrap_or_default()
 }
 
 #[test]
@@ -284,6 +315,9 @@ fn a_hub_namespace_of_an_unknown_project_stays_invisible_and_untouched() {
         ];
         let forged =
             forged(&world.hub(), &format!("ns-unknown-{}", std::process::id()), &labels, "good").await;
+        // Events about what has no namespace are in the namespace `default`.
+        is_told(&world.hub().namespace("default"), "Namespace", &forged.namespace).await;
+        assert!(strangers(world) >= 1.0, "it is counted");
         let here = project.here();
         tokio::join!(
             forged.keeps(instance("good-7").staying(), quiet()),
@@ -343,6 +377,7 @@ fn a_hub_namespace_with_the_labels_of_another_project_shows_nothing_there() {
         .await;
         let in_one = one.here();
         let in_other = other.here();
+        is_warned(&in_one, "WorkloadDeployment", "a", "HubNamespaceTaken").await;
         tokio::join!(
             in_other.keeps(instance("a-0").with_image("registry.test/other:1").ready(), quiet()),
             in_one.keeps(instance("a-0").with_image(IMAGE).ready(), quiet()),
@@ -367,6 +402,7 @@ fn an_instance_without_labels_is_nobodys_and_stays() {
         let api = cell.api::<Instance>();
         let stranger = Instance::new("stranger", template(IMAGE).spec);
         insist("create a stranger", async || api.create(&PostParams::default(), &stranger).await).await;
+        is_warned(&cell, "Instance", "stranger", "NotShownOnHub").await;
         let here = project.here();
         let hub = world.hub().namespace_of(&project);
         tokio::join!(
@@ -397,8 +433,68 @@ fn an_instance_of_the_deployment_with_a_wrong_or_a_taken_ordinal_goes_and_the_ri
         for (name, _) in strays {
             cell.is_rid_of(instance(name)).await;
         }
+        is_warned(&cell, "WorkloadDeployment", "good", "InstanceDeleted").await;
         cell.keeps(instance("good-0").being(&right).ready().staying(), quiet() / 2).await;
         chain::runs(world, &project, "good", "dfw", 1).await;
+    });
+}
+
+#[test]
+fn an_instance_that_nobody_owns_on_the_hub_is_not_taken_for_the_copy_of_its_namesake() {
+    scenario(async |world| {
+        let project = world.project("bad").await;
+        neighbour_runs(world, &project).await;
+        let hub = world.hub().namespace_of(&project);
+        let owner = hub.has(deployed("good")).await;
+        let mut stranger = mk_instance(&owner, "later-0", Some("0"));
+        stranger.metadata.owner_references = None;
+        let api = hub.api::<Instance>();
+        let stranger =
+            insist("create a stranger", async || api.create(&PostParams::default(), &stranger).await).await;
+        let uid = stranger.uid().unwrap_or_default();
+        let untouched = || {
+            let spec = stranger.spec.clone();
+            instance("later-0")
+                .being(&uid)
+                .staying()
+                .that("is as it was", move |found| found.spec == spec && found.owner_references().is_empty())
+        };
+
+        let later = project.deploy(deployment("later").to("dfw")).await;
+        let cell = world.cell("dfw").namespace_of(&project);
+        cell.has(instance("later-0").ready()).await;
+        is_warned(&cell, "Instance", "later-0", "NotShownOnHub").await;
+        hub.keeps(untouched(), quiet() / 2).await;
+        // Nor is it taken away with its namesake.
+        later.delete().await;
+        cell.is_rid_of(instance("later-0")).await;
+        project.here().is_rid_of(deployed("later")).await;
+        hub.keeps(untouched(), quiet() / 2).await;
+    });
+}
+
+#[test]
+fn a_record_that_leads_into_the_namespace_of_another_project_takes_nothing_there() {
+    scenario(async |world| {
+        let victim = world.project("bad").await;
+        let forger = world.twin_of(&victim).await;
+        victim.deploy(deployment("a").to("dfw")).await;
+        chain::runs(world, &victim, "a", "dfw", 1).await;
+        let machines = chain::machines(world, &victim, "dfw");
+
+        let mut forged = deployment("a").to("dfw");
+        forged.0.metadata.annotations = Some(BTreeMap::from([(
+            polis_api::annotations::FEDERATION_NAMESPACE.to_owned(),
+            victim.hub_namespace(),
+        )]));
+        forged.0.metadata.finalizers = Some(vec![polis_api::finalizers::FEDERATOR.to_owned()]);
+        let forged = forger.deploy(forged).await;
+        is_warned(&forger.here(), "WorkloadDeployment", "a", "RecordContradicted").await;
+        forged.delete().await;
+        forger.here().is_rid_of(deployed("a")).await;
+        world.hub().namespace_of(&victim).keeps(deployed("a").staying(), quiet()).await;
+        chain::runs(world, &victim, "a", "dfw", 1).await;
+        assert_eq!(chain::machines(world, &victim, "dfw"), machines);
     });
 }
 

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures::future::join_all;
+use futures::{StreamExt as _, future::join_all, stream};
 use polis_e2e::{
     draft::workload,
     place::DEADLINE,
@@ -29,6 +29,10 @@ const CITY: &str = "dfw";
 const NAMESPACE: &str = "crash";
 /// A process that has not said anything for so long will not say any more about the act.
 const SILENT: Duration = Duration::from_secs(4);
+
+/// Worlds that are prepared at the same time. The crash comes to all of them at once, but dozens of new workloads at once
+/// would only measure how fast the machine is.
+const PREPARED_AT_ONCE: usize = 8;
 
 /// What is played.
 #[derive(Debug, Clone, Copy)]
@@ -263,7 +267,7 @@ async fn every_crash_point(world: &World, act: Act) {
         let web = act.prepare(world, &project).await;
         Point { role, writes, project, web, cut: None }
     });
-    let mut points = join_all(prepared).await;
+    let mut points: Vec<Point> = stream::iter(prepared).buffered(PREPARED_AT_ONCE).collect().await;
 
     for point in &mut points {
         let tap = &member(world, &point.role).tap;

@@ -37,7 +37,7 @@ const UNUSED: &[(&str, &str, &str)] = &[
     ("namespaces on a cell", "list", "where quota is claimed: whose a namespace is"),
     ("namespaces on a cell", "watch", "the same"),
     ("events", "update", "an event that happens again is counted, after half a minute"),
-    ("events on the hub", "create", "told only of a member that loses its city: see the city guard"),
+    ("events on the hub", "create", "told only of a member that loses its city, and of what is nobody's"),
 ];
 
 /// A right: group, resource, verb.

@@ -279,6 +279,31 @@ async fn an_instance_of_somebody_else_on_the_hub_is_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_instance_that_nobody_owns_on_the_hub_is_left_alone_whatever_its_name_and_cell_say() {
+    for cell in [None, Some(CELL)] {
+        let mut world = World::running(Setup::default()).await;
+        world.provider();
+        let mut stranger = mk_copy(&mk_deployment("web", 1), cell);
+        stranger.metadata.owner_references = None;
+        let stranger = world.at_hub().create(&stranger).await.unwrap();
+        world.deploy(&mk_deployment("web", 1)).await;
+        world
+            .until("a word about it", async || {
+                world.events("web-0").await.contains(&"NotShownOnHub".to_owned()).then_some(())
+            })
+            .await;
+        world.until_says("web-0", "Ready", "True", "Running").await;
+        world.quiet(LONG).await;
+        assert_eq!(world.copy("web-0").await.unwrap(), stranger, "{cell:?}");
+        assert!(world.metrics().contains("compute_instances_unresolved{what=\"copy\"} 1"));
+        // Once its owner has taken it away, ours shows.
+        world.at_hub().delete(&stranger, Exactly::Object).await.unwrap();
+        world.until_ready(&["web-0"]).await;
+        assert!(world.metrics().contains("compute_instances_unresolved{what=\"copy\"} 0"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_deployment_that_moves_in_from_another_cell_takes_its_copies_over_when_the_hub_says_so() {
     let mut world = World::running(Setup::default()).await;
     world.provider();

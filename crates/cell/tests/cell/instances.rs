@@ -1,5 +1,7 @@
 //! Instances of a deployment: made, kept, replaced and let go.
 
+use std::time::Duration;
+
 use polis_api::compute::{Instance, WorkloadDeployment};
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use polis_api::{annotations, finalizers, labels};
@@ -54,6 +56,24 @@ async fn instances_come_one_by_one_each_after_the_one_before_is_ready() {
     assert_eq!(names(&world.instances().await), ["web-0"]);
     world.provider();
     world.until_ready(&["web-0", "web-1", "web-2"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_the_watch_has_not_shown_yet_is_not_made_again() {
+    let mut world = World::new(Setup::default()).await;
+    world.cell.watch_late("instances", Duration::from_secs(2));
+    world.start();
+    world.provider();
+    world.deploy(&mk_deployment("web", 1)).await;
+    world.until("it is made", async || world.instance("web-0").await).await;
+    // Something else about the deployment, while the watch is still silent about its instance.
+    world
+        .change("web", |deployment| {
+            deployment.metadata.annotations = Some(metadata::map([("note", "again")]));
+        })
+        .await;
+    world.until_ready(&["web-0"]).await;
+    assert_eq!(world.cell.logged("POST instances"), ["POST instances"]);
 }
 
 #[tokio::test(start_paused = true)]

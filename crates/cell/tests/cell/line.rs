@@ -5,7 +5,8 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, Response};
@@ -15,6 +16,7 @@ use parking_lot::Mutex;
 use polis_apiserver::Service;
 use polis_engine::transport::{BoxError, TransportError};
 use tokio::sync::watch;
+use tokio::time::{Sleep, sleep};
 
 /// How a line is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +43,7 @@ struct Shared {
     fuse: Fuse,
     /// Collections of this plural are not to be had over all namespaces, neither listed nor watched.
     blind: Mutex<Option<&'static str>>,
+    late: Mutex<Option<(&'static str, Duration)>>,
 }
 
 /// Burns through after a number of writes, over all lines that it is in: the end of a process.
@@ -85,6 +88,7 @@ impl Line {
             log: Mutex::default(),
             fuse: fuse.clone(),
             blind: Mutex::default(),
+            late: Mutex::default(),
         };
         Self { service, shared: Arc::new(shared) }
     }
@@ -96,6 +100,11 @@ impl Line {
     /// From now on objects of this plural can be got by their names alone.
     pub fn blind_for(&self, plural: &'static str) {
         *self.shared.blind.lock() = Some(plural);
+    }
+
+    /// Lets what is watched of a kind arrive late from now on: on watches that begin after this.
+    pub fn watch_late(&self, plural: &'static str, by: Duration) {
+        *self.shared.late.lock() = Some((plural, by));
     }
 
     /// What went over the line so far, as `METHOD path-behind-the-namespace`, watches left out.
@@ -134,6 +143,13 @@ impl Line {
         self.shared.log.lock().push(format!("{} {short}", request.method()));
     }
 
+    fn late(&self, request: &Request<Full<Bytes>>) -> Duration {
+        let watches = request.uri().query().is_some_and(|query| query.contains("watch="));
+        let late = *self.shared.late.lock();
+        let about = late.filter(|(plural, _)| watches && request.uri().path().ends_with(plural));
+        about.map_or(Duration::ZERO, |(_, by)| by)
+    }
+
     fn lost(&self) -> BoxError {
         let (host, why) = (self.shared.name.into(), "the line is cut".into());
         Box::new(TransportError::Connect { host, why })
@@ -162,6 +178,7 @@ impl tower::Service<Request<Full<Bytes>>> for Line {
                 return Err(line.lost());
             }
             line.note(&request);
+            let late = line.late(&request);
             let blind = *line.shared.blind.lock();
             if blind.is_some_and(|plural| request.uri().path().ends_with(&format!("/{plural}")))
                 && request.method() == Method::GET
@@ -169,7 +186,7 @@ impl tower::Service<Request<Full<Bytes>>> for Line {
                 *request.uri_mut() = "/apis/not.served/v1/nothings".parse()?;
             }
             let response = line.service.handle(request).await;
-            Ok(response.map(|body| Answer { body: Box::pin(body), line: line.watch() }))
+            Ok(response.map(|body| Answer { body: Box::pin(body), line: line.watch(), late, held: None }))
         })
     }
 }
@@ -189,6 +206,9 @@ impl Line {
 pub struct Answer {
     body: Pin<Box<polis_apiserver::Body>>,
     line: Pin<Box<dyn Future<Output = State> + Send>>,
+    /// How late each part of it arrives.
+    late: Duration,
+    held: Option<(Pin<Box<Sleep>>, Frame<Bytes>)>,
 }
 
 impl Body for Answer {
@@ -206,7 +226,20 @@ impl Body for Answer {
                 _ => Poll::Ready(Some(Err("the line is cut".into()))),
             };
         }
-        self.body.as_mut().poll_frame(context).map(|frame| frame.map(|frame| frame.map_err(never)))
+        if self.held.is_none() {
+            let frame = match ready!(self.body.as_mut().poll_frame(context)) {
+                None => return Poll::Ready(None),
+                Some(frame) => frame.map_err(never)?,
+            };
+            if self.late.is_zero() {
+                return Poll::Ready(Some(Ok(frame)));
+            }
+            self.held = Some((Box::pin(sleep(self.late)), frame));
+        }
+        if let Some((arrives, _)) = &mut self.held {
+            ready!(arrives.as_mut().poll(context));
+        }
+        Poll::Ready(self.held.take().map(|(_, frame)| Ok(frame)))
     }
 }
 

@@ -13,7 +13,7 @@ mod webhooks;
 pub use flags::{CheckConfig, Flags};
 
 use anyhow::{Context, Result, bail};
-use polis_engine::{Clock, Election, Engine};
+use polis_engine::{Clock, Election, Engine, Random};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::exit::Exit;
@@ -55,8 +55,7 @@ async fn serve(flags: Flags, config: Config) -> Result<()> {
         engine.metrics(address::parse(&config.metrics_server.bind_address)?);
     }
     if flags.leader_elect {
-        let identity = format!("{}_{}", hostname(), std::process::id());
-        let election = Election::new(planes.own.clone(), &flags.leader_elect_namespace, LEASE, identity);
+        let election = Election::new(planes.own.clone(), &flags.leader_elect_namespace, LEASE, candidate());
         engine.lead(election.lease(flags.leader_elect_lease_duration));
     }
     let projects = flags.enable_management_controllers.then(|| {
@@ -83,10 +82,12 @@ async fn serve(flags: Flags, config: Config) -> Result<()> {
     }
 }
 
-/// The name of this machine, for what must be told apart from other replicas.
-pub(crate) fn hostname() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/hostname")
-        .map_or_else(|_| "polis".into(), |name| name.trim().to_owned())
+/// Who stands for election: another one at every start. Machine and process alone would not do: in a container that
+/// restarts both are what they were, and the new process would take the lease of the dead one for its own.
+pub(crate) fn candidate() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .map_or_else(|_| "polis".into(), |name| name.trim().to_owned());
+    format!("{host}_{}_{:016x}", std::process::id(), Random::from_entropy().next())
 }
 
 #[cfg(test)]
@@ -101,6 +102,14 @@ mod tests {
             health_probe_bind_address: ":8081".into(),
             ..Flags::default()
         }
+    }
+
+    #[test]
+    fn no_two_candidates_are_the_same_not_even_of_one_process() {
+        let (one, other) = (candidate(), candidate());
+        assert_ne!(one, other);
+        let process = std::process::id().to_string();
+        assert!(one.split('_').any(|part| part == process), "{one} tells whom to look for");
     }
 
     #[test]
