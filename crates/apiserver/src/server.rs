@@ -355,6 +355,11 @@ impl Server {
         }
     }
 
+    /// Ends when the store has stopped for good, and says why. What was answered before is durable.
+    pub fn failed(&self) -> impl Future<Output = Arc<str>> + Send + use<> {
+        self.core.store.failed()
+    }
+
     /// The store, for reading and for tests.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.core.store

@@ -34,11 +34,8 @@ pub async fn until_ready(reach: &Reach, name: &str, timeout: Duration) -> Result
         if progress::has_arrived(&picture) {
             board.close();
             let (ready, _) = picture.ready_of_wanted();
-            let places = if cities.len() == 1 { "city" } else { "cities" };
-            terminal::say(terminal::tint(
-                Mood::Good,
-                &format!("{name} is ready: {ready} instances in {} {places}", cities.len()),
-            ));
+            let said = format!("{name} is ready: {}", progress::spread(ready, cities.len()));
+            terminal::say(terminal::tint(Mood::Good, &said));
             return Ok(());
         }
         let left = timeout.saturating_sub(start.elapsed());

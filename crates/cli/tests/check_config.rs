@@ -1,6 +1,8 @@
 //! `polis manager --check-config`, as a process: each thing that can be wrong with flags, files and planes is named with what
 //! to do about it, and nothing is said where nothing is wrong.
 
+mod socket;
+
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
@@ -10,11 +12,10 @@ use polis_api::kube::Client;
 use polis_api::kube::api::{
     Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, TypeMeta,
 };
-use polis_apiserver::{Authority, Certificate, MASTERS, PlaneSpec, Server, Tls, kubeconfig};
+use polis_apiserver::{Authority, Certificate, MASTERS, PlaneSpec, Server, kubeconfig};
 use serde_json::{Value, json};
+use socket::Socket;
 use tempfile::TempDir;
-use tokio::net::TcpListener;
-use tokio::task::AbortHandle;
 
 const MANAGER: &str = "system:serviceaccount:compute-system:compute-manager";
 
@@ -164,15 +165,7 @@ async fn a_token_that_is_good_for_longer_is_no_fault_and_its_text_is_never_shown
 /// Planes with rights: platform, project `shop`, hub.
 struct World {
     server: Server,
-    authority: Authority,
-    address: String,
-    serving: AbortHandle,
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        self.serving.abort();
-    }
+    socket: Socket,
 }
 
 const PLANES: [&str; 3] = ["", "project:shop", "hub"];
@@ -191,16 +184,8 @@ impl World {
         for file in crds::of_hub() {
             server.install_crd_in("hub", &file.crd).await.expect("a definition");
         }
-        let authority = Authority::new().expect("an authority");
-        let pair = authority.server(&["127.0.0.1"]).expect("a certificate");
-        let tls = Tls::new(&pair, Some(authority.pem())).expect("usable");
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = format!("https://{}", listener.local_addr().expect("an address"));
-        let serving = tokio::spawn({
-            let server = server.clone();
-            async move { server.serve(listener, tls).await }
-        });
-        let world = Self { server, authority, address, serving: serving.abort_handle() };
+        let socket = Socket::of(&server).await;
+        let world = Self { server, socket };
         let ready = json!({"type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
         let project = json!({"apiVersion": "resourcemanager.miloapis.com/v1alpha1", "kind": "Project",
             "metadata": {"name": "shop"}, "spec": {}, "status": {"conditions": [ready]}});
@@ -248,15 +233,15 @@ impl World {
     }
 
     fn kubeconfig(&self, prefix: &str, authority: &Authority, groups: &[&str]) -> String {
-        let client: Certificate = self.authority.client(MANAGER, groups).expect("a certificate");
-        kubeconfig(&self.address, prefix, authority.pem(), &client)
+        let client: Certificate = self.socket.authority.client(MANAGER, groups).expect("a certificate");
+        kubeconfig(&self.socket.address, prefix, authority.pem(), &client)
     }
 
     fn mk_desk(&self) -> Desk {
         let desk = Desk::new();
-        desk.write("own.kubeconfig", &self.kubeconfig("", &self.authority, &[]));
-        desk.write("projects.kubeconfig", &self.kubeconfig("", &self.authority, &[]));
-        desk.write("hub.kubeconfig", &self.kubeconfig("/planes/hub", &self.authority, &[]));
+        desk.write("own.kubeconfig", &self.kubeconfig("", &self.socket.authority, &[]));
+        desk.write("projects.kubeconfig", &self.kubeconfig("", &self.socket.authority, &[]));
+        desk.write("hub.kubeconfig", &self.kubeconfig("/planes/hub", &self.socket.authority, &[]));
         desk
     }
 }
@@ -295,7 +280,7 @@ async fn planes_are_asked_for_rights_kinds_and_interpreter_and_what_is_missing_i
     ]);
 
     // Somebody who may look sees whether the interpreter is there.
-    desk.write("hub.kubeconfig", &world.kubeconfig("/planes/hub", &world.authority, &[MASTERS]));
+    desk.write("hub.kubeconfig", &world.kubeconfig("/planes/hub", &world.socket.authority, &[MASTERS]));
     desk.check("--check-config=planes", &[]).await.names(&["hub: interpreter workloaddeployment"]);
     let interpreter: DynamicObject =
         serde_json::from_value(json!({"apiVersion": "config.karmada.io/v1alpha1",
@@ -318,12 +303,13 @@ async fn a_plane_that_cannot_be_trusted_or_reached_and_kinds_of_an_older_version
     assert_eq!(said.code, 7, "{}", said.text);
     said.names(&["hub: no trusted connection", "certificate-authority-data"]);
 
-    let nobody =
-        world.kubeconfig("/planes/hub", &world.authority, &[]).replace(&world.address, "https://127.0.0.1:9");
+    let nobody = world
+        .kubeconfig("/planes/hub", &world.socket.authority, &[])
+        .replace(&world.socket.address, "https://127.0.0.1:9");
     desk.write("hub.kubeconfig", &nobody);
     desk.check("--check-config=planes", &[]).await.names(&["hub: no connection to 127.0.0.1:9"]);
 
-    let hub = world.kubeconfig("/planes/hub", &world.authority, &[]);
+    let hub = world.kubeconfig("/planes/hub", &world.socket.authority, &[]);
     desk.write("token", "made-up");
     desk.write("hub.kubeconfig", &with_token_file(&hub, &desk.path("token")));
     let said = desk.check("--check-config=planes", &[]).await;

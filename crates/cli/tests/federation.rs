@@ -1,22 +1,24 @@
 //! `polis federation` as a process: over a hub that is given by its kubeconfig, with a member that is joined as Karmada
 //! joins one.
 
+mod socket;
+
 use std::process::Stdio;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use polis_api::crds;
 use polis_api::kube::Client;
 use polis_api::kube::api::{
     Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, TypeMeta,
 };
-use polis_apiserver::{Access, Authority, Identity, MASTERS, PlaneSpec, Server, Tls, kubeconfig};
+use polis_api::{crds, labels};
+use polis_apiserver::{Access, Authority, Identity, MASTERS, PlaneSpec, Server, kubeconfig};
 use serde_json::{Value, json};
+use socket::Socket;
 use tempfile::TempDir;
-use tokio::net::TcpListener;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
-use tokio::task::AbortHandle;
 
 const SOON: Duration = Duration::from_secs(60);
 const TOKEN: &str = "of-the-hub";
@@ -24,16 +26,13 @@ const TOKEN: &str = "of-the-hub";
 /// A hub and a plane that may join it, on a socket.
 struct Site {
     server: Server,
-    authority: Authority,
-    address: String,
-    serving: AbortHandle,
+    socket: Socket,
     home: TempDir,
 }
 
 impl Site {
     /// With Karmada's kinds on the hub, or without.
     async fn new(federated: bool) -> Self {
-        let authority = Authority::new().expect("an authority");
         let access = Access::default().token(TOKEN, Identity::new("hub", [MASTERS]));
         let server = Server::builder().access(access).build().await.expect("a server");
         for plane in ["hub", "dfw"] {
@@ -44,19 +43,12 @@ impl Site {
                 server.install_crd_in("hub", &file.crd).await.expect("a definition");
             }
         }
-        let pair = authority.server(&["127.0.0.1"]).expect("a certificate");
-        let tls = Tls::new(&pair, Some(authority.pem())).expect("usable");
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = format!("https://{}", listener.local_addr().expect("an address"));
-        let serving = tokio::spawn({
-            let server = server.clone();
-            async move { server.serve(listener, tls).await }
-        });
+        let socket = Socket::of(&server).await;
         let home = tempfile::tempdir().expect("a folder");
-        let admin = authority.client("admin", &[MASTERS]).expect("a certificate");
-        let access = kubeconfig(&address, "/planes/hub", authority.pem(), &admin);
+        let admin = socket.authority.client("admin", &[MASTERS]).expect("a certificate");
+        let access = kubeconfig(&socket.address, "/planes/hub", socket.authority.pem(), &admin);
         std::fs::write(home.path().join("hub.kubeconfig"), access).expect("written");
-        Self { server, authority, address, serving: serving.abort_handle(), home }
+        Self { server, socket, home }
     }
 
     fn mk_command(&self) -> Command {
@@ -112,7 +104,7 @@ impl Site {
     }
 
     async fn join(&self) {
-        self.join_trusting(self.authority.pem()).await;
+        self.join_trusting(self.socket.authority.pem()).await;
     }
 
     async fn join_trusting(&self, authority: &str) {
@@ -125,7 +117,7 @@ impl Site {
                 "data": {"token": STANDARD.encode(TOKEN), "caBundle": STANDARD.encode(authority)}}),
         )
         .await;
-        let endpoint = format!("{}/planes/dfw", self.address);
+        let endpoint = format!("{}/planes/dfw", self.socket.address);
         self.put(
             "hub",
             json!({"apiVersion": "cluster.karmada.io/v1alpha1", "kind": "Cluster", "metadata": {"name": "dfw"},
@@ -138,12 +130,6 @@ impl Site {
                 "spec": {"resourceSelectors": [{"apiVersion": "v1", "kind": "ConfigMap"}], "placement": {"clusterAffinity": {"clusterNames": ["dfw"]}}}}),
         )
         .await;
-    }
-}
-
-impl Drop for Site {
-    fn drop(&mut self) {
-        self.serving.abort();
     }
 }
 
@@ -209,8 +195,7 @@ async fn a_member_that_cannot_be_trusted_or_does_not_trust_us_says_so_and_heals(
         &json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": "karmada-cluster", "name": "dfw"}}),
     );
     let put = async |token: &str| {
-        let data =
-            json!({"token": STANDARD.encode(token), "caBundle": STANDARD.encode(site.authority.pem())});
+        let data = json!({"token": STANDARD.encode(token), "caBundle": STANDARD.encode(site.socket.authority.pem())});
         let patch = Patch::Merge(json!({"data": data}));
         secrets.patch("dfw", &PatchParams::default(), &patch).await.expect("changed");
     };
@@ -219,6 +204,87 @@ async fn a_member_that_cannot_be_trusted_or_does_not_trust_us_says_so_and_heals(
     put(TOKEN).await;
     site.until("hub", &cluster, says("True", "")).await;
     stop(running).await;
+}
+
+/// `polis` with a line of arguments, in the folder of a site; gives what it said.
+async fn polis(site: &Site, line: &str) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_polis"));
+    command
+        .args(line.split_whitespace())
+        .current_dir(site.home.path())
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
+    let ended = tokio::time::timeout(4 * SOON, command.output()).await.expect("it ends").expect("it ran");
+    let said =
+        [ended.stdout, ended.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    assert!(ended.status.success(), "polis {line}: {said}");
+    said
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn polis_up_works_on_a_hub_and_in_a_cell_of_somebody_else() {
+    let site = Site::new(true).await;
+    for (plane, kinds) in [("hub", crds::compute()), ("dfw", crds::of_cell())] {
+        for file in kinds {
+            site.server.install_crd_in(plane, &file.crd).await.expect("a definition");
+        }
+    }
+    let interpreter = include_str!("../../../deploy/components/federation/interpreter.yaml");
+    for object in serde_saphyr::from_multiple::<Value>(interpreter).expect("YAML") {
+        site.put("hub", object).await;
+    }
+    let federation = site.start(&[]);
+    site.join().await;
+    let cluster =
+        json!({"apiVersion": "cluster.karmada.io/v1alpha1", "kind": "Cluster", "metadata": {"name": "dfw"}});
+    let city = Patch::Merge(json!({"metadata": {"labels": {labels::TOPOLOGY_CITY_CODE: "dfw"}}}));
+    site.api("hub", &cluster).patch("dfw", &PatchParams::default(), &city).await.expect("a city");
+    let admin = site.socket.authority.client("admin", &[MASTERS]).expect("a certificate");
+    let cell = kubeconfig(&site.socket.address, "/planes/dfw", site.socket.authority.pem(), &admin);
+    std::fs::write(site.home.path().join("dfw.kubeconfig"), cell).expect("written");
+
+    let mut up = Command::new(env!("CARGO_BIN_EXE_polis"))
+        .args(["up", "--data-dir", "data", "--listen", "127.0.0.1:0"])
+        .args(["--federation-kubeconfig", "hub.kubeconfig", "--cell", "dfw=dfw.kubeconfig"])
+        .current_dir(site.home.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("polis starts");
+    let mut lines = BufReader::new(up.stdout.take().expect("piped")).lines();
+    let summary = async {
+        while let Some(line) = lines.next_line().await.expect("a summary") {
+            if line.starts_with("Ctrl-C") {
+                return;
+            }
+        }
+        panic!("polis up ended");
+    };
+    tokio::time::timeout(3 * SOON, summary).await.expect("it is up in time");
+
+    let place = "--kubeconfig data/kubeconfig --timeout 3m";
+    let said =
+        polis(&site, &format!("deploy web --image polis.local/hello --city dfw --port http=8080 {place}"))
+            .await;
+    assert!(said.contains("web is ready: 1 instance in 1 city"), "{said}");
+    let instances =
+        json!({"apiVersion": "compute.datumapis.com/v1alpha", "kind": "Instance", "metadata": {}});
+    for plane in ["hub", "dfw"] {
+        let found = site.api(plane, &instances).list(&Default::default()).await.expect("a list").items;
+        assert_eq!(found.len(), 1, "on {plane}");
+    }
+    polis(&site, &format!("destroy web --yes {place}")).await;
+    let clean = async {
+        let left =
+            async || site.api("dfw", &instances).list(&Default::default()).await.expect("a list").items;
+        while !left().await.is_empty() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(SOON, clean).await.expect("nothing is left in the cell");
+    stop(up).await;
+    stop(federation).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

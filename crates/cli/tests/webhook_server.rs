@@ -1,6 +1,8 @@
 //! `polis manager` with its webhook server, as a process: it finds the projects, waits for them, judges their workloads
 //! over TLS, and its own controllers work on what passes.
 
+mod socket;
+
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -10,23 +12,20 @@ use polis_api::compute::Workload;
 use polis_api::kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams, TypeMeta};
 use polis_api::kube::{self, Client};
 use polis_api::{crds, finalizers};
-use polis_apiserver::{Authority, Certificate, MASTERS, PlaneSpec, Server, Tls, kubeconfig};
+use polis_apiserver::{MASTERS, PlaneSpec, Server, kubeconfig};
 use serde_json::{Value, json};
+use socket::Socket;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Child;
-use tokio::task::AbortHandle;
 
 const SOON: Duration = Duration::from_secs(60);
 
 /// A platform on a socket: the kinds, project `shop` with the city `dfw`, a hub.
 struct Platform {
     server: Server,
-    authority: Authority,
-    pair: Certificate,
-    address: String,
-    serving: AbortHandle,
+    socket: Socket,
 }
 
 impl Platform {
@@ -41,16 +40,8 @@ impl Platform {
         }
         server.create_plane(PlaneSpec::project("shop", "projects")).await.expect("a plane");
         server.create_plane(PlaneSpec::own("hub")).await.expect("a plane");
-        let authority = Authority::new().expect("an authority");
-        let pair = authority.server(&["127.0.0.1"]).expect("a certificate");
-        let tls = Tls::new(&pair, Some(authority.pem())).expect("usable");
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = format!("https://{}", listener.local_addr().expect("an address"));
-        let serving = tokio::spawn({
-            let server = server.clone();
-            async move { server.serve(listener, tls).await }
-        });
-        let platform = Self { server, authority, pair, address, serving: serving.abort_handle() };
+        let socket = Socket::of(&server).await;
+        let platform = Self { server, socket };
         let ready = json!({"type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
         let project = json!({"apiVersion": "resourcemanager.miloapis.com/v1alpha1", "kind": "Project",
             "metadata": {"name": "shop"}, "spec": {}, "status": {"conditions": [ready]}});
@@ -80,11 +71,15 @@ impl Platform {
     fn mk_manager(&self, home: &TempDir, webhooks: u16, health: u16, metrics: u16) -> Child {
         let path = |name: &str| home.path().join(name).to_str().expect("UTF-8").to_owned();
         let write = |name: &str, text: &str| std::fs::write(path(name), text).expect("written");
-        let admin = self.authority.client("admin", &[MASTERS]).expect("a certificate");
-        write("root.kubeconfig", &kubeconfig(&self.address, "", self.authority.pem(), &admin));
-        write("hub.kubeconfig", &kubeconfig(&self.address, "/planes/hub", self.authority.pem(), &admin));
-        write("tls.crt", &self.pair.cert);
-        write("tls.key", &self.pair.key);
+        let admin = self.socket.authority.client("admin", &[MASTERS]).expect("a certificate");
+        write("root.kubeconfig", &kubeconfig(&self.socket.address, "", self.socket.authority.pem(), &admin));
+        write(
+            "hub.kubeconfig",
+            &kubeconfig(&self.socket.address, "/planes/hub", self.socket.authority.pem(), &admin),
+        );
+        let pair = self.socket.authority.server(&["127.0.0.1"]).expect("a certificate");
+        write("tls.crt", &pair.cert);
+        write("tls.key", &pair.key);
         let config = json!({"apiVersion": "apiserver.config.datumapis.com/v1alpha1", "kind": "WorkloadOperator",
             "discovery": {"mode": "milo", "discoveryKubeconfigPath": path("root.kubeconfig"), "projectKubeconfigPath": path("root.kubeconfig")},
             "metricsServer": {"bindAddress": format!("127.0.0.1:{metrics}"), "secureServing": false},
@@ -107,18 +102,12 @@ impl Platform {
         for (kind, verb) in [("Mutating", "mutate"), ("Validating", "validate")] {
             let url = format!("https://127.0.0.1:{port}/{verb}-compute-datumapis-com-v1alpha-workload");
             let hook = json!({"name": format!("{verb}.example.com"), "admissionReviewVersions": ["v1"], "sideEffects": "None",
-                "clientConfig": {"url": url, "caBundle": STANDARD.encode(self.authority.pem())},
+                "clientConfig": {"url": url, "caBundle": STANDARD.encode(self.socket.authority.pem())},
                 "rules": [{"operations": ["CREATE", "UPDATE"], "apiGroups": ["compute.datumapis.com"], "apiVersions": ["v1alpha"], "resources": ["workloads"]}]});
             let configuration = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": format!("{kind}WebhookConfiguration"),
                 "metadata": {"name": verb}, "webhooks": [hook]});
             self.put("@projects", configuration).await;
         }
-    }
-}
-
-impl Drop for Platform {
-    fn drop(&mut self) {
-        self.serving.abort();
     }
 }
 

@@ -2,11 +2,11 @@
 //!
 //! Output is kept as files by the shims (see `shim::output` for the form) and read here, by whoever serves it: nobody
 //! needs the runtime for that, and a crashed container's words are there as long as its instance is. Following looks at the
-//! end of a file a few times a second, only while somebody follows.
+//! end of a file a few times a second, only while somebody follows. However long the output is, no more than a piece of it
+//! is in memory, and the last lines are found from the end.
 
-use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,6 +24,8 @@ use crate::shim;
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 /// Most that one look reads: somebody who follows a very talkative program falls behind by pieces of this.
 const PIECE: u64 = 1 << 20;
+/// How much is read at a time when the last lines are looked for.
+const BLOCK: usize = 64 << 10;
 
 /// Why logs cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -154,10 +156,24 @@ impl Logs {
 
     /// The lines that there are, oldest first.
     pub async fn lines(&self, uid: &str, query: &Query) -> Result<Vec<Line>, LogError> {
-        let (folder, query) = (self.folder(uid, query)?, query.clone());
-        let read = tokio::task::spawn_blocking(move || standing(&folder, &query)).await;
-        let read = read.unwrap_or_else(|error| Err(io::Error::other(error)));
-        read.map(|(lines, _)| lines).map_err(|source| LogError::Read { instance: uid.to_owned(), source })
+        Ok(self.standing(uid, query)?.collect().await)
+    }
+
+    /// The lines that there are, oldest first, as they are read.
+    pub fn standing(
+        &self,
+        uid: &str,
+        query: &Query,
+    ) -> Result<impl Stream<Item = Line> + Send + use<>, LogError> {
+        let cursor = self.cursor(uid, query)?;
+        let end = cursor.newest().map_err(|source| LogError::Read { instance: uid.to_owned(), source })?;
+        let pieces = futures::stream::unfold(Some(cursor), move |cursor| async move {
+            let (more, cursor) = cursor?.read().await?;
+            // What is written meanwhile is for those who follow, or a talkative program would be read for ever.
+            let done = more.is_empty() || end.is_some_and(|end| cursor.is_beyond(end));
+            Some((futures::stream::iter(more), (!done).then_some(cursor)))
+        });
+        Ok(since(query.since, pieces.flatten().take(query.tail.unwrap_or(usize::MAX))))
     }
 
     /// The lines that there are, and then those that come, until the instance is gone.
@@ -166,33 +182,37 @@ impl Logs {
         uid: &str,
         query: &Query,
     ) -> Result<impl Stream<Item = Line> + Send + use<>, LogError> {
-        let folder = self.folder(uid, query)?;
-        let (lines, cursor) =
-            standing(&folder, query).map_err(|source| LogError::Read { instance: uid.to_owned(), source })?;
-        let state = (VecDeque::from(lines), cursor);
-        Ok(futures::stream::unfold(state, |(mut lines, mut cursor)| async move {
+        let cursor = self.cursor(uid, query)?;
+        let pieces = futures::stream::unfold(cursor, |mut cursor| async move {
             loop {
-                if let Some(line) = lines.pop_front() {
-                    return Some((line, (lines, cursor)));
+                let (more, after) = cursor.read().await?;
+                if !more.is_empty() {
+                    return Some((futures::stream::iter(more), after));
                 }
-                match cursor.more() {
-                    Ok(more) if !more.is_empty() => lines.extend(more),
-                    Ok(_) if cursor.folder.exists() => tokio::time::sleep(LOOK_AGAIN).await,
-                    _ => return None,
+                if !after.folder.exists() {
+                    return None;
                 }
+                cursor = after;
+                tokio::time::sleep(LOOK_AGAIN).await;
             }
-        }))
+        });
+        Ok(since(query.since, pieces.flatten()))
     }
 
     /// The answer to somebody who asks over the API: text, as it comes.
     pub async fn answer(&self, uid: &str, ask: &Ask) -> Result<BoxStream<'static, Bytes>, LogError> {
         let timestamps = ask.timestamps;
         let show = move |line: Line| Bytes::from(line.shown(timestamps));
-        if ask.follow {
-            return Ok(self.follow(uid, &ask.query)?.map(show).boxed());
-        }
-        let lines = self.lines(uid, &ask.query).await?;
-        Ok(futures::stream::iter(lines).map(show).boxed())
+        Ok(match ask.follow {
+            true => self.follow(uid, &ask.query)?.map(show).boxed(),
+            false => self.standing(uid, &ask.query)?.map(show).boxed(),
+        })
+    }
+
+    fn cursor(&self, uid: &str, query: &Query) -> Result<Cursor, LogError> {
+        let folder = self.folder(uid, query)?;
+        Cursor::begin(&folder, query.tail)
+            .map_err(|source| LogError::Read { instance: uid.to_owned(), source })
     }
 
     /// The UID of the instance of this name that runs here, if there is one.
@@ -225,42 +245,35 @@ impl Logs {
     }
 }
 
-/// What there is, and where it ends.
-fn standing(folder: &Path, query: &Query) -> io::Result<(Vec<Line>, Cursor)> {
-    let oldest = (1..).take_while(|age| shim::rotated(folder, *age).exists()).last().unwrap_or(0);
-    let mut lines = VecDeque::new();
-    let mut cursor = Cursor { folder: folder.to_owned(), file: None, at: 0 };
-    for age in (0..=oldest).rev() {
-        let file = match File::open(shim::rotated(folder, age)) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue, // nothing written yet
-            Err(error) => return Err(error),
-        };
-        let inode = file.metadata()?.ino();
-        let mut reader = BufReader::new(file);
-        let mut at = 0;
-        let mut line = Vec::new();
-        loop {
-            line.clear();
-            let length = reader.read_until(b'\n', &mut line)?;
-            if !line.ends_with(b"\n") {
-                break; // being written
+/// Without the lines before the time that was asked for.
+fn since(
+    since: Option<Timestamp>,
+    lines: impl Stream<Item = Line> + Send,
+) -> impl Stream<Item = Line> + Send {
+    lines.filter(move |line| std::future::ready(since.is_none_or(|since| line.at >= since)))
+}
+
+/// Where the text after the last `lines` ends of lines begins; none if the file has fewer, and then `lines` is how many are
+/// still to be found in older ones. Read from the end, so that it does not matter how long the file is.
+fn from_end(file: &mut File, lines: &mut usize) -> io::Result<Option<u64>> {
+    let mut left = *lines + 1; // the end of the line before the first one wanted
+    let mut until = file.metadata()?.len();
+    let mut block = vec![0; BLOCK];
+    while until > 0 {
+        let length = until.min(BLOCK as u64);
+        until -= length;
+        let block = &mut block[..length as usize];
+        file.seek(SeekFrom::Start(until))?;
+        file.read_exact(block)?;
+        for at in (0..block.len()).rev().filter(|at| block[*at] == b'\n') {
+            left -= 1;
+            if left == 0 {
+                return Ok(Some(until + at as u64 + 1));
             }
-            at += length as u64;
-            let Some(line) = Line::parse(&line) else { continue };
-            if query.since.is_some_and(|since| line.at < since) {
-                continue;
-            }
-            lines.push_back(line);
-            if query.tail.is_some_and(|tail| lines.len() > tail) {
-                lines.pop_front();
-            }
-        }
-        if age == 0 {
-            cursor = Cursor { folder: folder.to_owned(), file: Some(inode), at };
         }
     }
-    Ok((lines.into(), cursor))
+    *lines = left - 1;
+    Ok(None)
 }
 
 /// A place in the output of a container. A file keeps its inode when it is rotated away.
@@ -271,6 +284,45 @@ struct Cursor {
 }
 
 impl Cursor {
+    /// At the first of the last lines; at the oldest line there is, if no number is given.
+    fn begin(folder: &Path, tail: Option<usize>) -> io::Result<Self> {
+        let mut cursor = Cursor { folder: folder.to_owned(), file: None, at: 0 };
+        let Some(mut left) = tail else { return Ok(cursor) };
+        for age in 0.. {
+            let mut file = match File::open(shim::rotated(folder, age)) {
+                Ok(file) => file,
+                Err(error) if error.kind() == io::ErrorKind::NotFound && age == 0 => continue,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+                Err(error) => return Err(error),
+            };
+            cursor.file = Some(file.metadata()?.ino());
+            if let Some(at) = from_end(&mut file, &mut left)? {
+                cursor.at = at;
+                break;
+            }
+        }
+        Ok(cursor)
+    }
+
+    /// The file that is written now, and how long it is.
+    fn newest(&self) -> io::Result<Option<(u64, u64)>> {
+        match std::fs::metadata(shim::rotated(&self.folder, 0)) {
+            Ok(file) => Ok(Some((file.ino(), file.len()))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None), // nothing written yet, or rotated now
+            Err(error) => Err(error),
+        }
+    }
+
+    fn is_beyond(&self, (file, length): (u64, u64)) -> bool {
+        self.file == Some(file) && self.at >= length
+    }
+
+    /// What was written since, read where waiting for a disk holds up nobody; none if it cannot be read.
+    async fn read(mut self) -> Option<(Vec<Line>, Self)> {
+        let read = tokio::task::spawn_blocking(move || self.more().ok().map(|more| (more, self)));
+        read.await.ok()?
+    }
+
     /// What was written since; at most a piece of it.
     fn more(&mut self) -> io::Result<Vec<Line>> {
         while let Some((mut file, age)) = self.open()? {
@@ -281,12 +333,21 @@ impl Cursor {
             let mut bytes = Vec::new();
             file.take(PIECE).read_to_end(&mut bytes)?;
             let end = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-            if end > 0 || age == 0 {
+            if end == 0 && bytes.len() as u64 == PIECE {
+                self.at += PIECE; // no line is that long: whoever wrote this was no shim
+                continue;
+            }
+            if end > 0 {
                 self.at += end as u64;
-                return Ok(bytes[..end]
-                    .split_inclusive(|byte| *byte == b'\n')
-                    .filter_map(Line::parse)
-                    .collect());
+                let lines = bytes[..end].split_inclusive(|byte| *byte == b'\n');
+                let lines: Vec<Line> = lines.filter_map(Line::parse).collect();
+                if !lines.is_empty() {
+                    return Ok(lines);
+                }
+                continue;
+            }
+            if age == 0 {
+                return Ok(Vec::new());
             }
             // The rest of a file that was rotated away is read: on with the next.
             self.file = File::open(shim::rotated(&self.folder, age - 1))?.metadata()?.ino().into();
@@ -368,6 +429,38 @@ mod tests {
         let since = Some("2026-01-01T00:00:05Z".parse().unwrap());
         let late = logs.lines(UID, &Query { since, ..Query::default() }).await.unwrap();
         assert_eq!(texts(&late), ["line 5"]);
+    }
+
+    #[tokio::test]
+    async fn the_last_lines_of_ten_gigabytes_are_found_from_the_end() {
+        let (_dir, logs, folder) = mk_logs();
+        // A hole as long as that, then lines: nothing before the lines is read.
+        let file = File::create(shim::rotated(&folder, 0)).unwrap();
+        file.set_len(10 << 30).unwrap();
+        let mut end = File::options().append(true).open(shim::rotated(&folder, 0)).unwrap();
+        writeln!(end).unwrap();
+        write(&folder, 0, 0..5);
+        let tail = Query { tail: Some(2), ..Query::default() };
+        assert_eq!(texts(&logs.lines(UID, &tail).await.unwrap()), ["line 3", "line 4"]);
+        let mut follow = std::pin::pin!(logs.follow(UID, &Query { tail: Some(0), ..tail }).unwrap());
+        write(&folder, 0, 5..6);
+        assert_eq!(follow.next().await.unwrap().text, "line 5");
+    }
+
+    #[tokio::test]
+    async fn a_long_output_is_read_in_pieces_and_what_is_no_line_is_passed_by() {
+        let (_dir, logs, folder) = mk_logs();
+        let mut file = File::create(shim::rotated(&folder, 0)).unwrap();
+        for n in 0..40_000 {
+            writeln!(file, "2026-01-01T00:00:00.000000Z stdout F line {n} of a program that talks").unwrap();
+        }
+        file.write_all(&vec![b'x'; 3 * PIECE as usize]).unwrap();
+        writeln!(file).unwrap();
+        write(&folder, 0, 1..2);
+        let lines = logs.lines(UID, &Query::default()).await.unwrap();
+        assert_eq!(lines.len(), 40_001);
+        assert!(lines[39_999].text.starts_with("line 39999 "), "{:?}", lines[39_999]);
+        assert_eq!(lines[40_000].text, "line 1");
     }
 
     #[tokio::test]

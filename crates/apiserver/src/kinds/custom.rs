@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{Kind, Origin, Scale, Version};
-use crate::{form::Form, json, store::Revision, table::Columns};
+use super::{Kind, Origin, Scale, Version, shared};
+use crate::{json, store::Revision, table::Columns};
 
 /// The names under which a CRD is served: `status.acceptedNames`.
 pub(crate) fn accepted_names(crd: &Value) -> &Value {
@@ -87,11 +87,12 @@ fn version_of(group: &str, kind: &str, version: &Value, all: &Value) -> Version 
         .filter_map(|field| field["jsonPath"].as_str())
         .map(|path| path.trim_start_matches('.').to_owned())
         .collect();
+    let (openapi, form) = shared::compiled(raw);
     Version {
         served: version["served"] == true,
         status: version.pointer("/subresources/status").is_some(),
-        form: Arc::new(Form::of_custom(&raw)),
-        openapi: Arc::new(raw),
+        form,
+        openapi,
         name,
         api_version,
         deprecation,

@@ -8,6 +8,7 @@ mod catalogue;
 mod custom;
 mod kind;
 mod schemas;
+mod shared;
 
 pub(crate) use builtin::builtins;
 pub(crate) use catalogue::{Catalogue, Kinds};

@@ -125,7 +125,9 @@ pub enum OpenError {
         path: String,
     },
     /// The file system refused.
-    #[error("failed to open the store {path}: {source}")]
+    #[error(
+        "failed to open the store {path}: {source}; see that there is room, and that this user may write there"
+    )]
     Io {
         /// The file.
         path: String,
@@ -145,4 +147,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Waits until every write up to `revision` is as durable as this store makes it; `None` if it is.
     fn durable(&self, revision: Revision) -> Option<BoxFuture<'static, Result<(), CommitError>>>;
+
+    /// Ends when the store has stopped for good, and says why: a full disk, for example.
+    fn failed(&self) -> BoxFuture<'static, Arc<str>> {
+        Box::pin(futures::future::pending())
+    }
 }

@@ -124,6 +124,10 @@ impl RedbStore {
             Err(LoadError::Newer(found)) => {
                 return Err(OpenError::Newer { path: name.to_owned(), found, known: FORMAT });
             }
+            // A store that was just made cannot be damaged: its first write found no room.
+            Err(LoadError::Damaged(source)) if fresh => {
+                return Err(OpenError::Io { path: name.to_owned(), source });
+            }
             Err(LoadError::Damaged(source)) => return Err(damaged(source)),
         };
         let (queue, pending) = mpsc::channel();
@@ -191,6 +195,17 @@ impl Store for RedbStore {
                 _ => Err(CommitError::Failed("the store was closed".into())),
             }
         }))
+    }
+
+    fn failed(&self) -> BoxFuture<'static, Arc<str>> {
+        let mut synced = self.synced.clone();
+        Box::pin(async move {
+            match synced.wait_for(|synced| synced.failed.is_some()).await.as_deref() {
+                Ok(Synced { failed: Some(why), .. }) => return why.clone(),
+                _closed_in_good_order => {}
+            }
+            futures::future::pending().await
+        })
     }
 }
 

@@ -163,6 +163,7 @@ async fn all_at_once(rows: &mut Rows, site: &Site, workloads: usize, peer: Optio
     for tenant in &tenants {
         site.create_project(&platform, tenant).await;
         site.give_plenty(tenant).await;
+        site.until_usable(tenant, &CITIES).await;
         eyes.push(Eye::on::<Instance>(site.client(Some(tenant)), granted).await);
     }
     let apis: Vec<Api<Workload>> =

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use polis_api::compute::Workload;
 use polis_api::kube::api::PostParams;
 use polis_api::kube::config::{KubeConfigOptions, Kubeconfig};
 use polis_api::kube::{Api, Client, Config};
@@ -89,6 +90,17 @@ impl Site {
             api.replace("compute-default", &PostParams::default(), &grant).await.ok()
         })
         .await;
+    }
+
+    /// Waits until a project would take a workload in every city. None is made.
+    pub(crate) async fn until_usable(&self, project: &str, cities: &[&str]) {
+        let api: Api<Workload> = Api::namespaced(self.client(Some(project)), "default");
+        let asked = PostParams { dry_run: true, ..PostParams::default() };
+        for city in cities {
+            let probe = crate::mk_workload("probe", city, "bench.invalid/none");
+            eventually("a project that takes workloads", async || api.create(&asked, &probe).await.ok())
+                .await;
+        }
     }
 
     /// Resident memory of the process, in MiB.

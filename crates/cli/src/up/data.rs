@@ -39,6 +39,8 @@ pub fn usual() -> Option<PathBuf> {
 impl DataDir {
     /// Makes the directory if it is not there, and takes it.
     pub fn open(path: &Path) -> Result<Self> {
+        // Programs are started in folders of their own, and whoever reads the summary may be elsewhere.
+        let path = &std::path::absolute(path).context("the working directory cannot be found")?;
         fs::DirBuilder::new().recursive(true).mode(0o700).create(path).with_context(|| {
             format!("cannot make the data directory {}: choose another with --data-dir", path.display())
         })?;
@@ -75,26 +77,37 @@ impl DataDir {
                 self.path.display(),
                 found.trim()
             ),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                write_private(&path, VERSION).with_context(|| format!("cannot write {}", path.display()))
-            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => write_private(&path, VERSION)
+                .with_context(|| {
+                    format!(
+                        "cannot write {}: make room there, or choose another folder with --data-dir",
+                        path.display()
+                    )
+                }),
             Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
         }
+    }
+
+    /// Cities in the order in which they came here.
+    pub fn in_order(&self, mut cities: Vec<String>) -> Vec<String> {
+        cities.sort_by_key(|city| self.number_of(city).unwrap_or(u16::MAX));
+        cities
+    }
+
+    fn number_of(&self, city: &str) -> Option<u16> {
+        fs::read_to_string(self.path("cells").join(city).join("number")).ok()?.trim().parse().ok()
     }
 
     /// The number of each city: which part of the loopback its instances have. A city keeps its number.
     pub fn numbers_of(&self, cities: &[&str]) -> Result<Vec<u16>> {
         let cells = self.path("cells");
-        let number = |city: &str| -> Option<u16> {
-            fs::read_to_string(cells.join(city).join("number")).ok()?.trim().parse().ok()
-        };
         fs::create_dir_all(&cells).with_context(|| format!("cannot make {}", cells.display()))?;
         let listed = fs::read_dir(&cells).with_context(|| format!("cannot read {}", cells.display()))?;
         let mut taken: BTreeSet<u16> =
-            listed.filter_map(|entry| number(&entry.ok()?.file_name().to_string_lossy())).collect();
+            listed.filter_map(|entry| self.number_of(&entry.ok()?.file_name().to_string_lossy())).collect();
         let mut numbers = Vec::new();
         for city in cities {
-            if let Some(number) = number(city) {
+            if let Some(number) = self.number_of(city) {
                 numbers.push(number);
                 continue;
             }
@@ -210,6 +223,12 @@ mod tests {
         let directory = DataDir::open(folder.path()).unwrap();
         assert_eq!(directory.numbers_of(&["dfw", "ord"]).unwrap(), [0, 1]);
         assert_eq!(directory.numbers_of(&["lhr", "ord", "dfw"]).unwrap(), [2, 1, 0]);
+        let by_name = ["dfw", "lhr", "new", "ord"].map(str::to_owned).to_vec();
+        assert_eq!(
+            directory.in_order(by_name),
+            ["dfw", "ord", "lhr", "new"],
+            "in the order in which they came"
+        );
     }
 
     #[test]

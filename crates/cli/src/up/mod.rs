@@ -24,6 +24,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use futures::FutureExt as _;
 use indicatif::ProgressBar;
 use polis_api::karmada::Cluster;
 use polis_api::kube::Api;
@@ -34,7 +35,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use admission::Doorway;
 use data::DataDir;
-use planes::{Planes, Reached};
+use planes::{Kinds, Planes, Reached};
 use staff::Staff;
 use summary::Summary;
 
@@ -53,6 +54,7 @@ pub fn run(flags: Flags) -> Result<()> {
 async fn serve(flags: Flags) -> Result<()> {
     let start = Instant::now();
     let progress = progress();
+    let kinds = tokio::task::spawn_blocking(Kinds::derive);
     let data = match (&flags.data_dir, flags.ephemeral) {
         (_, true) => DataDir::passing()?,
         (Some(path), false) => DataDir::open(path)?,
@@ -70,19 +72,24 @@ async fn serve(flags: Flags) -> Result<()> {
     let doorway = Doorway::default();
     let server = server(&flags, &data, &authority, doorway.clone(), reader.clone()).await?;
     progress.set_message("making planes");
-    let planes = Planes::make(server.clone(), &flags).await?;
-    furniture::place(&planes, &flags.projects).await?;
-    admission::configure(&planes).await?;
+    let prepared = prepare(&server, &flags, &data, kinds.await?).await;
+    let planes = prepared.map_err(|error| match server.failed().now_or_never() {
+        Some(why) => full(&data, &why),
+        None => error,
+    })?;
 
     progress.set_message("putting controllers to work");
     let mut staff = Staff::hire(&planes, &data, &doorway)?;
     reader
         .learn(server.clone(), staff.runtimes.iter().map(|(city, run)| (city.clone(), run.logs())).collect());
     let tls = Tls::new(&authority.server(&[&address.ip().to_string(), "localhost"])?, Some(authority.pem()))?;
+    let failed = server.failed();
     let serving = tokio::spawn(async move { server.serve(listener, tls).await });
 
     let told_to_stop = told_to_stop()?;
-    tokio::pin!(told_to_stop);
+    tokio::pin!(told_to_stop, failed);
+    // What runs is kept when the store fails: whoever starts again once there is room finds it running.
+    let mut keep_instances = flags.keep_instances;
     let ready = tokio::time::timeout(READY_WITHIN, ready(&planes, &flags.projects, &staff));
     let outcome = tokio::select! {
         ready = ready => match ready {
@@ -90,6 +97,10 @@ async fn serve(flags: Flags) -> Result<()> {
             Err(_) => Err(anyhow::anyhow!("Polis was not ready within {} s: {}", READY_WITHIN.as_secs(), missing(&staff))),
         },
         () = &mut told_to_stop => Ok(false),
+        why = &mut failed => {
+            keep_instances = true;
+            Err(full(&data, &why))
+        }
     };
     progress.finish_and_clear();
     let outcome = match outcome {
@@ -99,14 +110,35 @@ async fn serve(flags: Flags) -> Result<()> {
             tokio::select! {
                 trouble = staff.trouble() => Err(trouble),
                 () = &mut told_to_stop => Ok(()),
+                why = &mut failed => {
+                    keep_instances = true;
+                    Err(full(&data, &why))
+                }
             }
         }
         Ok(false) => Ok(()),
         Err(error) => Err(error),
     };
-    let dismissed = staff.dismiss(flags.keep_instances).await;
+    let dismissed = staff.dismiss(keep_instances).await;
     serving.abort();
     outcome.and(dismissed)
+}
+
+/// The planes, with everything on them that an operator would put there.
+async fn prepare(server: &Server, flags: &Flags, data: &DataDir, kinds: Kinds) -> Result<Planes> {
+    let known = data.in_order(planes::known_cities(server));
+    let planes = Planes::make(server.clone(), flags, &known, kinds).await?;
+    furniture::place(&planes, &flags.projects).await?;
+    admission::configure(&planes).await?;
+    Ok(planes)
+}
+
+/// A store that cannot be written any more.
+fn full(data: &DataDir, why: &str) -> anyhow::Error {
+    anyhow::anyhow!(
+        "the data directory {} cannot be written any more: {why}; make room there first. Nothing that was answered is lost, and instances run on",
+        data.folder().display()
+    )
 }
 
 /// Says what is going on, if there is somebody to see it.
@@ -135,7 +167,8 @@ async fn server(
     let builder = builder.subresource("compute.datumapis.com", "instances", "log", move |request| {
         logs.clone().answer(request)
     });
-    Ok(builder.build().await?)
+    // Its words have the cause in them; as a source it would be said twice.
+    builder.build().await.map_err(|error| anyhow::anyhow!("{error}"))
 }
 
 /// Waits until every engine sees its planes, every cell is a member, and a workload in every city would be taken.

@@ -5,6 +5,7 @@
 //! stands in for an embedded one without anybody noticing.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use polis_api::crds::{self, CrdFile};
@@ -12,6 +13,7 @@ use polis_api::kube::Client;
 use polis_api::kube::client::Body;
 use polis_apiserver::{Identity, MASTERS, PlaneSpec, Server, Service};
 use polis_engine::Plane;
+use tokio::task::JoinSet;
 use tower::ServiceExt as _;
 
 use super::flags::Flags;
@@ -46,27 +48,63 @@ pub enum Reached {
     There(Plane),
 }
 
+/// The kinds of each sort of plane. Deriving them takes a good part of a start, so it is done while the store opens.
+pub struct Kinds {
+    hub: Vec<CrdFile>,
+    cell: Vec<CrdFile>,
+    project: Vec<CrdFile>,
+}
+
+impl Kinds {
+    /// Derives them all.
+    pub fn derive() -> Self {
+        Self { hub: crds::of_hub(), cell: crds::of_cell(), project: crds::of_project() }
+    }
+}
+
 impl Planes {
     /// Makes the embedded planes that are missing, with their kinds, and connects to the real ones.
-    pub async fn make(server: Server, flags: &Flags) -> Result<Self> {
-        let cities = flags.all_cities(&known_cities(&server))?;
+    ///
+    /// `known` are the cities that have an embedded plane already.
+    pub async fn make(server: Server, flags: &Flags, known: &[String], kinds: Kinds) -> Result<Self> {
+        let cities = flags.all_cities(known)?;
+        let kinds = Arc::new(kinds);
+        let mut making = JoinSet::new();
+        let mut make = |plane: &str, of: fn(&Kinds) -> &[CrdFile]| {
+            let (server, kinds, plane) = (server.clone(), kinds.clone(), plane.to_owned());
+            making.spawn(async move { here(&server, &plane, of(&kinds)).await });
+        };
         let hub = match &flags.federation_kubeconfig {
             Some(path) => real("hub", path).await?,
-            None => here(&server, HUB, &crds::of_hub()).await?,
+            None => {
+                make(HUB, |kinds| &kinds.hub);
+                Reached::Here(HUB.to_owned())
+            }
         };
-        let (of_cell, of_project) = (crds::of_cell(), crds::of_project());
         let mut cells = Vec::new();
         for city in cities {
             let reached = match flags.cells.iter().find(|(real, _)| *real == city) {
                 Some((_, path)) => real(&city, path).await?,
                 None if flags.federation_kubeconfig.is_some() => continue, // out of a real hub's reach
-                None => here(&server, &cell_plane(&city), &of_cell).await?,
+                None => {
+                    make(&cell_plane(&city), |kinds| &kinds.cell);
+                    Reached::Here(cell_plane(&city))
+                }
             };
             cells.push((city, reached));
         }
-        install(&server, "", &of_project).await?;
-        for CrdFile { crd, .. } in &of_project {
-            server.install_crd(PROJECT_KINDS, crd).await?;
+        make("", |kinds| &kinds.project);
+        making.spawn({
+            let server = server.clone();
+            async move {
+                for CrdFile { crd, .. } in &kinds.project {
+                    server.install_crd(PROJECT_KINDS, crd).await?;
+                }
+                Ok(())
+            }
+        });
+        while let Some(made) = making.join_next().await {
+            made.context("a plane could not be made")??;
         }
         let ahead = flags.federation_kubeconfig.is_none() && flags.cells.is_empty();
         Ok(Self { server, hub, cells, ahead })
@@ -120,15 +158,11 @@ pub fn known_cities(server: &Server) -> Vec<String> {
     server.planes().iter().filter_map(|plane| plane.strip_prefix(CELL).map(str::to_owned)).collect()
 }
 
-async fn here(server: &Server, plane: &str, kinds: &[CrdFile]) -> Result<Reached> {
+/// Makes a plane if it is not there, and gives it its kinds.
+async fn here(server: &Server, plane: &str, kinds: &[CrdFile]) -> Result<()> {
     if !server.has_plane(plane) {
         server.create_plane(PlaneSpec::own(plane)).await?;
     }
-    install(server, plane, kinds).await?;
-    Ok(Reached::Here(plane.to_owned()))
-}
-
-async fn install(server: &Server, plane: &str, kinds: &[CrdFile]) -> Result<()> {
     for CrdFile { crd, .. } in kinds {
         server.install_crd_in(plane, crd).await?;
     }

@@ -11,6 +11,7 @@ use crate::exit::{Exit, Fault};
 use crate::reach::{Place, Reach};
 use crate::terminal;
 use crate::view::picture::Picture;
+use crate::view::progress;
 use crate::wait::WaitFlags;
 
 /// Hub and cells are looked at again after this time: no watch spans planes.
@@ -91,7 +92,7 @@ async fn until_gone(reach: &Reach, name: &str, timeout: Duration) -> Result<(), 
         }
         let words = match in_project {
             true => {
-                format!("{} instances left in {} cities", picture.instances.len(), picture.deployments.len())
+                format!("{} left", progress::spread(picture.instances.len(), picture.deployments.len()))
             }
             false => format!("left on: {}", holding.join(", ")),
         };

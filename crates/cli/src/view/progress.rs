@@ -84,6 +84,13 @@ pub fn cities(picture: &Picture) -> Vec<CityProgress> {
     cities
 }
 
+/// So many instances in so many cities, in words.
+pub fn spread(instances: usize, cities: usize) -> String {
+    let instances = if instances == 1 { "1 instance".to_owned() } else { format!("{instances} instances") };
+    let cities = if cities == 1 { "1 city".to_owned() } else { format!("{cities} cities") };
+    format!("{instances} in {cities}")
+}
+
 /// Whether the workload is where it should be in every city.
 pub fn has_arrived(picture: &Picture) -> bool {
     picture.workload.as_ref().is_some_and(is_observed) && cities(picture).iter().all(|city| city.arrived)
@@ -176,6 +183,13 @@ mod tests {
 
     fn words(picture: &Picture) -> Vec<String> {
         cities(picture).iter().map(|city| format!("{} {}", city.label, city.in_words())).collect()
+    }
+
+    #[test]
+    fn one_is_told_as_one() {
+        assert_eq!(spread(1, 1), "1 instance in 1 city");
+        assert_eq!(spread(4, 2), "4 instances in 2 cities");
+        assert_eq!(spread(0, 1), "0 instances in 1 city");
     }
 
     #[test]

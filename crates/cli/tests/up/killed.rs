@@ -309,7 +309,7 @@ async fn killed_at_any_moment_it_loses_nothing_leaves_nothing_and_runs_nothing_t
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "takes 10 minutes: cargo test -p polis --test up -- --ignored --nocapture a_hundred_kills"]
+#[ignore = "takes 10 to 40 minutes: cargo test -p polis --test up -- --ignored --nocapture a_hundred_kills"]
 async fn a_hundred_kills_lose_nothing_leave_nothing_and_run_nothing_twice() {
     lives_through(100, 10).await;
 }

@@ -1,5 +1,6 @@
 //! `polis up` as a user runs it: one process, real planes over TLS, real processes as instances.
 
+mod bad_input;
 mod killed;
 mod rolling;
 mod site;
@@ -190,15 +191,4 @@ async fn a_config_map_on_the_hub_with_a_policy_reaches_the_instances_that_wait_f
         .expect("a policy that is taken");
     all_ready(&site, 2).await;
     site.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_port_in_use_and_a_city_named_twice_are_told_in_one_sentence() {
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = taken.local_addr().expect("an address").to_string();
-    let told = Site::refused_as_given(&["--ephemeral", "--listen", &address]).await;
-    assert!(told.contains(&format!("cannot listen on {address}")) && told.contains("--listen"), "{told}");
-    let told = Site::refused(&["--ephemeral", "--cities", "dfw,dfw"]).await;
-    assert!(told.contains("city dfw is named twice"), "{told}");
-    assert_eq!(told.trim().lines().count(), 1, "{told}");
 }

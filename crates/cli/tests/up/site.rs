@@ -37,6 +37,20 @@ fn polis(args: &[&str]) -> Command {
     command
 }
 
+/// `polis up` under a limit to the length of files, in blocks of 512 or 1024 bytes, whichever the shell counts in. The
+/// kernel refuses a longer write as it refuses one to a full disk, and needs nobody's rights for it.
+fn on_a_small_disk(blocks: u32, args: &[&str]) -> Command {
+    let mut command = Command::new("sh");
+    let limited = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" up --listen 127.0.0.1:0 \"$@\"");
+    command.args(["-c", &limited, env!("CARGO_BIN_EXE_polis")]).args(args);
+    command
+        .env_remove("POLIS_DATA_DIR")
+        .env_remove("RUST_BACKTRACE")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
+    command
+}
+
 impl Site {
     /// Starts `polis up` on a free port and waits for its summary.
     pub async fn start(args: &[&str]) -> Site {
@@ -49,6 +63,18 @@ impl Site {
         let mut command = polis(&["--listen", "127.0.0.1:0"]);
         command.env("HOME", home);
         Self::launch(command).await
+    }
+
+    /// Starts it where no file may be longer than so many blocks, as on a disk that is soon full; complaints go to a file.
+    pub async fn start_on_a_small_disk(blocks: u32, complaints: &Path, args: &[&str]) -> Site {
+        let mut command = on_a_small_disk(blocks, args);
+        command.stderr(fs::File::create(complaints).expect("a file for complaints"));
+        Self::launch(command).await
+    }
+
+    /// What a start says for which such a disk is too small.
+    pub async fn refused_on_a_small_disk(blocks: u32, args: &[&str]) -> String {
+        Self::refusal(on_a_small_disk(blocks, args)).await
     }
 
     async fn launch(mut command: Command) -> Site {
@@ -91,7 +117,10 @@ impl Site {
 
     /// The same, with no flag added.
     pub async fn refused_as_given(args: &[&str]) -> String {
-        let mut command = polis(args);
+        Self::refusal(polis(args)).await
+    }
+
+    async fn refusal(mut command: Command) -> String {
         let ended = tokio::task::spawn_blocking(move || command.stderr(Stdio::piped()).output());
         let ended = tokio::time::timeout(DEADLINE, ended)
             .await
@@ -173,6 +202,11 @@ impl Site {
     pub fn kill(&mut self) {
         self.child.kill().expect("it ran");
         self.child.wait().expect("it ends");
+    }
+
+    /// Waits until it ends by itself.
+    pub async fn ends(mut self) -> std::process::ExitStatus {
+        eventually("it ends by itself", async || self.child.try_wait().ok().flatten()).await
     }
 
     /// Asks it to stop, as Ctrl-C does, and sees that it does.

@@ -71,3 +71,39 @@ fn bash_completes_verbs_and_flags() {
         assert_eq!(offered, expected, "{typed:?}");
     }
 }
+
+/// What zsh makes of a line when Tab is pressed at its end: it is typed at a zsh of its own, where `polis` says its words.
+const TYPED_AT_ZSH: &str = r#"
+zmodload zsh/zpty
+zpty shell "PS1= TERM=dumb zsh -f -i"
+zpty -w shell "autoload -Uz compinit; compinit -u -D; source $1; polis() { print -r -- ran: \"\$@\" }; print -r -- set: up"
+zpty -r -m shell said '*set: up*set: up*'
+zpty -w -n shell "$2"$'\t\n'
+zpty -r -m shell said '*ran: *'$'\n'
+print -r -- "$said"
+zpty -d shell
+"#;
+
+#[test]
+fn zsh_completes_verbs_and_flags() {
+    let asked = Command::new("zsh").args(["-c", "zmodload zsh/zpty"]).output();
+    if !asked.is_ok_and(|asked| asked.status.success()) {
+        eprintln!("skipped, zsh is not installed");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("_polis");
+    std::fs::write(&file, script("zsh")).expect("written");
+    for (typed, expected) in [
+        ("polis dep", "ran: deploy"),
+        ("polis rollout u", "ran: rollout undo"),
+        ("polis up --ep", "ran: up --ephemeral"),
+        ("polis completion z", "ran: completion zsh"),
+    ] {
+        let mut shell = Command::new("timeout");
+        shell.args(["60", "zsh", "-f", "-c", TYPED_AT_ZSH, "zsh"]).arg(&file).arg(typed);
+        let output = shell.env("HOME", folder.path()).output().expect("a shell");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.contains(expected), "{typed}: {said}");
+    }
+}

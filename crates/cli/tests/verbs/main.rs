@@ -3,6 +3,7 @@
 mod completion;
 mod front;
 mod stand_in;
+mod terminal;
 mod world;
 
 use polis_api::compute::{Instance, Workload};
@@ -125,6 +126,40 @@ async fn scale_and_restart_wait_until_the_new_instances_are_ready() {
     assert!(world.polis("scale web 0").await.ok().contains("web is ready: 0 instances"));
     assert!(world.polis("scale web 2 --placement west").await.fault(4).contains("it has default"));
     assert!(world.polis("scale web -- -1").await.fault(2).contains("-1"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_who_change_one_workload_at_once_both_get_an_answer_and_neither_is_lost() {
+    let world = World::new().await;
+    world.polis(DEPLOY).await.ok();
+    for round in 0..3 {
+        // Of different things: both hold. Of the same: one is the last.
+        let scales = format!("scale web {} --no-wait", round + 2);
+        let (one, two) = tokio::join!(world.polis("restart web --no-wait"), world.polis(&scales));
+        one.ok();
+        two.ok();
+        let web = world.polis("workloads -o json").await.json();
+        let placement = &web["items"][0]["spec"]["placements"][0];
+        assert_eq!(placement["scaleSettings"]["minReplicas"], round + 2, "{web}");
+        let (one, two) =
+            tokio::join!(world.polis("scale web 5 --no-wait"), world.polis("scale web 6 --no-wait"));
+        one.ok();
+        two.ok();
+        let web = world.polis("workloads -o json").await.json();
+        let replicas = &web["items"][0]["spec"]["placements"][0]["scaleSettings"]["minReplicas"];
+        assert!(*replicas == 5 || *replicas == 6, "{web}");
+    }
+    // A new one twice: it is made once, and the other is told.
+    let new = "deploy twin --image polis.local/hello --city dfw --no-wait --yes";
+    let (one, two) = tokio::join!(world.polis(new), world.polis(new));
+    let codes = [one.code, two.code];
+    assert!(codes.contains(&0), "{one:?}\n{two:?}");
+    for ended in [one, two] {
+        assert!(
+            ended.code == 0 || (!ended.stderr.is_empty() && !ended.stderr.contains("panicked")),
+            "{ended:?}"
+        );
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,6 +2,7 @@
 //! beside it. Whatever a test starts ends with it.
 
 mod chaos;
+mod clock;
 mod ending;
 mod refusing;
 mod restarting;

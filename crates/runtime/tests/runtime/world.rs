@@ -45,7 +45,17 @@ pub struct World {
     server: Server,
     dir: TempDir,
     settings: Settings,
+    clock: Clock,
     runtime: Option<Running>,
+}
+
+/// The clock of the engine, as the server sees it.
+struct ServerClock(Clock);
+
+impl polis_apiserver::Clock for ServerClock {
+    fn now(&self) -> Timestamp {
+        self.0.now()
+    }
 }
 
 struct Running {
@@ -62,12 +72,21 @@ impl World {
 
     /// As [`World::new`], with other settings.
     pub async fn with(change: impl FnOnce(&mut Settings)) -> Self {
+        World::built(Clock::system(), change).await
+    }
+
+    /// As [`World::new`], where everybody reads the time from this clock.
+    pub async fn at(clock: Clock) -> Self {
+        World::built(clock, |_| {}).await
+    }
+
+    async fn built(clock: Clock, change: impl FnOnce(&mut Settings)) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut settings = Settings::new(dir.path().join("dfw"), env!("CARGO_BIN_EXE_polis-shim"), "dfw");
         let logs = Logs::of(&settings.dir);
         let log = move |request| serve_log(logs.clone(), request);
         let builder = Server::builder().subresource("compute.datumapis.com", "instances", "log", log);
-        let server = builder.build().await.unwrap();
+        let server = builder.clock(ServerClock(clock.clone())).build().await.unwrap();
         server.create_plane(PlaneSpec::own("cell")).await.unwrap();
         for crd in kinds() {
             server.install_crd_in("cell", &crd.crd).await.unwrap();
@@ -78,7 +97,7 @@ impl World {
             forgiven_after: Duration::from_secs(600),
         };
         change(&mut settings);
-        let mut world = World { server, dir, settings, runtime: None };
+        let mut world = World { server, dir, settings, clock, runtime: None };
         let mut home = Namespace::default();
         home.metadata.name = Some(HOME.into());
         home.metadata.labels = Some(metadata::map([
@@ -92,11 +111,11 @@ impl World {
 
     /// Starts the runtime, as a process does.
     pub fn start(&mut self) {
-        let mut engine = Engine::with(Clock::system(), Random::from_seed(7));
+        let mut engine = Engine::with(self.clock.clone(), Random::from_seed(7));
         engine.grace(Duration::ZERO); // whatever is under way is dropped where it stands
         let process = Process::open(self.settings.clone()).unwrap();
         let runtime = Runtime { plane: self.cell(), city: "dfw".into(), provider: process.clone() };
-        polis_runtime::declare(&mut engine, Clock::system(), runtime);
+        polis_runtime::declare(&mut engine, self.clock.clone(), runtime);
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(async move { engine.run(async { _ = stopped.await }).await.unwrap() });
         self.runtime = Some(Running { process, stop, task });

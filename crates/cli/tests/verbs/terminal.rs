@@ -1,0 +1,92 @@
+//! The verbs at a terminal of 80 columns and in a pipe, and what programs read of them.
+
+use std::process::Command;
+
+use crate::world::World;
+
+/// Verbs that show something, each with every form that it has.
+const SHOWN: [&str; 9] = [
+    "workloads",
+    "instances",
+    "instances web",
+    "status web",
+    "cities",
+    "quota",
+    "projects",
+    "rollout history web",
+    "version",
+];
+
+/// What a line looks like: colours and movements of the cursor take no room, and a carriage return begins it anew.
+fn seen(text: &str) -> Vec<String> {
+    let mut plain = String::new();
+    let mut rest = text.chars().peekable();
+    while let Some(letter) = rest.next() {
+        match (letter, rest.peek()) {
+            ('\u{1b}', Some('[')) => {
+                rest.next();
+                while rest.next().is_some_and(|letter| !letter.is_ascii_alphabetic()) {}
+            }
+            ('\u{1b}', _) => {}
+            ('\r', _) => plain.push('\n'),
+            _ => plain.push(letter),
+        }
+    }
+    plain.lines().map(str::to_owned).collect()
+}
+
+/// What a person sees who types this at a terminal of 80 columns; none where no terminal can be had.
+fn typed(world: &World, line: &str) -> Option<String> {
+    let typed = format!("stty cols 80 rows 24; exec {} {line}", env!("CARGO_BIN_EXE_polis"));
+    let output = Command::new("script")
+        .args(["-q", "-e", "-c", &typed, "/dev/null"])
+        .current_dir(world.dir())
+        .env_remove("KUBECONFIG")
+        .env("HOME", world.dir())
+        .env("POLIS_DATA_DIR", world.dir())
+        .env("TERM", "xterm")
+        .output();
+    match output {
+        Ok(output) => Some(String::from_utf8_lossy(&output.stdout).into_owned()),
+        Err(error) => {
+            eprintln!("skipped, no terminal can be had: {error}");
+            None
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn at_a_terminal_of_80_columns_no_line_is_longer_and_in_a_pipe_there_is_neither_colour_nor_spinner() {
+    let world = World::new().await;
+    let long = "deploy web --image polis.local/hello --city dfw --city ord --replicas 2 --port http=8080";
+    world.polis(long).await.ok();
+    let verbs = SHOWN.into_iter().chain(["why web", "doctor"]);
+    for verb in verbs {
+        let piped = world.polis(verb).await;
+        assert!(!piped.stdout.contains('\u{1b}') && !piped.stderr.contains('\u{1b}'), "{verb}: {piped:?}");
+        let Some(shown) = typed(&world, verb) else { return };
+        let lines = seen(&shown);
+        assert!(lines.iter().any(|line| !line.trim().is_empty()), "{verb} shows nothing");
+        // An address is not cut: whoever copies it wants all of it.
+        let longest = lines
+            .iter()
+            .filter(|line| !line.contains("://"))
+            .max_by_key(|line| line.chars().count())
+            .cloned()
+            .unwrap_or_default();
+        assert!(longest.trim_end().chars().count() <= 80, "{verb}: {longest:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_is_shown_is_json_and_yaml_for_programs_that_ask() {
+    let world = World::new().await;
+    world.polis("deploy web --image polis.local/hello --city dfw --city ord --port http=8080").await.ok();
+    for verb in SHOWN.into_iter().chain(["why web"]) {
+        let json = world.polis(&format!("{verb} -o json")).await.json();
+        assert!(json.is_object() || json.is_array(), "{verb}: {json}");
+        let yaml = world.polis(&format!("{verb} -o yaml")).await.ok();
+        let yaml: serde_json::Value = serde_saphyr::from_str(&yaml).expect("YAML");
+        assert_eq!(yaml.is_object(), json.is_object(), "{verb}");
+    }
+}
