@@ -71,6 +71,7 @@ const EMBEDDED_SCENARIOS: &[&str] = &[
     "outages::",
     "rights::",
     "city_guard::",
+    "upgrade::",
 ];
 
 pub(crate) fn run(args: Args) -> Result<()> {
