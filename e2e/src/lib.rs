@@ -25,8 +25,10 @@
 //! | [`planes`], [`real`], [`embedded`] | what the suite needs of planes, and who gives it |
 //! | [`project`], [`place`], [`seek`], [`draft`] | the words of a scenario: acts, looks, what is looked for, what is applied |
 //! | [`eye`] | a mirror and a journal of each plane |
-//! | [`provider`], [`network`] | the runtime and the network service of a cell, played |
+//! | [`provider`], [`network`], [`grants`] | the runtime and the network service of a cell and the quota service of a project, played |
 //! | [`staff`], [`identities`] | the processes under test, and who they are on each plane |
+//! | [`overlays`], [`rendered`], [`pod`] | the same processes as `deploy/` renders them |
+//! | [`released`] | the kinds of the last release, in place of today's |
 //! | [`wire`] | the line between a process and a plane: what passes is written down, and it can be cut |
 //! | [`report`] | what was seen when a scenario failed |
 //!
@@ -36,13 +38,18 @@ pub mod draft;
 pub mod embedded;
 mod error;
 pub mod eye;
+pub mod grants;
 pub mod identities;
 pub mod network;
+pub mod overlays;
 pub mod place;
 pub mod planes;
+pub mod pod;
 pub mod project;
 pub mod provider;
 pub mod real;
+pub mod released;
+pub mod rendered;
 pub mod report;
 pub mod seek;
 pub mod staff;

@@ -6,10 +6,11 @@ use polis_api::kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
-use polis_testbed::{Bed, Options, hub, suite};
+use polis_testbed::{Bed, Options, hub, options::CellCrds, suite};
 
 use crate::{
     Error,
+    overlays::Manning,
     planes::{Identity, Layout, Outcome, Part, Planes},
 };
 
@@ -35,8 +36,13 @@ pub struct Real {
 
 impl Real {
     /// The bed named by `POLIS_TESTBED_DIR`, or a new one that ends with this process.
-    pub async fn up() -> Result<Arc<dyn Planes>, Error> {
-        let bed = Box::pin(suite::bed(options())).await?;
+    pub async fn up(manning: Manning) -> Result<Arc<dyn Planes>, Error> {
+        let mut options = options();
+        if manning != Manning::Plain {
+            // What is applied to the hub takes the kinds to the cells.
+            options.cell_crds = CellCrds::ByPolicy;
+        }
+        let bed = Box::pin(suite::bed(options)).await?;
         let layout = Layout {
             platform: PLATFORM.to_owned(),
             projects: PROJECTS.map(str::to_owned).to_vec(),

@@ -7,7 +7,7 @@
 use std::{
     fmt, fs,
     io::{Read as _, Write as _},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpStream},
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -20,8 +20,10 @@ use rustix::process::Signal;
 
 use crate::{
     Error,
-    identities::Shipped,
-    planes::{Layout, Planes},
+    identities::{CELLS, Shipped, cell_user},
+    overlays::Post,
+    planes::{Identity, Layout, Planes},
+    pod::{Pod, free_address},
     wire::{Route, Tap, Wire, project_path},
 };
 
@@ -47,20 +49,26 @@ impl fmt::Display for Role {
 }
 
 /// How long a process may take until it is ready: lists of a few hundred objects on two busy cores.
-const READY_WITHIN: Duration = Duration::from_secs(30);
+const READY_WITHIN: Duration = Duration::from_secs(90);
 /// Lines of a log that an error shows.
 const TAIL: usize = 30;
 
 /// One process of Polis, running or not.
 pub struct Member {
-    /// What it is for.
+    /// What it is for, or the first thing of several.
     pub role: Role,
     /// What it says to its planes. The replicas of a role have a tap each.
     pub tap: Arc<Tap>,
     name: String,
     folder: PathBuf,
     args: Vec<String>,
-    own_cluster: PathBuf,
+    environment: Vec<(String, String)>,
+    /// Whether that is its whole environment.
+    bare: bool,
+    /// Whether it is for other roles as well.
+    shared: bool,
+    /// The role that it does without for a while.
+    without: Mutex<Option<Role>>,
     health: SocketAddr,
     group: u32,
     child: Mutex<Option<Child>>,
@@ -137,7 +145,7 @@ impl Member {
         // JSON is YAML.
         let config = file("manager.yaml", config.to_string())?;
 
-        let health = free_address().map_err(Error::file(&folder))?;
+        let health = free_address();
         let group = match &role {
             Role::Management | Role::Single(_) => "--enable-management-controllers",
             Role::Cell(_) => "--enable-cell-controllers",
@@ -153,6 +161,12 @@ impl Member {
             args.push("--leader-elect".to_owned());
             args.push(format!("--leader-elect-lease-duration={}s", lease.as_secs()));
         }
+        let log = std::env::var("POLIS_E2E_LOG").unwrap_or_else(|_| "info,polis=debug".to_owned());
+        let environment = vec![
+            ("KUBECONFIG".to_owned(), own_cluster.display().to_string()),
+            ("RUST_LOG".to_owned(), log),
+            ("POD_NAME".to_owned(), name.clone()),
+        ];
         let group = guard.group();
         Ok(Member {
             role,
@@ -160,12 +174,107 @@ impl Member {
             name,
             folder,
             args,
-            own_cluster,
+            environment,
+            bare: false,
+            shared: false,
+            without: Mutex::default(),
             health,
             group,
             child: Mutex::default(),
             _wires: wires,
         })
+    }
+
+    /// Gives a Deployment its wires and files: everything else is as it was rendered. It does not run yet.
+    pub async fn post(
+        planes: &dyn Planes,
+        shipped: &Shipped,
+        folder: &Path,
+        guard: &Guard,
+        post: &Post,
+    ) -> Result<Member, Error> {
+        let (layout, tap, role) = (planes.layout(), Arc::new(Tap::default()), post.roles[0].clone());
+        let name = post.roles.iter().map(ToString::to_string).collect::<Vec<_>>().join("-");
+        let folder = folder.join(&name);
+        fs::create_dir_all(&folder).map_err(Error::file(&folder))?;
+        let manager = Identity { user: post.rendered.user(), groups: Vec::new() };
+        let city = post.roles.iter().find_map(|role| match role {
+            Role::Cell(city) => Some(city),
+            _ => None,
+        });
+        let lay = async |plane: &str, prefix: String, who: &Identity| -> Result<Route, Error> {
+            let client = planes.client(plane, who.clone()).await?;
+            Ok(Route { prefix, plane: plane.to_owned(), client })
+        };
+        // What a platform serves: every project below a path of its own, and the list of them.
+        let platform = async |who: &Identity| -> Result<Wire, Error> {
+            let mut routes = Vec::new();
+            for project in reachable(layout) {
+                routes.push(lay(project, project_path(project), who).await?);
+            }
+            routes.push(lay(&layout.platform, String::new(), who).await?);
+            Wire::lay(routes, tap.clone()).await
+        };
+        let own = match city {
+            Some(city) => Wire::lay(vec![lay(city, String::new(), &manager).await?], tap.clone()).await?,
+            None => platform(&manager).await?,
+        };
+        // A manager that is both comes to the hub under one name.
+        let on_hub = if post.roles.len() == 1 {
+            shipped.identity(layout, &role, &layout.hub)
+        } else {
+            manager.clone()
+        };
+        let hub = Wire::lay(vec![lay(&layout.hub, String::new(), &on_hub).await?], tap.clone()).await?;
+        let claimant = city.map_or(manager.clone(), |city| Identity {
+            user: cell_user(city),
+            groups: vec![CELLS.to_owned()],
+        });
+        let (projects, quota) = (platform(&manager).await?, platform(&claimant).await?);
+        let pod = Pod::lay(&post.rendered, &folder, &own.kubeconfig(), &|object| match object {
+            "" => "the-wire-has-the-identity".to_owned(),
+            hub_s if hub_s.starts_with("compute-hub-kubeconfig") => {
+                by_token_file(&hub.kubeconfig(), "/etc/compute/hub-token/token")
+            }
+            those if those.starts_with("compute-projects-kubeconfig") => {
+                by_token_file(&projects.kubeconfig(), "/etc/compute/projects-token/token")
+            }
+            "compute-quota-credentials" => quota.kubeconfig(),
+            other => panic!("nobody brings {other}"),
+        });
+        Ok(Member {
+            role,
+            tap,
+            name,
+            folder,
+            args: pod.arguments,
+            environment: pod.environment,
+            bare: true,
+            shared: post.roles.len() > 1,
+            without: Mutex::default(),
+            health: pod.health,
+            group: guard.group(),
+            child: Mutex::default(),
+            _wires: vec![own, hub, projects, quota],
+        })
+    }
+
+    /// Takes a role away: ends the process, and where it is for others as well, starts it again without this one.
+    pub async fn dismiss(&self, role: &Role) -> Result<(), Error> {
+        self.kill();
+        if !self.shared {
+            return Ok(());
+        }
+        *self.without.lock().expect("nobody panics here") = Some(role.clone());
+        self.start().await
+    }
+
+    /// Gives every role back.
+    pub async fn reinstate(&self) -> Result<(), Error> {
+        if self.without.lock().expect("nobody panics here").take().is_some() {
+            self.kill();
+        }
+        if self.is_alive() { Ok(()) } else { self.start().await }
     }
 
     /// Starts the process and waits until it says that it is ready.
@@ -192,11 +301,19 @@ impl Member {
             .append(true)
             .open(self.log())
             .map_err(Error::file(self.log()))?;
-        let child = Command::new(&program)
+        let mut command = Command::new(&program);
+        if self.bare {
+            command.env_clear();
+        }
+        let off = match &*self.without.lock().expect("nobody panics here") {
+            None => None,
+            Some(Role::Cell(_)) => Some("ENABLE_CELL_CONTROLLERS"),
+            Some(_) => Some("ENABLE_MANAGEMENT_CONTROLLERS"),
+        };
+        let child = command
             .args(&self.args)
-            .env("KUBECONFIG", &self.own_cluster)
-            .env("RUST_LOG", std::env::var("POLIS_E2E_LOG").unwrap_or_else(|_| "info,polis=debug".to_owned()))
-            .env("POD_NAME", &self.name)
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
+            .envs(off.map(|switch| (switch, "false")))
             .current_dir(&self.folder)
             .stdin(Stdio::null())
             .stdout(log.try_clone().map_err(Error::file(self.log()))?)
@@ -311,9 +428,11 @@ fn program() -> Result<PathBuf, Error> {
     if path.is_file() { Ok(path) } else { Err(Error::NoProgram(path)) }
 }
 
-/// An address that nobody listens on now. Somebody else may take it before it is used; then the process says so.
-fn free_address() -> std::io::Result<SocketAddr> {
-    TcpListener::bind(("127.0.0.1", 0))?.local_addr()
+/// The same way, with a token in a file as the credential.
+fn by_token_file(kubeconfig: &str, file: &str) -> String {
+    let mut document: serde_json::Value = serde_json::from_str(kubeconfig).expect("ours is JSON");
+    document["users"][0]["user"] = serde_json::json!({"tokenFile": file});
+    document.to_string()
 }
 
 fn answers_ready(address: SocketAddr) -> bool {

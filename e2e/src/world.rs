@@ -31,14 +31,16 @@ use crate::{
     draft::NETWORK,
     embedded::Embedded,
     eye::{self, Eye},
+    grants::QuotaService,
     identities::Shipped,
     network::NetworkService,
+    overlays::Manning,
     place::{self, Place},
     planes::{Layout, Part, Planes},
     project::{Project, insist},
     provider::Provider,
     real::{CITIES, Real},
-    report,
+    released, report,
     staff::{Member, Role, Terms},
     wire::Call,
 };
@@ -49,11 +51,13 @@ pub struct Stage {
     pub planes: Arc<dyn Planes>,
     eyes: BTreeMap<String, Arc<Eye>>,
     shipped: Shipped,
+    manning: Manning,
     folder: tempfile::TempDir,
     guard: Guard,
     staff: OnceCell<BTreeMap<Role, Arc<Member>>>,
     providers: OnceCell<BTreeMap<String, Provider>>,
     networks: OnceCell<Vec<NetworkService>>,
+    grants: OnceCell<Vec<QuotaService>>,
     /// Readers share the stage; a writer has it alone.
     turn: RwLock<()>,
     /// The plane of the platform can stand in for one more project, for one scenario at a time.
@@ -146,8 +150,9 @@ async fn perform(stage: &'static Stage, play: impl AsyncFnOnce(&World)) {
 
 impl Stage {
     async fn set() -> Result<Stage, Error> {
+        let manning = Manning::wanted()?;
         let planes = match std::env::var("POLIS_E2E_ON").as_deref() {
-            Err(_) | Ok("real") => Real::up().await?,
+            Err(_) | Ok("real") => Real::up(manning).await?,
             Ok("embedded") => Embedded::up().await?,
             Ok("real-cell") => Embedded::beside(&[CITIES[0]]).await?,
             Ok("real-hub") => Embedded::beside(&[HUB]).await?,
@@ -173,11 +178,13 @@ impl Stage {
             planes,
             eyes,
             shipped: Shipped::default(),
+            manning,
             folder: tempfile::tempdir().map_err(Error::file("a temporary directory"))?,
             guard: Guard::start()?,
             staff: OnceCell::new(),
             providers: OnceCell::new(),
             networks: OnceCell::new(),
+            grants: OnceCell::new(),
             turn: RwLock::new(()),
             spare: tokio::sync::Mutex::new(()),
         };
@@ -187,6 +194,12 @@ impl Stage {
 
     /// Does once what an operator does: namespaces of the controllers, the places that projects may use, projects.
     async fn furnish(&self, layout: &Layout) -> Result<(), Error> {
+        if std::env::var("POLIS_E2E_KINDS").is_ok_and(|kinds| kinds == "released") {
+            for plane in layout.all() {
+                let kinds = released::kinds(layout, plane)?;
+                manifest::apply_crds(self.eyes[plane].client(), plane, &kinds).await?;
+            }
+        }
         for plane in layout.all() {
             let client = self.eyes[plane].client();
             let system =
@@ -262,9 +275,16 @@ impl Stage {
         let services = try_join_all(services).await?;
         self.networks.get_or_init(async || services).await;
         for plane in layout.all() {
-            for object in self.shipped.manifests(layout, plane)? {
+            let objects = match self.manning {
+                Manning::Plain => self.shipped.manifests(layout, plane)?,
+                rendered => rendered.manifests(layout, plane),
+            };
+            for object in objects {
                 manifest::apply(self.eyes[plane].client(), plane, &object).await?;
             }
+        }
+        if self.manning != Manning::Plain {
+            return self.employ_pods().await;
         }
         let roles: Vec<Role> =
             [Role::Management].into_iter().chain(layout.cells.iter().cloned().map(Role::Cell)).collect();
@@ -274,6 +294,23 @@ impl Stage {
             Ok::<_, Error>((role, Arc::new(member)))
         }));
         Ok(employed.await?.into_iter().collect())
+    }
+
+    /// Puts the Deployments of the overlays to work, and in each project a quota service: cells are shipped with quota.
+    async fn employ_pods(&self) -> Result<BTreeMap<Role, Arc<Member>>, Error> {
+        let layout = self.planes.layout();
+        let projects = layout.projects.iter().chain([&layout.platform]);
+        let services = projects.map(|project| QuotaService::at_work(self.eyes[project].clone())).collect();
+        self.grants.get_or_init(async || services).await;
+        let posts = self.manning.posts(layout);
+        let employed = try_join_all(posts.iter().map(async |post| {
+            let (planes, folder) = (&*self.planes, self.folder.path());
+            let member = Member::post(planes, &self.shipped, folder, &self.guard, post).await?;
+            member.start().await?;
+            let member = Arc::new(member);
+            Ok::<_, Error>(post.roles.iter().map(|role| (role.clone(), member.clone())).collect::<Vec<_>>())
+        }));
+        Ok(employed.await?.into_iter().flatten().collect())
     }
 
     async fn hire(&self, role: Role, terms: Terms) -> Result<Member, Error> {
@@ -291,9 +328,7 @@ impl Stage {
         for member in self.staff().await.values() {
             member.tap.mend();
             member.resume();
-            if !member.is_alive() {
-                member.start().await.unwrap_or_else(|err| panic!("{err}"));
-            }
+            member.reinstate().await.unwrap_or_else(|err| panic!("{err}"));
         }
     }
 }
@@ -357,9 +392,25 @@ impl World {
         self.stage.staff.get().expect("staffed scenarios have a staff")[role].clone()
     }
 
-    /// All processes that every scenario has.
+    /// Ends the process of a role, without notice. One that plays other roles as well goes on with those.
+    pub async fn dismiss(&self, role: &Role) {
+        self.member(role).dismiss(role).await.unwrap_or_else(|err| panic!("{err}"));
+    }
+
+    /// Brings the role back.
+    pub async fn reinstate(&self, role: &Role) {
+        self.member(role).reinstate().await.unwrap_or_else(|err| panic!("{err}"));
+    }
+
+    /// All processes that every scenario has, each once.
     pub fn staff(&self) -> Vec<Arc<Member>> {
-        self.stage.staff.get().map(|staff| staff.values().cloned().collect()).unwrap_or_default()
+        let mut staff: Vec<Arc<Member>> = Vec::new();
+        for member in self.stage.staff.get().into_iter().flat_map(BTreeMap::values) {
+            if !staff.iter().any(|known| Arc::ptr_eq(known, member)) {
+                staff.push(member.clone());
+            }
+        }
+        staff
     }
 
     /// Hires one more process for this scenario; it ends with it. It does not run yet.

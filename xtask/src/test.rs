@@ -79,6 +79,7 @@ const EMBEDDED_SCENARIOS: &[&str] = &[
     "outages::",
     "rights::",
     "city_guard::",
+    "upgrade::",
 ];
 
 /// The groups of `scenarios` that run where some planes are real and some are not: what goes from plane to plane.

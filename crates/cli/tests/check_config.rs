@@ -4,6 +4,8 @@
 mod socket;
 
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -92,8 +94,66 @@ impl Desk {
         Said { code: output.status.code().expect("it ends by itself"), text }
     }
 
+    /// Starts the manager as it would run; it ends when this is dropped.
+    fn start(&self) -> Started {
+        // Each has a log of its own: several run at a time.
+        let logs = std::fs::read_dir(self.home.path()).expect("a folder").count();
+        let log = self.path(&format!("log-{logs}"));
+        let file = std::fs::File::create(&log).expect("a log");
+        let child = tokio::process::Command::new(env!("CARGO_BIN_EXE_polis"))
+            .args(["manager", "--enable-management-controllers", "--health-probe-bind-address=127.0.0.1:0"])
+            .arg("--server-config")
+            .arg(self.path("manager.yaml"))
+            .arg("--federation-kubeconfig")
+            .arg(self.path("hub.kubeconfig"))
+            .env_clear()
+            .env("KUBECONFIG", self.path("own.kubeconfig"))
+            .stdin(Stdio::null())
+            .stdout(file.try_clone().expect("a log"))
+            .stderr(file)
+            .kill_on_drop(true)
+            .spawn()
+            .expect("it starts");
+        Started { child, log }
+    }
+
     async fn check_files(&self) -> Said {
         self.check("--check-config", &[]).await
+    }
+}
+
+/// A manager that was started.
+struct Started {
+    child: tokio::process::Child,
+    log: PathBuf,
+}
+
+impl Started {
+    fn said(&self) -> String {
+        std::fs::read_to_string(&self.log).expect("a log")
+    }
+
+    /// Waits until its log holds all of these.
+    async fn names(&self, words: &[&str]) {
+        for _ in 0..1200 {
+            let said = self.said();
+            if words.iter().all(|word| said.contains(word)) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        panic!("{words:?} are not all in\n{}", self.said());
+    }
+
+    /// Waits until it has ended, and gives what it said.
+    async fn refuses(mut self, words: &[&str]) {
+        let ended = tokio::time::timeout(Duration::from_secs(120), self.child.wait()).await;
+        let status = ended.expect("it ends by itself").expect("it was started");
+        let said = self.said();
+        assert!(!status.success(), "{said}");
+        for word in words {
+            assert!(said.contains(word), "{word:?} is not in\n{said}");
+        }
     }
 }
 
@@ -237,6 +297,18 @@ impl World {
         kubeconfig(&self.socket.address, prefix, authority.pem(), &client)
     }
 
+    /// Puts an older definition of instances on the hub.
+    async fn age_instances(&self) {
+        let mut older =
+            crds::compute().into_iter().find(|file| file.crd["spec"]["names"]["plural"] == "instances");
+        let crd = &mut older.as_mut().expect("a kind").crd;
+        let schema = &mut crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"];
+        schema["status"].as_object_mut().expect("a schema").remove("default");
+        schema["status"]["properties"].as_object_mut().expect("fields").remove("conditions");
+        crd["spec"]["versions"][0]["additionalPrinterColumns"] = json!([]);
+        self.server.install_crd_in("hub", crd).await.expect("an older definition");
+    }
+
     fn mk_desk(&self) -> Desk {
         let desk = Desk::new();
         desk.write("own.kubeconfig", &self.kubeconfig("", &self.socket.authority, &[]));
@@ -317,15 +389,99 @@ async fn a_plane_that_cannot_be_trusted_or_reached_and_kinds_of_an_older_version
     assert!(!said.text.contains("made-up"), "{}", said.text);
 
     desk.write("hub.kubeconfig", &hub);
-    let mut older =
-        crds::compute().into_iter().find(|file| file.crd["spec"]["names"]["plural"] == "instances");
-    let crd = &mut older.as_mut().expect("a kind").crd;
-    let schema = &mut crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"];
-    schema["status"].as_object_mut().expect("a schema").remove("default");
-    schema["status"]["properties"].as_object_mut().expect("fields").remove("conditions");
-    crd["spec"]["versions"][0]["additionalPrinterColumns"] = json!([]);
-    world.server.install_crd_in("hub", crd).await.expect("an older definition");
+    world.age_instances().await;
     let said = desk.check("--check-config=planes", &[]).await;
     assert_eq!(said.code, 7, "{}", said.text);
     said.names(&["hub: its instances.compute.datumapis.com are of an older version", "status.conditions"]);
+}
+
+/// A configuration whose webhooks take any free port, so that managers can start beside each other.
+fn on_free_ports(desk: &Desk, more: Value) {
+    desk.configure(more);
+    let text = std::fs::read_to_string(desk.path("manager.yaml")).expect("there");
+    let mut config: Value = serde_json::from_str(&text).expect("JSON");
+    config["webhookServer"]["host"] = json!("127.0.0.1");
+    config["webhookServer"]["port"] = json!(0);
+    desk.write("manager.yaml", &config.to_string());
+}
+
+#[tokio::test]
+async fn a_start_refuses_what_is_wrong_with_files_by_the_same_words() {
+    let desk = Desk::new();
+    on_free_ports(&desk, json!({"clustername": "dfw"}));
+    desk.start()
+        .refuses(&["field discovery.clustername: there is no such field", "→ write discovery.clusterName"])
+        .await;
+
+    on_free_ports(&desk, json!({"quotaKubeconfigPath": "/nowhere/kubeconfig"}));
+    desk.start()
+        .refuses(&["/nowhere/kubeconfig): No such file", "→ mount the file there", "quota-credentials"])
+        .await;
+
+    on_free_ports(&desk, json!({}));
+    let good = std::fs::read_to_string(desk.path("hub.kubeconfig")).expect("there");
+    desk.write("hub.kubeconfig", &good.replace("current-context: polis", ""));
+    desk.start().refuses(&["--federation-kubeconfig", "current-context", "→ "]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_says_in_its_log_what_planes_lack_and_what_has_ended_and_goes_on() {
+    let world = World::new().await;
+    let desk = world.mk_desk();
+    on_free_ports(&desk, json!({}));
+
+    // Nothing is wrong, and nothing is said.
+    let started = desk.start();
+    started.names(&["webhooks are served"]).await;
+
+    // A token that has ended.
+    let hub = world.kubeconfig("/planes/hub", &world.socket.authority, &[]);
+    desk.write("token", &token(1_700_000_000));
+    desk.write("hub.kubeconfig", &with_token_file(&hub, &desk.path("token")));
+    let ended = desk.start();
+    ended
+        .names(&[
+            "it ended at 2023-11-14T22:13:20Z",
+            "whoever renews it has stopped",
+            "the server does not know us",
+        ])
+        .await;
+    assert!(!ended.said().contains(&token(1_700_000_000)), "the token is in the log");
+    drop(ended);
+
+    // An authority that did not sign.
+    let stranger = Authority::new().expect("an authority");
+    desk.write("hub.kubeconfig", &world.kubeconfig("/planes/hub", &stranger, &[]));
+    desk.start().names(&["hub: no trusted connection", "certificate-authority-data"]).await;
+
+    // A verb, the interpreter, and a kind of an older version, all at once.
+    desk.write("hub.kubeconfig", &hub);
+    let role: DynamicObject = serde_json::from_value(json!({"apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole", "metadata": {"name": "compute-manager"}}))
+    .expect("a role");
+    let roles = world.objects("hub", &role);
+    let mut rules = roles.get("compute-manager").await.expect("there").data["rules"].clone();
+    let policies = rules.as_array_mut().expect("rules").iter_mut();
+    let policies = policies.filter(|rule| rule["resources"][0] == "propagationpolicies");
+    policies.for_each(|rule| rule["verbs"] = json!(["get", "list", "watch", "create", "update"]));
+    let patch = Patch::Merge(json!({"rules": rules}));
+    roles.patch("compute-manager", &PatchParams::default(), &patch).await.expect("less");
+    let interpreter: DynamicObject =
+        serde_json::from_value(json!({"apiVersion": "config.karmada.io/v1alpha1",
+        "kind": "ResourceInterpreterCustomization", "metadata": {"name": "workloaddeployment"}}))
+        .expect("an interpreter");
+    let interpreters = world.objects("hub", &interpreter);
+    interpreters.delete("workloaddeployment", &DeleteParams::default()).await.expect("gone");
+    world.age_instances().await;
+    let lacking = desk.start();
+    lacking
+        .names(&[
+            "hub: we may not delete propagationpolicies.policy.karmada.io",
+            "deploy/components/rbac/hub/management.yaml grants it",
+            "interpreter workloaddeployment is missing",
+            "its instances.compute.datumapis.com are of an older version",
+        ])
+        .await;
+    // The first one has gone on all the while, without a fault.
+    assert!(!started.said().contains("we may not"), "{}", started.said());
 }

@@ -57,6 +57,11 @@ struct ByReason {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ByCertificate {
+    certificate: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Request {
     verb: &'static str,
     code: String,
@@ -83,6 +88,7 @@ pub struct Metrics {
     requests: Family<Request, Counter>,
     events_dropped: Counter,
     leader: Gauge,
+    certificates: Family<ByCertificate, Gauge>,
     behind: Arc<Behind>,
     lags: Mutex<BTreeSet<&'static str>>,
     behind_keys: Family<ByController, Gauge>,
@@ -119,6 +125,7 @@ impl Default for Metrics {
             requests: Family::default(),
             events_dropped: Counter::default(),
             leader: Gauge::default(),
+            certificates: Family::default(),
             behind: Arc::default(),
             lags: Mutex::default(),
             behind_keys: Family::default(),
@@ -174,6 +181,11 @@ impl Default for Metrics {
         registry.register("events_dropped", "Kubernetes events given up", metrics.events_dropped.clone());
         registry.register("leader", "1 while this replica leads", metrics.leader.clone());
         registry.register(
+            "certificate_expiry_timestamp_seconds",
+            "When a certificate of this process ends, in seconds since 1970",
+            metrics.certificates.clone(),
+        );
+        registry.register(
             "behind",
             "Keys whose object elsewhere is not up to date, by controller",
             metrics.behind_keys.clone(),
@@ -214,6 +226,11 @@ impl Metrics {
             let age = i64::try_from(age.as_secs()).unwrap_or(i64::MAX);
             self.behind_oldest.get_or_create(&ByController { controller }).set(age);
         }
+    }
+
+    /// Says when a certificate ends, in seconds since 1970.
+    pub fn certificate_ends(&self, certificate: &'static str, at: i64) {
+        self.certificates.get_or_create(&ByCertificate { certificate }).set(at);
     }
 
     /// Lets a program add metrics of its own to the same page.

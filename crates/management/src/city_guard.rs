@@ -1,4 +1,4 @@
-//! City guard: tells of a member of the hub that has lost its city.
+//! City guard: tells of a member of the hub that has lost its city, and counts those that are not heard of.
 //!
 //! Reads   hub: Cluster
 //! Writes  hub: Event
@@ -8,7 +8,7 @@
 //! at least loud: an event on the Cluster, an error in the log, and a count that does not go back. What a member carried
 //! is known from the moment this process has first seen it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
 use polis_api::karmada::Cluster;
@@ -16,6 +16,7 @@ use polis_api::{annotations, labels};
 use polis_core::{metadata, owner};
 use polis_engine::{Error as EngineError, Key, Metrics, Outcome, Plane, Reconciler, Recorder, Tone};
 use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
 
 /// See the head of this file.
 pub struct CityGuard {
@@ -24,6 +25,9 @@ pub struct CityGuard {
     lost: Counter,
     /// The city that each member was last seen with.
     cities: Mutex<BTreeMap<String, String>>,
+    /// Members with a city that the federation does not call ready.
+    silent: Mutex<BTreeSet<String>>,
+    unheard: Gauge,
 }
 
 impl CityGuard {
@@ -34,7 +38,23 @@ impl CityGuard {
             let help = "Members of the hub that lost their city label, and with it every deployment";
             registry.register("compute_city_labels_lost", help, lost.clone());
         });
-        Self { hub, recorder, lost, cities: Mutex::default() }
+        let unheard = Gauge::default();
+        metrics.register(|registry| {
+            let help = "Members of the hub with a city that the federation does not hear of";
+            registry.register("compute_cells_unheard", help, unheard.clone());
+        });
+        Self { hub, recorder, lost, cities: Mutex::default(), silent: Mutex::default(), unheard }
+    }
+
+    /// Notes whether a member is heard of. One without a city runs nothing, and one that is gone is nobody's.
+    fn listen(&self, name: &str, cluster: Option<&Cluster>) {
+        let heard = cluster.is_none_or(|cluster| city_of(cluster).is_empty() || is_ready(cluster));
+        let mut silent = self.silent.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        match heard {
+            true => _ = silent.remove(name),
+            false => _ = silent.insert(name.to_owned()),
+        }
+        self.unheard.set(i64::try_from(silent.len()).unwrap_or(i64::MAX));
     }
 
     /// Notes the city of a member; gives back the one that it has lost without leave.
@@ -55,7 +75,9 @@ impl Reconciler for CityGuard {
     type Error = EngineError;
 
     async fn reconcile(&self, key: &Key) -> Result<Outcome, EngineError> {
-        let Some(cluster) = self.hub.get::<Cluster>(key)? else { return Ok(Outcome::Settled) };
+        let found = self.hub.get::<Cluster>(key)?;
+        self.listen(&key.name, found.as_ref());
+        let Some(cluster) = found else { return Ok(Outcome::Settled) };
         if let Some(lost) = self.note(&cluster) {
             self.lost.inc();
             tracing::error!(
@@ -73,6 +95,12 @@ impl Reconciler for CityGuard {
     }
 }
 
+/// Whether the federation hears of a member: it says `Ready` of it.
+fn is_ready(cluster: &Cluster) -> bool {
+    let conditions = cluster.status.iter().flat_map(|status| &status.conditions);
+    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
 /// The city of a member; empty when it has none.
 pub(crate) fn city_of(cluster: &Cluster) -> &str {
     metadata::label(&cluster.metadata, labels::TOPOLOGY_CITY_CODE).unwrap_or_default()
@@ -80,6 +108,8 @@ pub(crate) fn city_of(cluster: &Cluster) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+    use polis_api::karmada::ClusterStatus;
     use polis_engine::{Engine, Transport};
 
     use super::*;
@@ -110,6 +140,36 @@ mod tests {
         assert_eq!(guard.note(&mk_cluster(Some("ord"), false)), Some("dfw".into()));
         assert_eq!(guard.note(&mk_cluster(None, false)), Some("ord".into()));
         assert_eq!(guard.note(&mk_cluster(None, false)), None);
+    }
+
+    #[test]
+    fn a_member_with_a_city_is_unheard_of_until_it_is_ready_or_gone() {
+        let guard = mk_guard();
+        let said = |status: &str| {
+            let mut cluster = mk_cluster(Some("dfw"), false);
+            let ready = Condition {
+                type_: "Ready".into(),
+                status: status.into(),
+                reason: String::new(),
+                message: String::new(),
+                last_transition_time: Time(jiff::Timestamp::UNIX_EPOCH),
+                observed_generation: None,
+            };
+            cluster.status = Some(ClusterStatus { conditions: vec![ready], ..Default::default() });
+            cluster
+        };
+        let after = |cluster: Option<&Cluster>| {
+            guard.listen("cell", cluster);
+            guard.unheard.get()
+        };
+        assert_eq!(after(Some(&said("True"))), 0);
+        assert_eq!(after(Some(&said("Unknown"))), 1);
+        assert_eq!(after(Some(&said("False"))), 1);
+        assert_eq!(after(Some(&said("True"))), 0);
+        assert_eq!(after(Some(&mk_cluster(Some("dfw"), false))), 1, "nobody has said anything yet");
+        assert_eq!(after(Some(&mk_cluster(None, false))), 0);
+        assert_eq!(after(Some(&said("False"))), 1);
+        assert_eq!(after(None), 0);
     }
 
     #[test]

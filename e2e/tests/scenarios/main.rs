@@ -18,3 +18,4 @@ mod replicas;
 mod rights;
 mod silence;
 mod thrift;
+mod upgrade;

@@ -96,7 +96,7 @@ fn copies_go_with_the_hub_deployment_and_do_not_come_back_while_the_cell_goes_on
         let machine = cell.has(instance("a-0")).await.uid().unwrap_or_default();
 
         // Nobody carries deployments to the hub, and nobody carries their end to the cell.
-        world.member(&Role::Management).kill();
+        world.dismiss(&Role::Management).await;
         let carrier = Part::Federation(world.stage().planes.federation_parts().remove(0));
         world.kill(&carrier).await;
         let api = hub.api::<WorkloadDeployment>();
@@ -118,7 +118,7 @@ fn copies_go_with_the_hub_deployment_and_do_not_come_back_while_the_cell_goes_on
 
         // With everybody back the deployment is carried again, and the machine is still the same.
         world.restore(&carrier).await;
-        world.member(&Role::Management).start().await.unwrap();
+        world.reinstate(&Role::Management).await;
         hub.has(deployed("a")).await;
         chain::runs(world, &project, "a", "dfw", 1).await;
     });
@@ -132,8 +132,8 @@ fn a_deletion_completes_without_the_cell_and_the_cell_follows_when_it_returns() 
         let a = project.deploy(deployment("a").to("dfw").replicas(2)).await;
         chain::runs(world, &project, "a", "dfw", 2).await;
 
-        let cell = world.member(&Role::Cell("dfw".to_owned()));
-        cell.kill();
+        let cell = Role::Cell("dfw".to_owned());
+        world.dismiss(&cell).await;
         a.delete().await;
         project.here().is_clear_of(&["WorkloadDeployment", "Instance"]).await;
         world
@@ -142,7 +142,7 @@ fn a_deletion_completes_without_the_cell_and_the_cell_follows_when_it_returns() 
             .is_clear_of(&["WorkloadDeployment", "Instance", "PropagationPolicy"])
             .await;
 
-        cell.start().await.unwrap();
+        world.reinstate(&cell).await;
         chain::is_clean(world, &project).await;
     });
 }

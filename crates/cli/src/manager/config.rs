@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use serde::Deserialize;
 
 const API_VERSION: &str = "apiserver.config.datumapis.com/v1alpha1";
@@ -145,14 +145,6 @@ pub enum Mode {
 }
 
 impl Config {
-    /// Reads the file. Without a path the defaults hold.
-    pub fn load(path: Option<&Path>) -> Result<Self> {
-        let Some(path) = path else { return Ok(Self::default()) };
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("failed to read the configuration {}", path.display()))?;
-        Self::parse(&text).with_context(|| format!("failed to read the configuration {}", path.display()))
-    }
-
     /// Reads the text of a file.
     pub(super) fn parse(text: &str) -> Result<Self> {
         serde_saphyr::from_str::<Self>(text)?.of_our_kind()
@@ -221,12 +213,6 @@ mod tests {
     #[test]
     fn an_empty_file_is_refused() {
         assert!(Config::parse("").is_err());
-    }
-
-    #[test]
-    fn a_missing_file_is_named() {
-        let text = format!("{:#}", Config::load(Some(Path::new("/nowhere/manager.yaml"))).unwrap_err());
-        assert!(text.contains("/nowhere/manager.yaml"), "{text}");
     }
 
     #[test]

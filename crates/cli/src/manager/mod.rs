@@ -12,8 +12,11 @@ mod webhooks;
 
 pub use flags::{CheckConfig, Flags};
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use anyhow::{Context, Result, bail};
-use polis_engine::{Clock, Election, Engine, Random};
+use polis_engine::{Clock, Election, Engine, Metrics, Random};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::exit::Exit;
@@ -22,15 +25,20 @@ use config::Config;
 /// Name of the Lease by which replicas of one role elect a leader.
 const LEASE: &str = "e98b06c6.datumapis.com";
 
+/// What a renewed certificate may take to show in the metrics.
+const LOOK_AT_CERTIFICATES_AFTER: Duration = Duration::from_secs(60);
+
 /// Runs until it is told to stop.
 pub fn run(flags: Flags) -> Result<()> {
-    let config = Config::load(flags.server_config.as_deref())?;
-    check(&flags, &config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(serve(flags, config))
+    runtime.block_on(async {
+        let config = check::before_start(&flags).await?;
+        serve(flags, config).await
+    })
 }
 
 /// What can be known to be wrong before anything is reached, all of it.
+#[cfg(test)]
 fn check(flags: &Flags, config: &Config) -> Result<()> {
     let faults = check::at_once(flags, config);
     if faults.is_empty() {
@@ -69,6 +77,8 @@ async fn serve(flags: Flags, config: Config) -> Result<()> {
     if flags.enable_cell_controllers {
         polis_cell::declare(&mut engine, clock, planes.cell(&config))?;
     }
+    tokio::spawn(check::after_start(flags.clone(), config.clone()));
+    tokio::spawn(expiry(engine.handle().registry(), flags, config));
     let mut terminate = signal(SignalKind::terminate())?;
     let told_to_stop = async move {
         tokio::select! {
@@ -79,6 +89,16 @@ async fn serve(flags: Flags, config: Config) -> Result<()> {
     tokio::select! {
         ended = engine.run(told_to_stop) => ended.context("the manager stopped"),
         () = webhooks::serve(webhooks) => bail!("the webhook server stopped"),
+    }
+}
+
+/// Keeps the metrics of when certificates end: files are renewed under a process.
+async fn expiry(metrics: Arc<Metrics>, flags: Flags, config: Config) {
+    loop {
+        for (certificate, end) in check::certificates(&flags, &config) {
+            metrics.certificate_ends(certificate, end.as_second());
+        }
+        tokio::time::sleep(LOOK_AT_CERTIFICATES_AFTER).await;
     }
 }
 

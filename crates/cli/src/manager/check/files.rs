@@ -4,7 +4,7 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use polis_admission::Certificates;
-use polis_api::kube::config::Kubeconfig;
+use polis_api::kube::config::{AuthInfo, Kubeconfig};
 use polis_engine::Plane;
 
 use super::{Findings, credentials};
@@ -107,6 +107,8 @@ pub(in crate::manager) fn at_once(flags: &Flags, config: &Config) -> Vec<Fault> 
 /// A kubeconfig, and what names it.
 struct Named<'a> {
     by: &'static str,
+    /// What it leads to.
+    is: &'static str,
     file: &'a Path,
     context: Option<&'a str>,
 }
@@ -115,17 +117,18 @@ fn kubeconfigs<'a>(flags: &'a Flags, config: &'a Config) -> Vec<Named<'a>> {
     let discovery = &config.discovery;
     let hub = flags.federation_kubeconfig.as_deref().map(|file| Named {
         by: "--federation-kubeconfig",
+        is: "hub",
         file,
         context: flags.federation_context.as_deref(),
     });
     let by_field = [
-        ("discovery.discoveryKubeconfigPath", &discovery.discovery_kubeconfig_path),
-        ("discovery.projectKubeconfigPath", &discovery.project_kubeconfig_path),
-        ("discovery.quotaKubeconfigPath", &discovery.quota_kubeconfig_path),
+        ("discovery.discoveryKubeconfigPath", "discovery", &discovery.discovery_kubeconfig_path),
+        ("discovery.projectKubeconfigPath", "projects", &discovery.project_kubeconfig_path),
+        ("discovery.quotaKubeconfigPath", "quota", &discovery.quota_kubeconfig_path),
     ];
     let by_field = by_field
         .into_iter()
-        .filter_map(|(by, file)| Some(Named { by, file: file.as_deref()?, context: None }));
+        .filter_map(|(by, is, file)| Some(Named { by, is, file: file.as_deref()?, context: None }));
     hub.into_iter().chain(by_field).collect()
 }
 
@@ -143,22 +146,52 @@ async fn kubeconfig(named: &Named<'_>, now: Timestamp, findings: &mut Findings) 
     if let Err(error) = Plane::from_kubeconfig("checked", named.file, named.context).await {
         return findings.fault(what, error.to_string(), next);
     }
-    let before = findings.faults.len();
+    let before = findings.wrong();
     if let Ok(read) = Kubeconfig::read_from(named.file) {
         ends(&what, &read, named.context, now, findings);
     }
-    if findings.faults.len() == before {
+    if findings.wrong() == before {
         findings.good(what);
+    }
+}
+
+/// When each certificate of this process ends that can be read, by what it is for.
+pub(in crate::manager) fn certificates(flags: &Flags, config: &Config) -> Vec<(&'static str, Timestamp)> {
+    let by_kubeconfig = kubeconfigs(flags, config).into_iter().filter_map(|named| {
+        let read = Kubeconfig::read_from(named.file).ok()?;
+        let pem = client_certificate(user(&read, named.context)?)?;
+        Some((named.is, credentials::certificate_ends(&pem)?))
+    });
+    let webhooks = config.webhook_server.iter().filter_map(|server| {
+        let files = webhooks::files(&server.tls, &server.client_ca_name);
+        let end = credentials::certificate_ends(&std::fs::read(files.certificate).ok()?)?;
+        Some(("webhooks", end))
+    });
+    by_kubeconfig.chain(webhooks).collect()
+}
+
+/// The user of a kubeconfig's context.
+fn user<'a>(read: &'a Kubeconfig, context: Option<&str>) -> Option<&'a AuthInfo> {
+    let context = context.or(read.current_context.as_deref());
+    let context = read.contexts.iter().find(|found| Some(found.name.as_str()) == context)?;
+    let user = context.context.as_ref()?.user.as_ref();
+    read.auth_infos.iter().find(|found| Some(&found.name) == user)?.auth_info.as_ref()
+}
+
+/// The certificate by which a user is known, if it is known by one.
+fn client_certificate(user: &AuthInfo) -> Option<Vec<u8>> {
+    match (user.client_certificate_data.as_deref(), user.client_certificate.as_deref()) {
+        (Some(data), _) => {
+            base64::Engine::decode(&base64::engine::general_purpose::STANDARD, data.trim()).ok()
+        }
+        (None, Some(file)) => std::fs::read(file).ok(),
+        (None, None) => None,
     }
 }
 
 /// Whether the user of a kubeconfig has a credential, and how long.
 fn ends(what: &str, read: &Kubeconfig, context: Option<&str>, now: Timestamp, findings: &mut Findings) {
-    let context = context.or(read.current_context.as_deref());
-    let context = read.contexts.iter().find(|found| Some(found.name.as_str()) == context);
-    let user = context.and_then(|context| context.context.as_ref()?.user.clone());
-    let user = read.auth_infos.iter().find(|found| Some(&found.name) == user.as_ref());
-    let Some(user) = user.and_then(|user| user.auth_info.as_ref()) else {
+    let Some(user) = user(read, context) else {
         return findings.fault(
             what,
             "the user of its context has no credential",
@@ -184,15 +217,7 @@ fn ends(what: &str, read: &Kubeconfig, context: Option<&str>, now: Timestamp, fi
             ),
         }
     }
-    let (data, file) = (user.client_certificate_data.as_deref(), user.client_certificate.as_deref());
-    let pem = match (data, file) {
-        (Some(data), _) => {
-            base64::Engine::decode(&base64::engine::general_purpose::STANDARD, data.trim()).ok()
-        }
-        (None, Some(file)) => std::fs::read(file).ok(),
-        (None, None) => None,
-    };
-    let end = pem.and_then(|pem| credentials::certificate_ends(&pem));
+    let end = client_certificate(user).and_then(|pem| credentials::certificate_ends(&pem));
     over(
         &format!("{what}, client certificate"),
         end,
@@ -204,7 +229,7 @@ fn ends(what: &str, read: &Kubeconfig, context: Option<&str>, now: Timestamp, fi
 
 fn over(what: &str, end: Option<Timestamp>, now: Timestamp, next: &str, findings: &mut Findings) {
     if let Some(end) = end.filter(|end| *end <= now) {
-        findings.fault(what, format!("it ended at {end}"), next);
+        findings.ended.push(Fault::usage(what, format!("it ended at {end}"), next));
     }
 }
 
@@ -225,7 +250,7 @@ fn certificate(server: &crate::manager::config::WebhookServer, now: Timestamp, f
         );
     }
     let end = std::fs::read(&files.certificate).ok().and_then(|pem| credentials::certificate_ends(&pem));
-    let before = findings.faults.len();
+    let before = findings.wrong();
     over(
         &what,
         end,
@@ -233,7 +258,7 @@ fn certificate(server: &crate::manager::config::WebhookServer, now: Timestamp, f
         "its issuer has stopped renewing it: look at the certificate's own object",
         findings,
     );
-    if findings.faults.len() == before {
+    if findings.wrong() == before {
         findings.good(what);
     }
 }

@@ -10,6 +10,9 @@
 //! | `planes` | asking the planes, where `--check-config=planes` says so |
 //!
 //! A fault is what is wrong, why, and what to do. What cannot be found out is a note, and no fault.
+//!
+//! A start goes through the same: what is wrong with flags and files keeps it from starting, except credentials that have
+//! ended, which somebody may renew; those, and what the planes lack, it says in its log and goes on.
 
 mod credentials;
 mod fields;
@@ -24,7 +27,9 @@ use crate::terminal;
 use super::config::Config;
 use super::flags::{CheckConfig, Flags};
 
+#[cfg(test)]
 pub(super) use files::at_once;
+pub(super) use files::certificates;
 
 /// What was found out.
 #[derive(Debug, Default)]
@@ -35,11 +40,18 @@ pub(super) struct Findings {
     pub(super) notes: Vec<String>,
     /// What is wrong.
     pub(super) faults: Vec<Fault>,
+    /// What has ended, and may be renewed at any time.
+    pub(super) ended: Vec<Fault>,
 }
 
 impl Findings {
     fn good(&mut self, says: impl Into<String>) {
         self.good.push(says.into());
+    }
+
+    /// How much is wrong, ended or not.
+    fn wrong(&self) -> usize {
+        self.faults.len() + self.ended.len()
     }
 
     fn note(&mut self, says: impl Into<String>) {
@@ -54,6 +66,7 @@ impl Findings {
 /// Checks, says what it found, and ends as it should.
 pub(super) async fn run(flags: &Flags, depth: CheckConfig) -> Exit {
     let (config, mut findings) = files::examine(flags, jiff::Timestamp::now()).await;
+    findings.faults.append(&mut findings.ended);
     if !findings.faults.is_empty() {
         return tell(&findings, Exit::Usage);
     }
@@ -61,6 +74,28 @@ pub(super) async fn run(flags: &Flags, depth: CheckConfig) -> Exit {
         planes::examine(flags, &config, &mut findings).await;
     }
     tell(&findings, Exit::Unwell)
+}
+
+/// What a start refuses, all of it; the configuration where there is nothing to refuse.
+pub(super) async fn before_start(flags: &Flags) -> anyhow::Result<Config> {
+    let (config, findings) = files::examine(flags, jiff::Timestamp::now()).await;
+    for fault in &findings.ended {
+        tracing::error!("{fault}");
+    }
+    if findings.faults.is_empty() {
+        return Ok(config);
+    }
+    let said: Vec<String> = findings.faults.iter().map(ToString::to_string).collect();
+    anyhow::bail!("{}", said.join("\n"))
+}
+
+/// Says what the planes lack, once. The manager goes on meanwhile: it waits for what is not there.
+pub(super) async fn after_start(flags: Flags, config: Config) {
+    let mut findings = Findings::default();
+    planes::examine(&flags, &config, &mut findings).await;
+    for fault in &findings.faults {
+        tracing::error!("{fault}");
+    }
 }
 
 fn tell(findings: &Findings, bad: Exit) -> Exit {

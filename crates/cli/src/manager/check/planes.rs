@@ -252,6 +252,7 @@ async fn allowed(
         group: Some(right.group.clone()),
         resource: Some(right.resource.clone()),
         subresource: Some(right.subresource.clone()).filter(|name| !name.is_empty()),
+        name: Some(right.name.clone()).filter(|name| !name.is_empty()),
         verb: Some(right.verb.clone()),
         namespace,
         ..ResourceAttributes::default()

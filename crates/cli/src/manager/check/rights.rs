@@ -38,6 +38,8 @@ pub(super) struct Right {
     pub(super) resource: String,
     /// Subresource; empty for the object itself.
     pub(super) subresource: String,
+    /// The one object that it is about; empty for all of them.
+    pub(super) name: String,
     /// The verb.
     pub(super) verb: String,
 }
@@ -64,6 +66,8 @@ struct Rule {
     api_groups: Vec<String>,
     #[serde(default)]
     resources: Vec<String>,
+    #[serde(default)]
+    resource_names: Vec<String>,
     verbs: Vec<String>,
 }
 
@@ -83,12 +87,17 @@ impl Grant {
                 rule.api_groups.iter().flat_map(|group| rule.resources.iter().map(move |name| (group, name)))
             {
                 let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
-                rights.extend(rule.verbs.iter().map(|verb| Right {
-                    group: group.clone(),
-                    resource: resource.to_owned(),
-                    subresource: subresource.to_owned(),
-                    verb: verb.clone(),
-                }));
+                let all = [String::new()];
+                let names = if rule.resource_names.is_empty() { &all[..] } else { &rule.resource_names };
+                for name in names {
+                    rights.extend(rule.verbs.iter().map(|verb| Right {
+                        group: group.clone(),
+                        resource: resource.to_owned(),
+                        subresource: subresource.to_owned(),
+                        name: name.clone(),
+                        verb: verb.clone(),
+                    }));
+                }
             }
         }
         rights
@@ -114,11 +123,14 @@ mod tests {
         let has = |group: &str, resource: &str, subresource: &str, verb: &str| {
             let (group, resource) = (group.to_owned(), resource.to_owned());
             let (subresource, verb) = (subresource.to_owned(), verb.to_owned());
-            rights.contains(&Right { group, resource, subresource, verb })
+            rights.contains(&Right { group, resource, subresource, name: String::new(), verb })
         };
         assert!(has("compute.datumapis.com", "instances", "status", "update"));
         assert!(has("", "namespaces", "", "watch"));
         assert!(!has("compute.datumapis.com", "instances", "status", "delete"));
+        let named: Vec<Right> =
+            MANAGEMENT_ON_HUB.rights().into_iter().filter(|right| !right.name.is_empty()).collect();
+        assert_eq!(named.len(), 1, "{named:?}");
         assert_eq!(LEASES.folder(), "deploy/components/leader-election");
         assert_eq!(rights[0].subject(), "workloaddeployments.compute.datumapis.com");
     }

@@ -2,8 +2,9 @@
 //! manager runs with exactly the arguments, environment, files and rights of a rendered Deployment, read from it and not
 //! retyped; and no alert speaks of a metric that does not exist.
 
-mod pod;
-mod render;
+mod install;
+mod process;
+mod secrets;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,25 +13,14 @@ use std::{
 };
 
 use polis_api::crds;
+use polis_e2e::rendered::{self, Rendered, each, kustomizations, list, root, text, word};
 use polis_testbed::{Bed, manifest, plane::LONE};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
-use pod::{Pod, each, word};
-use render::{Rendered, kubectl, kustomizations, list, root, text};
+use process::Manager;
 
 const NAMESPACE: &str = "compute-system";
-
-/// Kinds that belong to programs that the bed has not got. They are looked at, not applied.
-const ELSEWHERE: &[&str] = &[
-    "GrantCreationPolicy",
-    "PrometheusRule",
-    "ProtectedResource",
-    "Service.services.miloapis.com",
-    "ServiceConfiguration",
-    "ServiceMonitor",
-    "Role.iam.miloapis.com",
-];
 
 /// An overlay, and what runs once it is applied.
 struct Promise {
@@ -64,39 +54,29 @@ async fn bed() -> &'static Bed {
         let kinds = [crds::compute(), crds::platform(), crds::karmada()].concat();
         let kinds: Vec<Value> = kinds.into_iter().map(|file| file.crd).collect();
         manifest::apply_crds(&client, LONE, &kinds).await.expect("all kinds are served");
-        apply(&bed, &Rendered::of(&bed, "deploy/base/manager"));
+        apply(&bed, &Rendered::of("deploy/base/manager"));
         bed
     })
     .await
 }
 
-/// The objects that the bed has the kinds of.
-fn known(rendered: &Rendered) -> Vec<&Value> {
-    let elsewhere = |object: &&Value| {
-        let group = word(&object["apiVersion"]).split_once('/').map_or("", |(group, _)| group);
-        let kind = word(&object["kind"]);
-        ELSEWHERE.iter().any(|name| *name == kind || *name == format!("{kind}.{group}"))
-    };
-    rendered.0.iter().filter(|object| !elsewhere(object)).collect()
+/// Managers of this suite stand for election by one Lease: one test at a time runs them.
+static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+/// Runs kubectl on the plane of the suite.
+fn kubectl(bed: &Bed, arguments: &[&str], input: &str) -> Result<String, String> {
+    rendered::run(bed.kubectl(LONE).expect("kubectl"), arguments, input)
 }
 
 fn apply(bed: &Bed, rendered: &Rendered) {
     let arguments = ["apply", "--server-side", "--force-conflicts", "--validate=strict", "-f", "-"];
-    kubectl(bed, &arguments, &list(&known(rendered))).unwrap_or_else(|err| panic!("{err}"));
+    kubectl(bed, &arguments, &list(&rendered.known())).unwrap_or_else(|err| panic!("{err}"));
 }
 
 fn check(bed: &Bed, objects: &[&Value]) -> Result<String, String> {
     let arguments =
         ["apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict", "-f", "-"];
     kubectl(bed, &arguments, &list(objects))
-}
-
-/// The value of an environment variable of the manager.
-fn variable<'a>(deployment: &'a Value, name: &str) -> &'a str {
-    let container = &deployment["spec"]["template"]["spec"]["containers"][0];
-    each(&container["env"])
-        .find(|variable| variable["name"] == name)
-        .map_or("", |found| word(&found["value"]))
 }
 
 // === What is rendered ===
@@ -107,8 +87,8 @@ async fn every_kustomization_renders_and_a_real_api_server_takes_it_with_strict_
     let folders = [kustomizations("deploy"), kustomizations("docs/operations/examples")].concat();
     assert!(folders.len() > 25, "{folders:?}");
     for folder in folders {
-        let rendered = Rendered::of(bed, &folder);
-        let known = known(&rendered);
+        let rendered = Rendered::of(&folder);
+        let known = rendered.known();
         for object in &rendered.0 {
             let (kind, name) = (word(&object["kind"]), word(&object["metadata"]["name"]));
             assert!(!kind.is_empty() && !name.is_empty(), "{folder}: {object}");
@@ -122,19 +102,18 @@ async fn every_kustomization_renders_and_a_real_api_server_takes_it_with_strict_
 #[tokio::test]
 async fn a_field_that_nobody_knows_would_be_refused() {
     let bed = bed().await;
-    let rendered = Rendered::of(bed, "deploy/overlays/cell");
+    let rendered = Rendered::of("deploy/overlays/cell");
     let mut deployment = rendered.deployment().expect("a Deployment").clone();
     deployment["spec"]["template"]["spec"]["containers"][0]["enviroment"] = json!([]);
     let refusal = check(bed, &[&deployment]).expect_err("the field is misspelt");
     assert!(refusal.contains("enviroment"), "{refusal}");
 }
 
-#[tokio::test]
-async fn an_overlay_switches_on_what_it_promises_and_nothing_else() {
-    let bed = bed().await;
+#[test]
+fn an_overlay_switches_on_what_it_promises_and_nothing_else() {
     for promise in PROMISES {
-        let rendered = Rendered::of(bed, promise.folder);
-        let switch = |name| rendered.deployment().is_some_and(|manager| variable(manager, name) == "true");
+        let rendered = Rendered::of(promise.folder);
+        let switch = |name| rendered.variable(name) == "true";
         let folder = promise.folder;
         assert_eq!(switch("ENABLE_MANAGEMENT_CONTROLLERS"), promise.management, "{folder}");
         assert_eq!(switch("ENABLE_CELL_CONTROLLERS"), promise.cell, "{folder}");
@@ -142,7 +121,7 @@ async fn an_overlay_switches_on_what_it_promises_and_nothing_else() {
         let hooks = rendered.find("ValidatingWebhookConfiguration", "compute-validating").is_some();
         assert_eq!(hooks, promise.webhooks, "{folder}");
         if let Some(manager) = rendered.deployment() {
-            assert_eq!(variable(manager, "LEADER_ELECT"), "true", "{folder}");
+            assert_eq!(rendered.variable("LEADER_ELECT"), "true", "{folder}");
             assert_eq!(manager["spec"]["replicas"], 2, "{folder}");
             assert!(rendered.find("PodDisruptionBudget", "compute-manager").is_some(), "{folder}");
             assert!(rendered.find("NetworkPolicy", "compute-manager").is_some(), "{folder}");
@@ -159,7 +138,7 @@ async fn every_pod_keeps_the_restricted_standard_of_its_namespace() {
     let pod = |spec: &Value| json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "check", "namespace": NAMESPACE}, "spec": spec});
     let arguments = ["create", "--dry-run=server", "-f", "-"];
     for promise in PROMISES {
-        let rendered = Rendered::of(bed, promise.folder);
+        let rendered = Rendered::of(promise.folder);
         let Some(manager) = rendered.deployment() else { continue };
         let spec = &manager["spec"]["template"]["spec"];
         let taken = kubectl(bed, &arguments, &pod(spec).to_string());
@@ -176,11 +155,10 @@ async fn every_pod_keeps_the_restricted_standard_of_its_namespace() {
     }
 }
 
-#[tokio::test]
-async fn the_issuer_of_the_webhook_certificate_is_the_one_thing_that_its_volume_lacks() {
-    let bed = bed().await;
+#[test]
+fn the_issuer_of_the_webhook_certificate_is_the_one_thing_that_its_volume_lacks() {
     let attributes = |folder| {
-        let rendered = Rendered::of(bed, folder);
+        let rendered = Rendered::of(folder);
         let pod = &rendered.deployment().expect("a Deployment")["spec"]["template"]["spec"];
         let volume = each(&pod["volumes"]).find(|volume| volume["name"] == "webhook-tls").expect("a volume");
         let attributes = volume["csi"]["volumeAttributes"].as_object().expect("attributes").clone();
@@ -196,30 +174,54 @@ async fn the_issuer_of_the_webhook_certificate_is_the_one_thing_that_its_volume_
     assert_eq!(added, ["csi.cert-manager.io/issuer-kind", "csi.cert-manager.io/issuer-name"]);
 }
 
+#[tokio::test]
+async fn a_webhook_certificate_that_nobody_issues_is_said_with_who_has_to_name_the_issuer() {
+    let bed = bed().await;
+    let manager = Manager::of(bed, &Rendered::of("deploy/overlays/management-plane"));
+    let checked = || {
+        let output = std::process::Command::new(process::program())
+            .args(["manager", "--check-config"])
+            .env_clear()
+            .envs(manager.pod.environment.iter().map(|(name, value)| (name, value)))
+            .output()
+            .expect("it runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (code, said) = checked();
+    assert_eq!(code, Some(0), "{said}");
+    fs::remove_dir_all(manager.files.path().join("etc/compute/webhook-tls")).expect("no volume");
+    let (code, said) = checked();
+    assert_eq!(code, Some(2), "{said}");
+    for word in
+        ["webhookServer.tls", "deploy/components/csi-webhook-cert", "the issuer is the environment's to name"]
+    {
+        assert!(said.contains(word), "{word} is not in {said}");
+    }
+}
+
 // === What runs ===
 
-/// One after the other: they stand for election by one Lease.
 #[tokio::test]
 async fn the_manager_runs_with_what_a_rendered_deployment_gives_it() {
-    let bed = bed().await;
+    let (bed, _turn) = (bed().await, TURN.lock().await);
     // The one plane is also hub and platform, and needs what those need.
     for folder in [
         "deploy/components/federation",
         "deploy/components/rbac/project",
         "deploy/components/rbac/management",
     ] {
-        apply(bed, &Rendered::of(bed, folder));
+        apply(bed, &Rendered::of(folder));
     }
     let runs: [(&str, &[&str]); 3] = [
         ("docs/operations/examples/management-plane", &["hub", "project"]),
         ("docs/operations/examples/cell-dfw", &["cell", "hub"]),
         ("deploy/overlays/single-cluster", &["cell", "hub", "project"]),
     ];
-    let rules = Rendered::of(bed, "deploy/components/alerts");
+    let rules = Rendered::of("deploy/components/alerts");
     for (folder, sets) in runs {
-        let rendered = Rendered::of(bed, folder);
+        let rendered = Rendered::of(folder);
         apply(bed, &rendered);
-        let mut pod = Pod::of(bed, &rendered);
+        let mut pod = Manager::of(bed, &rendered);
         pod.start();
         let page = pod.leads().await;
         for set in ["cell", "hub", "project"] {
@@ -241,7 +243,7 @@ async fn what_the_environment_has_to_bring_is_missed_aloud() {
     for (folder, missed) in
         [("deploy/base/manager", "no role is switched on"), ("deploy/overlays/cell", "discovery.clusterName")]
     {
-        let mut pod = Pod::of(bed, &Rendered::of(bed, folder));
+        let mut pod = Manager::of(bed, &Rendered::of(folder));
         pod.start();
         let said = pod.gives_up().await;
         assert!(said.contains(missed), "{folder}: {said}");
@@ -285,9 +287,9 @@ fn sources(folder: &Path) -> Vec<std::path::PathBuf> {
     entries.flat_map(|path| if path.is_dir() { sources(&path) } else { vec![path] }).collect()
 }
 
-#[tokio::test]
-async fn an_alert_names_only_metrics_that_exist() {
-    let rules = Rendered::of(bed().await, "deploy/components/alerts");
+#[test]
+fn an_alert_names_only_metrics_that_exist() {
+    let rules = Rendered::of("deploy/components/alerts");
     let (alerted, registered) = (alerted(&rules), registered());
     assert!(alerted.len() > 8, "{alerted:?}");
     let unknown: Vec<&String> =
@@ -307,9 +309,9 @@ fn every_metric_is_on_the_page_of_metrics_and_nothing_else_is() {
     assert_eq!(told, registered());
 }
 
-#[tokio::test]
-async fn every_alert_has_its_page_and_every_page_its_alert() {
-    let rules = Rendered::of(bed().await, "deploy/components/alerts");
+#[test]
+fn every_alert_has_its_page_and_every_page_its_alert() {
+    let rules = Rendered::of("deploy/components/alerts");
     let rules = rules.find("PrometheusRule", "compute-manager").expect("rules");
     let mut pages = BTreeSet::new();
     for rule in each(&rules["spec"]["groups"]).flat_map(|group| each(&group["rules"])) {
