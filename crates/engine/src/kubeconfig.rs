@@ -1,10 +1,11 @@
 //! Planes from a kubeconfig: where the server is, whom to trust, who we are.
 
+use std::error::Error as _;
 use std::path::Path;
 use std::sync::Arc;
 
 use polis_api::kube;
-use polis_api::kube::config::{KubeConfigOptions, Kubeconfig};
+use polis_api::kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use rustls_pki_types::ServerName;
 
 use crate::transport::auth::Credentials;
@@ -24,7 +25,7 @@ impl Plane {
             None => file.display().to_string(),
         };
         let fault = |why: String| Error::Kubeconfig { from: from(), why };
-        let kubeconfig = Kubeconfig::read_from(file).map_err(|error| fault(error.to_string()))?;
+        let kubeconfig = Kubeconfig::read_from(file).map_err(|error| fault(reason(&error)))?;
         let options =
             KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
         let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options)
@@ -36,7 +37,11 @@ impl Plane {
     /// The plane that a program usually means: `KUBECONFIG`, the default file, or the cluster that it runs in.
     pub async fn inferred(name: impl Into<PlaneName>) -> Result<Self, Error> {
         let fault = |why: String| Error::Kubeconfig { from: "of the environment".to_owned(), why };
-        let config = kube::Config::infer().await.map_err(|error| fault(error.to_string()))?;
+        let config = kube::Config::infer().await.map_err(|error| {
+            let of_file = error.source().and_then(|source| source.downcast_ref::<KubeconfigError>());
+            let unreadable = of_file.filter(|error| matches!(error, KubeconfigError::Parse(_)));
+            fault(unreadable.map_or_else(|| error.to_string(), reason))
+        })?;
         Self::from_config(name, &config).map_err(fault)
     }
 
@@ -62,6 +67,14 @@ impl Plane {
         let path = url.path().trim_matches('/');
         Ok(if path.is_empty() { plane } else { plane.under(plane.name().clone(), path) })
     }
+}
+
+/// What is wrong with a kubeconfig, without what is in it: a parser quotes the text that it does not understand, and here
+/// that may be a credential.
+fn reason(error: &KubeconfigError) -> String {
+    let KubeconfigError::Parse(unreadable) = error else { return error.to_string() };
+    let place = unreadable.location().map(|at| format!(" at line {}, column {}", at.line(), at.column()));
+    format!("it cannot be read as a kubeconfig{}", place.unwrap_or_default())
 }
 
 fn tls(config: &kube::Config, host: &str) -> Result<Tls, String> {

@@ -141,6 +141,30 @@ async fn no_secret_is_in_logs_events_metrics_help_arguments_or_faults() {
         }
         manager.stop();
 
+        // Files that cannot be read: what is said of them is where and why, not what is in them.
+        let broken = format!(
+            "users:\n- name: a\n  user:\n    token: {hub_token}\n   client-key-data: {}\n",
+            planted.0[2].1
+        );
+        for file in
+            ["own.kubeconfig", "etc/compute/hub/kubeconfig", "etc/compute/quota-credentials/kubeconfig"]
+        {
+            let path = manager.files.path().join(file);
+            let Ok(good) = fs::read_to_string(&path) else { continue };
+            for bad in [
+                &broken,
+                hub_token,
+                "{\"users\": [{\"name\": \"a\", \"user\": \"planted-hub-token-aiSh7Aec\"}]}",
+            ] {
+                fs::write(&path, bad).expect("a file");
+                for arguments in [&["manager"][..], &["manager", "--check-config"]] {
+                    planted
+                        .are_not_in(&format!("what is said of a broken {file}"), &says(&manager, arguments));
+                }
+            }
+            fs::write(&path, good).expect("a file");
+        }
+
         // Credentials that are good, and a manager that works.
         let mut manager = Manager::of(bed, &rendered);
         manager.start();
