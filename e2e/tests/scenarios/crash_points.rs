@@ -14,7 +14,7 @@ use std::{
 use futures::{StreamExt as _, future::join_all, stream};
 use polis_e2e::{
     draft::workload,
-    place::DEADLINE,
+    place::{DEADLINE, quiet},
     project::{Project, Running},
     seek::worked,
     staff::{Member, Role},
@@ -240,17 +240,34 @@ async fn rehearse(world: &World, act: Act) -> (BTreeMap<String, Value>, Vec<usiz
     (picture, writes)
 }
 
-/// The picture once it has not changed for a second.
+/// The picture once it has not changed for as long as it takes to be sure.
 async fn calm_picture(world: &World, project: &Project) -> BTreeMap<String, Value> {
     let deadline = Instant::now() + DEADLINE;
-    let mut last = picture(world, project);
-    loop {
-        tokio::time::sleep(Duration::from_secs(1)).await;
+    let (mut last, mut since) = (picture(world, project), Instant::now());
+    while since.elapsed() < quiet() && Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(200)).await;
         let now = picture(world, project);
-        if now == last || Instant::now() > deadline {
+        if now != last {
+            (last, since) = (now, Instant::now());
+        }
+    }
+    last
+}
+
+/// The picture once it is the expected one, or the last one when time is over: the status of a cell is on its way for as
+/// long as the federation takes, and a busy machine makes that seconds.
+async fn picture_like(
+    world: &World,
+    project: &Project,
+    expected: &BTreeMap<String, Value>,
+) -> BTreeMap<String, Value> {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        let now = picture(world, project);
+        if now == *expected || Instant::now() > deadline {
             return now;
         }
-        last = now;
+        tokio::time::sleep(Duration::from_millis(500)).await;
     }
 }
 
@@ -290,7 +307,7 @@ async fn every_crash_point(world: &World, act: Act) {
     let settled = points.into_iter().map(async |mut point| {
         point.web = act.follow_up(&point.project, point.web.take()).await;
         act.settles(world, &point.project, point.web.as_ref()).await;
-        let shown = calm_picture(world, &point.project).await;
+        let shown = picture_like(world, &point.project, &expected).await;
         let Point { role, writes, .. } = &point;
         let difference = difference(&expected, &shown);
         assert!(
