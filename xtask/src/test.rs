@@ -82,7 +82,10 @@ const EMBEDDED_SCENARIOS: &[&str] = &[
     "upgrade::",
 ];
 
-/// The groups of `scenarios` that run where some planes are real and some are not: what goes from plane to plane.
+/// Where some planes are real and some are not.
+const MIXED: &[On] = &[On::RealCell, On::RealHub];
+
+/// The groups of `scenarios` that run there: what goes from plane to plane.
 const MIXED_SCENARIOS: &[&str] = &["federation::"];
 
 pub(crate) fn run(args: Args) -> Result<()> {
@@ -192,21 +195,22 @@ fn embedded(tally: &mut Tally, _fast: bool) {
 
 /// The suites on real engines, or one line that says why they were left out.
 fn engines(tally: &mut Tally, fast: bool) {
+    let suites = ENGINE_SUITES.len() + MIXED.len();
     if fast {
-        return tally.skip(ENGINE_SUITES.len(), "--fast was given");
+        return tally.skip(suites, "--fast was given");
     }
     if let Err(missing) = polis_testbed::go::find() {
         if env::var("CI").is_ok_and(|ci| ci == "true") {
             return tally.outcome("suites on real engines", Err(missing.into()));
         }
-        return tally.skip(ENGINE_SUITES.len(), &missing.to_string());
+        return tally.skip(suites, &missing.to_string());
     }
     tally.command("real engines", &["xtask", "testbed", "build"]);
     for (target, parts, shows) in ENGINE_SUITES {
         suite(tally, target, parts, shows, On::Real);
     }
-    for on in [On::RealCell, On::RealHub] {
-        suite(tally, "scenarios", MIXED_SCENARIOS, "what travels between planes of both sorts", on);
+    for on in MIXED {
+        suite(tally, "scenarios", MIXED_SCENARIOS, "what travels between planes of both sorts", *on);
     }
 }
 
