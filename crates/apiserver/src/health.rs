@@ -50,46 +50,49 @@ pub(crate) fn answer(
     let path = path.trim_end_matches('/');
     let mut steps = path.trim_start_matches('/').split('/');
     match (steps.next().unwrap_or_default(), steps.next(), steps.next(), steps.next()) {
-        ("", ..) => Ok(object(200, &kinds.docs().paths(), output)),
+        ("", ..) => Ok(object(200, &kinds.discovery().paths(), output)),
         ("version", None, ..) => Ok(object(200, &version(), output)),
         (root @ ("healthz" | "livez" | "readyz"), check, None, _) => {
             health(core, root, check, parts.uri.query().unwrap_or_default())
         }
-        ("api", None, ..) if output.aggregated => Ok(aggregated(kinds.docs().aggregated_core())),
-        ("apis", None, ..) if output.aggregated => Ok(aggregated(kinds.docs().aggregated_groups())),
+        ("api", None, ..) if output.aggregated => Ok(aggregated(&kinds.discovery().aggregated(true))),
+        ("apis", None, ..) if output.aggregated => Ok(aggregated(&kinds.discovery().aggregated(false))),
         ("api", None, ..) => Ok(object(
             200,
             &json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}),
             output,
         )),
-        ("apis", None, ..) => Ok(object(200, kinds.docs().groups(), output)),
-        ("apis", Some(group), None, _) => {
-            kinds.docs().group(group).map(|doc| object(200, doc, output)).ok_or_else(Failure::no_such_path)
-        }
+        ("apis", None, ..) => Ok(object(200, &kinds.discovery().groups(), output)),
+        ("apis", Some(group), None, _) => kinds
+            .discovery()
+            .group(group)
+            .map(|doc| object(200, &doc, output))
+            .ok_or_else(Failure::no_such_path),
         ("api", Some(version), None, _) => kinds
-            .docs()
+            .discovery()
             .resources("", version)
-            .map(|doc| object(200, doc, output))
+            .map(|doc| object(200, &doc, output))
             .ok_or_else(Failure::no_such_resource),
         ("apis", Some(group), Some(version), None) => {
-            let known = group.ends_with(".k8s.io") && kinds.docs().group(group).is_some();
-            kinds.docs().resources(group, version).map(|doc| object(200, doc, output)).ok_or_else(if known {
+            let discovery = kinds.discovery();
+            let known = group.ends_with(".k8s.io") && discovery.group(group).is_some();
+            discovery.resources(group, version).map(|doc| object(200, &doc, output)).ok_or_else(if known {
                 Failure::no_such_resource
             } else {
                 Failure::no_such_path
             })
         }
-        ("openapi", Some("v2"), None, _) => kinds.docs().openapi_v2(parts),
-        ("openapi", Some("v3"), None, _) => Ok(object(200, kinds.docs().openapi_index(), output)),
+        ("openapi", Some("v2"), None, _) => Ok(kinds.openapi().v2(parts)),
+        ("openapi", Some("v3"), None, _) => Ok(object(200, kinds.openapi().index(), output)),
         ("openapi", Some("v3"), Some(_), _) => {
-            kinds.docs().openapi_v3(path.trim_start_matches("/openapi/v3/"), parts)
+            kinds.openapi().v3(path.trim_start_matches("/openapi/v3/"), parts)
         }
         _ => Err(Failure::no_such_path()),
     }
 }
 
-fn aggregated(doc: &bytes::Bytes) -> Response<Body> {
-    let mut response = crate::http::json_bytes(200, doc.clone());
+fn aggregated(doc: &serde_json::Value) -> Response<Body> {
+    let mut response = crate::http::json_bytes(200, doc.to_string().into());
     response.headers_mut().insert(
         header::CONTENT_TYPE,
         http::HeaderValue::from_static(

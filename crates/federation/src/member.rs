@@ -39,6 +39,7 @@ pub(crate) struct Member {
     pub(crate) gate: Semaphore,
     pub(crate) probes: Mutex<Probes>,
     mirrors: RwLock<BTreeMap<Target, Mirror>>,
+    definitions: Mirror,
     apis_in_doubt: AtomicBool,
     world: Weak<World>,
     cluster: String,
@@ -46,8 +47,10 @@ pub(crate) struct Member {
 
 impl Member {
     pub(crate) fn new(world: &Weak<World>, cluster: &str, client: Client, way: Way) -> Arc<Self> {
-        let member = Arc::new(Member {
-            api: Api::new(&format!("member {cluster}"), client),
+        let api = Api::new(&format!("member {cluster}"), client);
+        Arc::new(Member {
+            definitions: Self::definitions(world, cluster, &api),
+            api,
             way,
             gate: Semaphore::new(AT_ONCE),
             probes: Mutex::default(),
@@ -55,10 +58,18 @@ impl Member {
             apis_in_doubt: AtomicBool::new(true),
             world: world.clone(),
             cluster: cluster.to_owned(),
+        })
+    }
+
+    /// Definitions tell when the member's APIs change, so that nobody has to ask again and again.
+    fn definitions(world: &Weak<World>, cluster: &str, api: &Api) -> Mirror {
+        let (world, cluster) = (world.clone(), cluster.to_owned());
+        let sink = Arc::new(move |_: &Kind, _: Change| {
+            if let Some(world) = world.upgrade() {
+                world.apis_changed(&cluster);
+            }
         });
-        // Definitions tell when the member's APIs change, so that nobody has to ask again and again.
-        member.mirror(&kinds::CRD);
-        member
+        Mirror::start(api.metadata_only(), kinds::CRD, sink)
     }
 
     /// The mirror of a kind on the member; begun when first asked for.
@@ -67,9 +78,9 @@ impl Member {
             return mirror.clone();
         }
         let (world, cluster) = (self.world.clone(), self.cluster.clone());
-        let sink = Arc::new(move |kind: &Kind, change: Change| {
+        let sink = Arc::new(move |_: &Kind, change: Change| {
             if let Some(world) = world.upgrade() {
-                world.member_changed(&cluster, kind, &change);
+                world.member_changed(&cluster, &change);
             }
         });
         let mut mirrors = self.mirrors.write();
@@ -81,7 +92,7 @@ impl Member {
 
     /// Every mirror that paused after a failure tries again now.
     pub(crate) fn nudge(&self) {
-        for mirror in self.mirrors.read().values() {
+        for mirror in self.mirrors.read().values().chain([&self.definitions]) {
             mirror.nudge();
         }
     }

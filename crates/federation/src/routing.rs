@@ -28,7 +28,6 @@ impl World {
             (kinds::CLUSTER_BINDING, Self::binding_changed),
             (kinds::WORK, Self::work_changed),
             (kinds::INTERPRETER, |world, _, _, _| world.queue.add(Key::Interpreters)),
-            (kinds::CRD, Self::definition_changed),
         ];
         if let Some((_, changed)) = known.iter().find(|(known, _)| known == kind) {
             return changed(self, change, namespace, name);
@@ -40,14 +39,8 @@ impl World {
     }
 
     /// Something changed on a member: the Work that it belongs to, or would belong to, is looked at again.
-    pub(crate) fn member_changed(&self, cluster: &str, kind: &Kind, change: &Change) {
+    pub(crate) fn member_changed(&self, cluster: &str, change: &Change) {
         let Some(object) = change.object() else { return };
-        if *kind == kinds::CRD {
-            if let Some(member) = self.member(cluster) {
-                member.doubt_apis();
-            }
-            self.queue.add(Key::Cluster(cluster.to_owned()));
-        }
         let identity = Identity::of(object);
         let work = names::work(&identity.kind, &identity.namespace, &identity.name);
         if self.hub.works.get(&names::execution_namespace(cluster), &work).is_some() {
@@ -189,8 +182,16 @@ impl World {
         }
     }
 
-    /// A definition came or went: kinds that were missing may be there now.
-    fn definition_changed(&self, _: &Change, _: &str, _: &str) {
+    /// A definition changed on a member: it may have learned or lost an API.
+    pub(crate) fn apis_changed(&self, cluster: &str) {
+        if let Some(member) = self.member(cluster) {
+            member.doubt_apis();
+        }
+        self.queue.add(Key::Cluster(cluster.to_owned()));
+    }
+
+    /// A definition came or went on the hub: kinds that were missing may be there now.
+    pub(crate) fn definition_changed(&self) {
         for mirror in self.hub.templates.read().values().filter(|mirror| !mirror.is_synced()) {
             mirror.nudge();
         }

@@ -240,7 +240,7 @@ impl World {
                     works: mirror(kinds::WORK),
                     interpreters: mirror(kinds::INTERPRETER),
                     namespaces: mirror(kinds::NAMESPACE),
-                    _definitions: mirror(kinds::CRD),
+                    _definitions: Self::definitions(me, &api),
                     templates: RwLock::default(),
                     api: api.clone(),
                 },
@@ -269,6 +269,17 @@ impl World {
             }
         });
         Mirror::start(api.clone(), kind, sink)
+    }
+
+    /// Whoever has to know that a definition changed, and not what it says.
+    fn definitions(me: &Weak<World>, api: &Api) -> Mirror {
+        let me = me.clone();
+        let sink = Arc::new(move |_: &Kind, _: Change| {
+            if let Some(world) = me.upgrade() {
+                world.definition_changed();
+            }
+        });
+        Mirror::start(api.metadata_only(), kinds::CRD, sink)
     }
 
     /// Waits until the hub is seen as a whole, then looks at everything once. Nothing is decided before: what the mirrors

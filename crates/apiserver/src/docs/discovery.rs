@@ -14,7 +14,7 @@ use crate::{
 type Members<'a> = (&'a str, Vec<(&'a Kind, &'a Version)>);
 
 /// Kinds by group, then by version, versions in the order of preference.
-pub(super) struct Discovery<'a> {
+pub(crate) struct Discovery<'a> {
     groups: BTreeMap<&'a str, Vec<Members<'a>>>,
     extensions: &'a Extensions,
 }
@@ -25,7 +25,7 @@ fn rank(group: &str) -> (u8, &str) {
 }
 
 impl<'a> Discovery<'a> {
-    pub(super) fn of(kinds: &'a Kinds) -> Self {
+    pub(crate) fn of(kinds: &'a Kinds) -> Self {
         let mut groups: BTreeMap<&str, Vec<Members>> = BTreeMap::new();
         for kind in kinds.iter().map(Arc::as_ref) {
             for version in kind.versions.iter().filter(|version| version.served).map(Arc::as_ref) {
@@ -67,45 +67,57 @@ impl<'a> Discovery<'a> {
     }
 
     /// `/apis`
-    pub(super) fn groups(&self) -> Value {
+    pub(crate) fn groups(&self) -> Value {
         let groups: Vec<Value> =
             self.named().into_iter().map(|(group, versions)| Self::group_of(group, versions)).collect();
         json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
     }
 
     /// `/apis/<group>`
-    pub(super) fn by_group(&self) -> BTreeMap<String, Value> {
-        self.named()
-            .into_iter()
-            .map(|(group, versions)| {
-                let mut doc = Self::group_of(group, versions);
-                doc["kind"] = "APIGroup".into();
-                doc["apiVersion"] = "v1".into();
-                (group.to_owned(), doc)
-            })
-            .collect()
+    pub(crate) fn group(&self, group: &str) -> Option<Value> {
+        let versions = self.groups.get(group).filter(|_| !group.is_empty())?;
+        let mut doc = Self::group_of(group, versions);
+        doc["kind"] = "APIGroup".into();
+        doc["apiVersion"] = "v1".into();
+        Some(doc)
     }
 
     /// `/api/v1` and `/apis/<group>/<version>`
-    pub(super) fn resources(&self) -> BTreeMap<(String, String), Value> {
-        let mut docs = BTreeMap::new();
-        for (group, versions) in &self.groups {
-            for (version, members) in versions {
-                let group_version =
-                    if group.is_empty() { (*version).to_owned() } else { format!("{group}/{version}") };
-                let resources: Vec<Value> = members
-                    .iter()
-                    .flat_map(|(kind, version)| old_entries(kind, version, self.extensions))
-                    .collect();
-                let doc = json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources});
-                docs.insert(((*group).to_owned(), (*version).to_owned()), doc);
-            }
+    pub(crate) fn resources(&self, group: &str, version: &str) -> Option<Value> {
+        let (_, members) = self.groups.get(group)?.iter().find(|(name, _)| *name == version)?;
+        let group_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+        let resources: Vec<Value> =
+            members.iter().flat_map(|(kind, version)| old_entries(kind, version, self.extensions)).collect();
+        Some(
+            json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources}),
+        )
+    }
+
+    /// `/`: the paths that lead somewhere.
+    pub(crate) fn paths(&self) -> Value {
+        let mut paths: Vec<String> = [
+            "/api",
+            "/api/v1",
+            "/apis",
+            "/healthz",
+            "/livez",
+            "/openapi/v2",
+            "/openapi/v3",
+            "/readyz",
+            "/version",
+        ]
+        .map(str::to_owned)
+        .to_vec();
+        for (group, versions) in self.named() {
+            paths.push(format!("/apis/{group}"));
+            paths.extend(versions.iter().map(|(version, _)| format!("/apis/{group}/{version}")));
         }
-        docs
+        paths.sort();
+        json!({"paths": paths})
     }
 
     /// The aggregated form of `/api` (`core`) or `/apis`.
-    pub(super) fn aggregated(&self, core: bool) -> Value {
+    pub(crate) fn aggregated(&self, core: bool) -> Value {
         let mut items: Vec<(&str, Value)> = Vec::new();
         for (group, versions) in self.groups.iter().filter(|(group, _)| group.is_empty() == core) {
             let versions: Vec<Value> = versions

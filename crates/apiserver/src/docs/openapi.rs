@@ -2,21 +2,45 @@
 //!
 //! kubectl reads two things here: the schemas (for `explain`), and whether PATCH has a `fieldValidation` parameter.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, OnceLock},
+};
 
 use serde_json::{Map, Value, json};
 
-use crate::kinds::{Kind, Kinds, Version, definitions, root_definition};
+use super::Document;
+use crate::kinds::{Kind, Kinds, Version, builtins, definitions, root_definition};
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 const LIST_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta";
 const DELETE_OPTIONS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions";
 const STATUS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Status";
 
-/// All documents by path.
-pub(super) fn documents(kinds: &Kinds) -> BTreeMap<String, Value> {
+/// All documents by path. Those of the server's own kinds are the same for everybody, and shared.
+pub(super) fn documents(kinds: &Kinds) -> BTreeMap<String, Arc<Document>> {
+    static BUILT_IN: OnceLock<BTreeMap<String, Arc<Document>>> = OnceLock::new();
+    let shared = BUILT_IN.get_or_init(|| {
+        grouped(builtins()).into_iter().map(|(path, members)| made(path, &members)).collect()
+    });
+    let either = |(path, members): (String, Vec<(&Kind, &Version)>)| match shared.get(&path) {
+        Some(document) if !members.iter().any(|(kind, _)| kind.is_custom()) => (path, document.clone()),
+        _ => made(path, &members),
+    };
+    grouped(kinds.iter()).into_iter().map(either).collect()
+}
+
+fn made(path: String, members: &[(&Kind, &Version)]) -> (String, Arc<Document>) {
+    let document = Document::new(&document(&path, members));
+    (path, Arc::new(document))
+}
+
+/// Every served version of every kind, by the path of its document.
+fn grouped<'a>(
+    kinds: impl IntoIterator<Item = &'a Arc<Kind>>,
+) -> BTreeMap<String, Vec<(&'a Kind, &'a Version)>> {
     let mut grouped: BTreeMap<String, Vec<(&Kind, &Version)>> = BTreeMap::new();
-    for kind in kinds.iter() {
+    for kind in kinds {
         for version in kind.versions.iter().filter(|version| version.served) {
             let path = if kind.group.is_empty() {
                 format!("api/{}", version.name)
@@ -27,12 +51,6 @@ pub(super) fn documents(kinds: &Kinds) -> BTreeMap<String, Value> {
         }
     }
     grouped
-        .into_iter()
-        .map(|(path, members)| {
-            let document = document(&path, &members);
-            (path, document)
-        })
-        .collect()
 }
 
 /// The name of a kind's definition: the group's labels reversed, then version and kind.

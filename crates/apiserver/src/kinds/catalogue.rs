@@ -8,7 +8,10 @@ use std::{
 use parking_lot::RwLock;
 
 use super::{Kind, builtin::builtins};
-use crate::{docs::Docs, extension::Extensions};
+use crate::{
+    docs::{Discovery, OpenApi},
+    extension::Extensions,
+};
 
 /// A set of kinds at one moment. Replaced as a whole when a CRD changes; requests under way keep theirs.
 #[derive(Default)]
@@ -16,7 +19,7 @@ pub(crate) struct Kinds {
     custom: BTreeMap<(String, String), Arc<Kind>>,
     /// Subresources of the embedding program.
     pub(crate) extensions: Arc<Extensions>,
-    docs: OnceLock<Docs>,
+    openapi: OnceLock<OpenApi>,
 }
 
 impl Kinds {
@@ -45,9 +48,14 @@ impl Kinds {
         builtins().iter().chain(self.custom.values())
     }
 
-    /// Discovery and OpenAPI, made when first asked for.
-    pub(crate) fn docs(&self) -> &Docs {
-        self.docs.get_or_init(|| Docs::new(self))
+    /// What there is.
+    pub(crate) fn discovery(&self) -> Discovery<'_> {
+        Discovery::of(self)
+    }
+
+    /// How it looks, made when first asked for.
+    pub(crate) fn openapi(&self) -> &OpenApi {
+        self.openapi.get_or_init(|| OpenApi::of(self))
     }
 }
 
@@ -76,7 +84,7 @@ impl Catalogue {
         let mut kinds = self.kinds.write();
         let mut custom = kinds.custom.clone();
         custom.insert((kind.group.clone(), kind.plural.clone()), Arc::new(kind));
-        *kinds = Arc::new(Kinds { custom, extensions: kinds.extensions.clone(), docs: OnceLock::new() });
+        *kinds = Arc::new(Kinds { custom, extensions: kinds.extensions.clone(), openapi: OnceLock::new() });
     }
 
     /// Takes the kind defined by the CRD `name` out, and returns it.
@@ -89,7 +97,7 @@ impl Catalogue {
             .map(|(key, _)| key.clone())?;
         let mut custom = kinds.custom.clone();
         let removed = custom.remove(&key);
-        *kinds = Arc::new(Kinds { custom, extensions: kinds.extensions.clone(), docs: OnceLock::new() });
+        *kinds = Arc::new(Kinds { custom, extensions: kinds.extensions.clone(), openapi: OnceLock::new() });
         removed
     }
 }

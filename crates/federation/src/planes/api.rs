@@ -57,12 +57,20 @@ pub struct ApiError {
 pub struct Api {
     name: Arc<str>,
     client: Client,
+    /// Lists and watches ask for the metadata of objects alone.
+    metadata_only: bool,
 }
 
 impl Api {
     /// A plane behind a client.
     pub fn new(name: &str, client: Client) -> Self {
-        Api { name: name.into(), client }
+        Api { name: name.into(), client, metadata_only: false }
+    }
+
+    /// The same plane, for whoever lists and watches only to know that something changed: a definition is a hundred times
+    /// as large as its metadata.
+    pub fn metadata_only(&self) -> Self {
+        Api { metadata_only: true, ..self.clone() }
     }
 
     /// The object, or nothing if the server says that it is not there.
@@ -90,11 +98,14 @@ impl Api {
 
     /// All objects of a kind, and the version of the list.
     pub async fn list(&self, kind: &Kind) -> Result<(Vec<Value>, String), ApiError> {
+        let action = format!("list {kind}");
         let mut items = Vec::new();
         let mut next = String::new();
         loop {
             let path = format!("{}?limit={PAGE}{next}", kind.path(None));
-            let mut page = self.call("GET", &path, None, || format!("list {kind}")).await?;
+            let request = self.request("GET", &path, None, &action)?;
+            let request = self.narrowed(request, "PartialObjectMetadataList");
+            let mut page: Value = self.within(&action, self.client.request(request)).await?;
             if let Some(Value::Array(more)) = page.get_mut("items").map(Value::take) {
                 items.extend(more.into_iter().map(|item| named(item, kind)));
             }
@@ -123,6 +134,7 @@ impl Api {
         );
         let action = format!("watch {kind}");
         let request = self.request("GET", &path, None, &action)?;
+        let request = self.narrowed(request, "PartialObjectMetadata");
         let opened = self.within(&action, self.client.request_events::<Value>(request)).await?;
         let (api, kind) = (self.clone(), kind.clone());
         Ok(opened.map(move |event| match event {
@@ -299,6 +311,17 @@ impl Api {
         }
         let body = content.map(|(_, value)| value.to_string().into_bytes()).unwrap_or_default();
         request.body(body).map_err(|error| self.error(action, Fault::Invalid, error.to_string()))
+    }
+
+    /// Asks for metadata alone, where that is all this plane is read for. A list and what it lists have names of their own.
+    fn narrowed(&self, mut request: http::Request<Vec<u8>>, form: &str) -> http::Request<Vec<u8>> {
+        let accept = format!("application/json;as={form};g=meta.k8s.io;v=v1");
+        if let Ok(accept) = http::HeaderValue::from_str(&accept)
+            && self.metadata_only
+        {
+            request.headers_mut().insert(http::header::ACCEPT, accept);
+        }
+        request
     }
 
     async fn within<T>(

@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use super::placement::{mk_definition, mk_own_kind};
 use super::world::*;
 
 pub async fn an_object_reaches_the_clusters_that_its_policy_names(world: &World) {
@@ -172,6 +173,27 @@ pub async fn an_object_without_a_namespace_has_a_binding_of_its_own_sort(world: 
     world.claimed_by(&PLACE, "", &name, &name).await;
     world.hub.delete(&PLACE, "", &name).await;
     world.dfw().loses(&PLACE, "", &name).await;
+    world.hub.delete(&CLUSTER_POLICY, "", &name).await;
+}
+
+pub async fn a_definition_travels_like_any_other_object_and_so_does_its_change(world: &World) {
+    let definition = mk_definition(&mk_own_kind());
+    let name = definition["metadata"]["name"].as_str().expect("a name").to_owned();
+    let policy = json!({
+        "apiVersion": "policy.karmada.io/v1alpha1", "kind": "ClusterPropagationPolicy", "metadata": {"name": name},
+        "spec": {"resourceSelectors": [{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "name": name}], "placement": to(&["dfw"])},
+    });
+    world.hub.create(policy).await;
+    world.hub.create(definition).await;
+    world.dfw().arrives(&CRD, "", &name).await;
+    let description = "/spec/versions/0/schema/openAPIV3Schema/description";
+    world
+        .hub
+        .change(&CRD, "", &name, |definition| {
+            *definition = with(definition.take(), description, json!("said later"))
+        })
+        .await;
+    world.dfw().has(&CRD, "", &name, |copy| copy.pointer(description) == Some(&json!("said later"))).await;
     world.hub.delete(&CLUSTER_POLICY, "", &name).await;
 }
 

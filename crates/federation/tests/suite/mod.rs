@@ -31,6 +31,7 @@ macro_rules! shared_cases {
             delivery::the_status_of_the_member_survives_an_update,
             delivery::a_config_map_travels_like_any_other_object,
             delivery::an_object_without_a_namespace_has_a_binding_of_its_own_sort,
+            delivery::a_definition_travels_like_any_other_object_and_so_does_its_change,
             delivery::an_object_that_the_member_already_has_is_left_alone,
             delivery::a_policy_may_take_over_what_the_member_already_has,
             delivery::the_wish_of_the_object_about_conflicts_outranks_the_policy,
