@@ -136,7 +136,7 @@ async fn prepare(server: &Server, flags: &Flags, data: &DataDir, kinds: Kinds) -
 /// A store that cannot be written any more.
 fn full(data: &DataDir, why: &str) -> anyhow::Error {
     anyhow::anyhow!(
-        "the data directory {} cannot be written any more: {why}; make room there first. Nothing that was answered is lost, and instances run on",
+        "the data directory {} cannot be written any more: {why}; make room there if it is full, or see what the disk says. Nothing that was answered is lost, and instances run on",
         data.folder().display()
     )
 }

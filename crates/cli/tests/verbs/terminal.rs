@@ -65,17 +65,32 @@ async fn at_a_terminal_of_80_columns_no_line_is_longer_and_in_a_pipe_there_is_ne
         let piped = world.polis(verb).await;
         assert!(!piped.stdout.contains('\u{1b}') && !piped.stderr.contains('\u{1b}'), "{verb}: {piped:?}");
         let Some(shown) = typed(&world, verb) else { return };
-        let lines = seen(&shown);
-        assert!(lines.iter().any(|line| !line.trim().is_empty()), "{verb} shows nothing");
-        // An address is not cut: whoever copies it wants all of it.
-        let longest = lines
-            .iter()
-            .filter(|line| !line.contains("://"))
-            .max_by_key(|line| line.chars().count())
-            .cloned()
-            .unwrap_or_default();
-        assert!(longest.trim_end().chars().count() <= 80, "{verb}: {longest:?}");
+        fits(verb, &shown);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sentence_that_is_too_long_for_the_terminal_is_folded() {
+    let world = World::new().await;
+    let name = "a-name-that-leaves-a-sentence-little-room";
+    world.polis(&format!("deploy {name} --image polis.local/hello --city dfw --city ord")).await.ok();
+    let verb = format!("destroy {name} --yes");
+    let Some(shown) = typed(&world, &verb) else { return };
+    fits(&verb, &shown);
+}
+
+/// Says something, and nothing beyond the 80th column.
+fn fits(verb: &str, shown: &str) {
+    let lines = seen(shown);
+    assert!(lines.iter().any(|line| !line.trim().is_empty()), "{verb} shows nothing");
+    // An address is not cut: whoever copies it wants all of it.
+    let longest = lines
+        .iter()
+        .filter(|line| !line.contains("://"))
+        .max_by_key(|line| line.chars().count())
+        .cloned()
+        .unwrap_or_default();
+    assert!(longest.trim_end().chars().count() <= 80, "{verb}: {longest:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
