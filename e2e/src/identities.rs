@@ -82,37 +82,6 @@ impl Shipped {
     }
 }
 
-impl Shipped {
-    /// The rules that a role works under on a plane: those of every role bound to who it is there.
-    pub fn rules(&self, layout: &Layout, role: &Role, plane: &str) -> Result<Vec<Value>, Error> {
-        let (who, objects) = (self.identity(layout, role, plane), self.manifests(layout, plane)?);
-        let is_meant = |subject: &Value| match subject["kind"].as_str() {
-            Some("User") => subject["name"] == *who.user,
-            Some("Group") => who.groups.iter().any(|group| subject["name"] == **group),
-            _ => false,
-        };
-        let mut rules = Vec::new();
-        for binding in objects.iter().filter(|object| {
-            matches!(object["kind"].as_str(), Some("ClusterRoleBinding" | "RoleBinding"))
-                && object["subjects"].as_array().into_iter().flatten().any(is_meant)
-        }) {
-            let bound = objects.iter().filter(|object| {
-                object["kind"] == binding["roleRef"]["kind"]
-                    && object["metadata"]["name"] == binding["roleRef"]["name"]
-            });
-            rules.extend(bound.flat_map(|role| role["rules"].as_array().cloned().unwrap_or_default()));
-        }
-        Ok(rules)
-    }
-}
-
-/// Whether a rule permits a request.
-pub fn permits(rule: &Value, group: &str, resource: &str, verb: &str) -> bool {
-    let names =
-        |field: &str, word: &str| rule[field].as_array().into_iter().flatten().any(|named| named == word);
-    names("apiGroups", group) && names("resources", resource) && names("verbs", verb)
-}
-
 /// The file itself, or the manifests of a folder.
 fn files(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     if folder.is_file() {

@@ -30,6 +30,7 @@
 //! | [`overlays`], [`rendered`], [`pod`] | the same processes as `deploy/` renders them |
 //! | [`released`] | the kinds of the last release, in place of today's |
 //! | [`wire`] | the line between a process and a plane: what passes is written down, and it can be cut |
+//! | [`rights`] | what the shipped roles permit, held against what was asked for |
 //! | [`report`] | what was seen when a scenario failed |
 //!
 //! The scenarios are in `tests/`: one file per group. Nobody imports this room.
@@ -51,6 +52,7 @@ pub mod real;
 pub mod released;
 pub mod rendered;
 pub mod report;
+pub mod rights;
 pub mod seek;
 pub mod staff;
 pub mod wire;

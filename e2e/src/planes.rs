@@ -33,7 +33,7 @@ impl Layout {
 }
 
 /// Who speaks to a plane.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Identity {
     /// The user.
     pub user: String,

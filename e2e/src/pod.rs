@@ -9,6 +9,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use polis_api::kube::{Client, Config};
+use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use serde_json::Value;
 
 use crate::rendered::{Rendered, each, word};
@@ -106,6 +108,15 @@ impl Pod {
             certificate,
         }
     }
+}
+
+/// A client of the webhooks at an address that trusts this certificate and no other.
+pub fn webhook_client(address: SocketAddr, certificate: &str) -> Client {
+    let trusted = CertificateDer::from_pem_slice(certificate.as_bytes()).expect("a certificate");
+    let mut config = Config::new(format!("https://{address}").parse().expect("an address"));
+    config.root_cert = Some(vec![trusted.to_vec()]);
+    config.default_retry = false;
+    Client::try_from(config).expect("a client")
 }
 
 /// An address that nobody listens on now. Somebody else may take it before it is used; then the process says so.

@@ -41,6 +41,8 @@ impl Real {
         if manning != Manning::Plain {
             // What is applied to the hub takes the kinds to the cells.
             options.cell_crds = CellCrds::ByPolicy;
+            // The roles of `deploy/` are enough there, too.
+            options.owners_guarded = true;
         }
         let bed = Box::pin(suite::bed(options)).await?;
         let layout = Layout {

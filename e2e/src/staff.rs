@@ -23,7 +23,7 @@ use crate::{
     identities::{CELLS, Shipped, cell_user},
     overlays::Post,
     planes::{Identity, Layout, Planes},
-    pod::{Pod, free_address},
+    pod::{Pod, free_address, webhook_client},
     wire::{Route, Tap, Wire, project_path},
 };
 
@@ -70,6 +70,8 @@ pub struct Member {
     /// The role that it does without for a while.
     without: Mutex<Option<Role>>,
     health: SocketAddr,
+    /// Where it judges workloads, and by which certificate it is known there.
+    webhooks: Option<(SocketAddr, String)>,
     group: u32,
     child: Mutex<Option<Child>>,
     _wires: Vec<Wire>,
@@ -101,8 +103,9 @@ impl Member {
         fs::create_dir_all(&folder).map_err(Error::file(&folder))?;
         let mut wires = Vec::new();
         let lay = async |plane: &str, prefix: String| -> Result<Route, Error> {
-            let client = planes.client(plane, shipped.identity(layout, &role, plane)).await?;
-            Ok(Route { prefix, plane: plane.to_owned(), client })
+            let who = shipped.identity(layout, &role, plane);
+            let client = planes.client(plane, who.clone()).await?;
+            Ok(Route { prefix, plane: plane.to_owned(), who: Arc::new(who), client })
         };
         let file = |name: &str, text: String| -> Result<PathBuf, Error> {
             let path = folder.join(name);
@@ -179,6 +182,7 @@ impl Member {
             shared: false,
             without: Mutex::default(),
             health,
+            webhooks: None,
             group,
             child: Mutex::default(),
             _wires: wires,
@@ -204,7 +208,7 @@ impl Member {
         });
         let lay = async |plane: &str, prefix: String, who: &Identity| -> Result<Route, Error> {
             let client = planes.client(plane, who.clone()).await?;
-            Ok(Route { prefix, plane: plane.to_owned(), client })
+            Ok(Route { prefix, plane: plane.to_owned(), who: Arc::new(who.clone()), client })
         };
         // What a platform serves: every project below a path of its own, and the list of them.
         let platform = async |who: &Identity| -> Result<Wire, Error> {
@@ -253,6 +257,7 @@ impl Member {
             shared: post.roles.len() > 1,
             without: Mutex::default(),
             health: pod.health,
+            webhooks: pod.certificate.map(|certificate| (pod.webhooks, certificate)),
             group: guard.group(),
             child: Mutex::default(),
             _wires: vec![own, hub, projects, quota],
@@ -367,6 +372,19 @@ impl Member {
     pub fn metrics(&self) -> Option<String> {
         let answer = ask(self.health, "/metrics")?;
         answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned())
+    }
+
+    /// Has it judge something, as an API server does. None where it serves no webhooks.
+    pub async fn judges(&self, path: &str, review: &serde_json::Value) -> Option<serde_json::Value> {
+        let (address, certificate) = self.webhooks.as_ref()?;
+        let client = webhook_client(*address, certificate);
+        let request = http::Request::post(path)
+            .header(http::header::CONTENT_TYPE, "application/json")
+            .body(review.to_string().into_bytes())
+            .expect("a request");
+        Some(
+            client.request(request).await.unwrap_or_else(|err| panic!("{} does not judge: {err}", self.name)),
+        )
     }
 
     /// The end of the log.

@@ -29,7 +29,7 @@ use polis_api::kube::{Client, client::Body};
 use tokio::{net::TcpListener, sync::watch};
 use tokio_rustls::TlsAcceptor;
 
-use crate::Error;
+use crate::{Error, planes::Identity};
 
 /// What kube-apiserver allows on one connection; more than that hang, and so they do here.
 const STREAMS_PER_CONNECTION: u32 = 100;
@@ -46,6 +46,8 @@ pub struct Call {
     pub at: Instant,
     /// The plane it was for.
     pub plane: String,
+    /// Who the plane took it from.
+    pub who: Arc<Identity>,
     /// What it wanted.
     pub verb: Verb,
     /// The group of the kind; empty for the core group and where the path names no kind.
@@ -60,6 +62,19 @@ pub struct Call {
     pub cut: bool,
     /// Whether somebody else was faster: what it was decided on had changed, or what it was to make was there.
     pub late: bool,
+    /// The owners of a new object that must not go before it.
+    pub owners: Vec<Owner>,
+}
+
+/// An owner that a new object names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Owner {
+    /// The group of its kind.
+    pub group: String,
+    /// Its kind.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
 }
 
 /// What a request wants.
@@ -88,7 +103,8 @@ impl Verb {
     }
 }
 
-/// Reads from method, path and query what a request wants. `body` is looked at only for the name of a new namespace.
+/// Reads from method, path and query what a request wants. `body` is looked at only for the name of a new namespace, and
+/// for owners of what is new.
 fn read_call(plane: &str, method: &Method, path: &str, query: &str, body: &[u8]) -> Call {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     // /api/<version>/… or /apis/<group>/<version>/…
@@ -121,11 +137,10 @@ fn read_call(plane: &str, method: &Method, path: &str, query: &str, body: &[u8])
         _ if name.is_none() && !rest.is_empty() => Verb::List,
         _ => Verb::Get,
     };
+    let made: Option<serde_json::Value> =
+        (verb == Verb::Create).then(|| serde_json::from_slice(body).ok()).flatten();
     // A request about a namespace belongs to that namespace, also when it makes it.
-    let about = || {
-        let made = serde_json::from_slice::<serde_json::Value>(body).ok()?;
-        made.pointer("/metadata/name")?.as_str().map(str::to_owned)
-    };
+    let about = || made.as_ref()?.pointer("/metadata/name")?.as_str().map(str::to_owned);
     let namespace = match namespace {
         Some(namespace) => Some(namespace.to_owned()),
         None if resource.starts_with("namespaces") => name.map(str::to_owned).or_else(about),
@@ -134,6 +149,7 @@ fn read_call(plane: &str, method: &Method, path: &str, query: &str, body: &[u8])
     Call {
         at: Instant::now(),
         plane: plane.to_owned(),
+        who: Arc::default(),
         verb,
         group: group.to_owned(),
         resource,
@@ -141,7 +157,20 @@ fn read_call(plane: &str, method: &Method, path: &str, query: &str, body: &[u8])
         name: name.map(str::to_owned),
         cut: false,
         late: false,
+        owners: made.iter().flat_map(owners).collect(),
     }
+}
+
+/// The owners of an object that wait for it.
+fn owners(made: &serde_json::Value) -> Vec<Owner> {
+    let named = made.pointer("/metadata/ownerReferences").and_then(serde_json::Value::as_array);
+    let waiting = named.into_iter().flatten().filter(|owner| owner["blockOwnerDeletion"] == true);
+    let read = |owner: &serde_json::Value| {
+        let word = |field: &str| owner[field].as_str().unwrap_or_default();
+        let group = word("apiVersion").split_once('/').map_or("", |(group, _)| group);
+        Owner { group: group.to_owned(), kind: word("kind").to_owned(), name: word("name").to_owned() }
+    };
+    waiting.map(read).collect()
 }
 
 /// Permission to make so many writes about some namespaces, and then none, and no read either.
@@ -163,6 +192,8 @@ pub struct Tap {
 
 #[derive(Debug, Default)]
 struct TapState {
+    /// Whether lists are to be asked for in pages: what older servers say to one who wants a stream.
+    in_pages: bool,
     calls: Vec<Call>,
     rations: BTreeMap<u64, Ration>,
     next: u64,
@@ -205,7 +236,18 @@ impl Tap {
 
     /// Mends every line.
     pub fn mend(&self) {
-        self.state().rations.clear();
+        let mut state = self.state();
+        state.rations.clear();
+        state.in_pages = false;
+    }
+
+    /// Answers as a server does that cannot stream lists, until it is mended.
+    pub fn list_in_pages(&self) {
+        self.state().in_pages = true;
+    }
+
+    fn refuses(&self, query: &str) -> bool {
+        query.contains("sendInitialEvents=true") && self.state().in_pages
     }
 
     /// Told whenever a call was written down.
@@ -263,7 +305,9 @@ pub struct Route {
     pub prefix: String,
     /// The plane behind it.
     pub plane: String,
-    /// A client of that plane with the identity of the role.
+    /// Who the plane takes requests from.
+    pub who: Arc<Identity>,
+    /// A client of that plane with this identity.
     pub client: Client,
 }
 
@@ -369,8 +413,13 @@ async fn carry(ends: Arc<Ends>, request: Request<Incoming>) -> Result<Response<B
         rest => rest,
     };
     let query = head.uri.query().unwrap_or("");
+    if ends.tap.refuses(query) {
+        return refusal(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", "sendInitialEvents is forbidden");
+    }
     let body: Bytes = body.collect().await?.to_bytes();
-    let Some(noted) = ends.tap.note(read_call(&route.plane, &head.method, rest, query, &body)) else {
+    let mut call = read_call(&route.plane, &head.method, rest, query, &body);
+    call.who = route.who.clone();
+    let Some(noted) = ends.tap.note(call) else {
         return Err(Broken::Cut);
     };
     let uri = if query.is_empty() { rest.to_owned() } else { format!("{rest}?{query}") };
@@ -396,11 +445,15 @@ fn not_found(path: &str) -> Result<Response<Body>, Broken> {
     if !path.starts_with("/apis/resourcemanager.miloapis.com/v1alpha1/projects/") {
         return Err(Broken::NoRoute(path.to_owned()));
     }
+    refusal(StatusCode::NOT_FOUND, "NotFound", "the project was not found")
+}
+
+fn refusal(code: StatusCode, reason: &str, message: &str) -> Result<Response<Body>, Broken> {
     let status = serde_json::json!({
-        "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404,
-        "message": "the project was not found",
+        "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code.as_u16(),
+        "message": message,
     });
-    let answer = Response::builder().status(404).header(header::CONTENT_TYPE, "application/json");
+    let answer = Response::builder().status(code).header(header::CONTENT_TYPE, "application/json");
     Ok(answer.body(Body::from(status.to_string().into_bytes()))?)
 }
 
@@ -454,6 +507,17 @@ mod tests {
             read_call("hub", &Method::POST, "/api/v1/namespaces", "", br#"{"metadata":{"name":"ns-2"}}"#);
         assert_eq!((made.verb, made.namespace.as_deref()), (Verb::Create, Some("ns-2")));
         assert_eq!(call(Method::GET, "/api/v1/namespaces", "watch=1").namespace, None);
+    }
+
+    #[test]
+    fn of_the_owners_of_a_new_object_those_are_read_that_wait_for_it() {
+        let owner = |name: &str, waits: bool| serde_json::json!({"apiVersion": "g/v1", "kind": "Thing", "name": name, "blockOwnerDeletion": waits});
+        let made =
+            serde_json::json!({"metadata": {"ownerReferences": [owner("a", true), owner("b", false)]}});
+        let path = "/apis/g/v1/namespaces/shop/parts";
+        let call = read_call("hub", &Method::POST, path, "", made.to_string().as_bytes());
+        let named: Vec<&str> = call.owners.iter().map(|owner| &*owner.name).collect();
+        assert_eq!((named, &*call.owners[0].group, &*call.owners[0].kind), (vec!["a"], "g", "Thing"));
     }
 
     fn passes(tap: &Tap, call: Call) -> bool {

@@ -275,11 +275,7 @@ impl Stage {
         let services = try_join_all(services).await?;
         self.networks.get_or_init(async || services).await;
         for plane in layout.all() {
-            let objects = match self.manning {
-                Manning::Plain => self.shipped.manifests(layout, plane)?,
-                rendered => rendered.manifests(layout, plane),
-            };
-            for object in objects {
+            for object in self.manifests(plane)? {
                 manifest::apply(self.eyes[plane].client(), plane, &object).await?;
             }
         }
@@ -294,6 +290,20 @@ impl Stage {
             Ok::<_, Error>((role, Arc::new(member)))
         }));
         Ok(employed.await?.into_iter().collect())
+    }
+
+    /// Where processes and their rights come from.
+    pub fn manning(&self) -> Manning {
+        self.manning
+    }
+
+    /// What was applied to a plane before the staff came.
+    pub fn manifests(&self, plane: &str) -> Result<Vec<serde_json::Value>, Error> {
+        let layout = self.planes.layout();
+        match self.manning {
+            Manning::Plain => self.shipped.manifests(layout, plane),
+            rendered => Ok(rendered.manifests(layout, plane)),
+        }
     }
 
     /// Puts the Deployments of the overlays to work, and in each project a quota service: cells are shipped with quota.

@@ -402,7 +402,11 @@ impl Raising<'_> {
     async fn plane(&self, name: &str, kind: Kind, etcd: &str) -> Result<Plane, Error> {
         let bed = self.bed;
         let ports = self
-            .launch(1, |ports| plane::apiserver(&bed.binaries, &bed.pki, name, &kind, etcd, ports[0]))
+            .launch(1, |ports| {
+                let mut spec = plane::apiserver(&bed.binaries, &bed.pki, name, &kind, etcd, ports[0])?;
+                spec.args.extend(self.options.owners_guarded.then(|| plane::OWNERS_GUARDED.to_owned()));
+                Ok(spec)
+            })
             .await?;
         let plane = Plane { name: name.to_owned(), kind, server: plane::server(ports[0]) };
         let kubeconfig = bed.pki.kubeconfig(&plane.server, "admin", &[MASTERS])?;

@@ -43,6 +43,8 @@ pub struct Options {
     pub crds: bool,
     /// How our CRDs come to the cells.
     pub cell_crds: CellCrds,
+    /// Whether API servers ask who may name an owner that waits for what it owns. Off in most installations.
+    pub owners_guarded: bool,
     /// How quickly Karmada notices and retries.
     pub tempo: Tempo,
     /// The directory of the bed; none: one of its own, which goes when the bed goes.
@@ -79,6 +81,7 @@ impl Options {
             controllers: false,
             crds: false,
             cell_crds: CellCrds::default(),
+            owners_guarded: false,
             tempo: Tempo::default(),
             dir: None,
             ports: Ports::default(),

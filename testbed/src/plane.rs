@@ -59,6 +59,10 @@ pub fn server(port: u16) -> String {
     format!("https://127.0.0.1:{port}")
 }
 
+/// With it a kube-apiserver asks, of whoever names an owner that waits for what it owns, for the right to change the
+/// finalizers of that owner.
+pub const OWNERS_GUARDED: &str = "--enable-admission-plugins=OwnerReferencesPermissionEnforcement";
+
 /// How the kube-apiserver of a plane is started.
 pub fn apiserver(
     binaries: &Binaries,

@@ -77,7 +77,8 @@ fn cached() -> Result<PathBuf> {
     Ok(polis_testbed::home::cache()?.join(format!("promtool-{}", &key[..16])).join("promtool"))
 }
 
-fn build() -> Result<PathBuf> {
+/// Builds one and keeps it.
+pub(crate) fn build() -> Result<PathBuf> {
     let go = go::find()?;
     let place = cached()?;
     let folder = place.parent().context("it lies in a folder")?;

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::crds::root;
-use crate::e2e::On;
+use crate::e2e::{On, Setting};
 
 /// The benchmarks: name of the bench target, and what it compares.
 const BENCHES: &[(&str, &str)] = &[
@@ -66,7 +66,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
 }
 
 fn cargo(args: &[&str], on: On) -> Result<()> {
-    let status = Command::new("cargo").args(args).current_dir(root()).env("POLIS_E2E_ON", on.word()).status();
+    let status =
+        Command::new("cargo").args(args).current_dir(root()).envs(Setting::on(on).variables()).status();
     if !status.context("failed to start cargo")?.success() {
         bail!("cargo {} failed: see above", args.join(" "));
     }

@@ -195,6 +195,13 @@ mod tests {
     }
 
     #[test]
+    fn every_metric_is_on_the_page_of_metrics_and_nothing_else_is() {
+        let page = fs::read_to_string(root().join("docs/operations/metrics.md")).unwrap();
+        let told: BTreeSet<String> = named(&page).iter().map(|metric| family(metric).to_owned()).collect();
+        assert_eq!(told, registered());
+    }
+
+    #[test]
     fn the_files_are_as_the_description_says_and_all_of_them_are_applied() {
         if std::env::var_os("POLIS_WRITE_DOCS").is_some() {
             write().unwrap();

@@ -37,6 +37,30 @@ pub(crate) enum On {
     RealHub,
 }
 
+/// In what the scenarios run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Setting {
+    pub(crate) on: On,
+    pub(crate) staff: Staff,
+    pub(crate) kinds: Kinds,
+}
+
+impl Setting {
+    /// The setting of most suites: the roles of `deploy/` and the kinds of this tree.
+    pub(crate) fn on(on: On) -> Self {
+        Setting { on, staff: Staff::Plain, kinds: Kinds::Current }
+    }
+
+    /// As the suite reads it.
+    pub(crate) fn variables(self) -> [(&'static str, &'static str); 3] {
+        [
+            ("POLIS_E2E_ON", self.on.word()),
+            ("POLIS_E2E_STAFF", self.staff.word()),
+            ("POLIS_E2E_KINDS", self.kinds.word()),
+        ]
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Staff {
     /// The roles of `deploy/`, and flags of the harness.
@@ -56,7 +80,6 @@ pub(crate) enum Kinds {
 }
 
 impl Kinds {
-    /// As the suite knows it, in `POLIS_E2E_KINDS`.
     fn word(self) -> &'static str {
         match self {
             Kinds::Current => "current",
@@ -66,8 +89,7 @@ impl Kinds {
 }
 
 impl Staff {
-    /// As the suite knows it, in `POLIS_E2E_STAFF`.
-    pub(crate) fn word(self) -> &'static str {
+    fn word(self) -> &'static str {
         match self {
             Staff::Plain => "plain",
             Staff::Overlays => "overlays",
@@ -75,19 +97,35 @@ impl Staff {
         }
     }
 
-    /// What is shown with rendered staff: the way there and back, and who owns what. Other groups hire processes of their
-    /// own making, which no overlay renders.
+    /// What is shown with rendered staff: the way there and back, who owns what, and that every right is needed. Other groups
+    /// hire processes of their own making, which no overlay renders.
     fn scenarios(self) -> &'static [&'static str] {
         match self {
             Staff::Plain => &[],
-            Staff::Overlays | Staff::SingleCluster => &["federation::", "ownership::"],
+            Staff::Overlays | Staff::SingleCluster => &["federation::", "ownership::", "rights::"],
         }
     }
 }
 
+/// What of that `cargo xtask test` runs: the way of a deployment there and back (F1 to F3 of the scenarios) and who owns what
+/// on it (O1 to O4), and every right. Not the rest, because of the minutes it takes.
+pub(crate) const IN_THE_GATE: &[&str] = &[
+    "federation::a_deployment_is_carried_to_the_hub_with_its_city_its_policy_and_its_identity",
+    "federation::a_city_policy_lives_as_long_as_its_last_deployment",
+    "federation::a_deployment_that_leaves_does_not_take_the_policy_from_one_that_comes",
+    "federation::a_policy_on_its_way_out_is_made_anew_for_the_next_deployment",
+    "federation::a_deployment_runs_in_the_cell_of_its_city_and_in_no_other",
+    "federation::a_workload_runs_in_every_city_that_it_names",
+    "ownership::the_hub_namespace_is_recorded_on_the_deployment_before_anything_is_on_the_hub",
+    "ownership::a_hub_copy_belongs_to_the_hub_deployment_and_bears_the_identity_of_its_namespace",
+    "ownership::a_projection_belongs_to_the_deployment_of_its_own_plane",
+    "ownership::copies_go_with_the_hub_deployment_and_do_not_come_back_while_the_cell_goes_on",
+    "ownership::a_deletion_completes_without_the_cell_and_the_cell_follows_when_it_returns",
+    "rights::every_right_of_the_shipped_roles_is_used_and_no_other_is_asked_for",
+];
+
 impl On {
-    /// As the suite knows it, in `POLIS_E2E_ON`.
-    pub(crate) fn word(self) -> &'static str {
+    fn word(self) -> &'static str {
         match self {
             On::Real => "real",
             On::Embedded => "embedded",
@@ -98,8 +136,9 @@ impl On {
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
+    let setting = Setting { on: args.on, staff: args.staff, kinds: args.kinds };
     // The scenarios start the controllers as they are shipped: as the process `polis manager`.
-    cargo(&["build", "--package", "polis"], &args)?;
+    cargo(&["build", "--package", "polis"], setting)?;
     let threads = format!("--test-threads={}", args.side_by_side);
     let mut suite = vec!["test", "--package", "polis-e2e", "--features", "engines", "--no-fail-fast"];
     if args.staff != Staff::Plain {
@@ -110,19 +149,28 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Some(filter) => suite.push(filter),
         None => suite.extend(args.staff.scenarios()),
     }
-    cargo(&suite, &args)
+    cargo(&suite, setting)
 }
 
-fn cargo(words: &[&str], args: &Args) -> Result<()> {
-    let status = Command::new("cargo")
-        .args(words)
-        .current_dir(root())
-        .env("POLIS_E2E_ON", args.on.word())
-        .env("POLIS_E2E_STAFF", args.staff.word())
-        .env("POLIS_E2E_KINDS", args.kinds.word())
-        .status();
+fn cargo(words: &[&str], setting: Setting) -> Result<()> {
+    let status = Command::new("cargo").args(words).current_dir(root()).envs(setting.variables()).status();
     if !status.context("failed to start cargo")?.success() {
         bail!("cargo {} failed: see above", words.join(" "));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_scenario_that_is_named_for_the_gate_exists() {
+        for name in IN_THE_GATE {
+            let (group, scenario) = name.split_once("::").unwrap();
+            let source = root().join("e2e/tests/scenarios").join(format!("{group}.rs"));
+            let source = std::fs::read_to_string(source).unwrap();
+            assert!(source.contains(&format!("#[test]\nfn {scenario}()")), "{name}");
+        }
+    }
 }

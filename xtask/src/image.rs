@@ -73,11 +73,14 @@ fn build() -> Result<PathBuf> {
     Ok(folder.join(target).join("release/polis"))
 }
 
+/// With it the C library is part of the program. It finds names by `/etc/hosts` and `/etc/resolv.conf`, which are in every pod.
+const STATIC: &str = "target-feature=+crt-static";
+
 /// Static, and without the paths of this machine, which would make the program another one elsewhere.
 fn flags() -> String {
     let home =
         std::env::var("CARGO_HOME").or_else(|_| std::env::var("HOME").map(|home| format!("{home}/.cargo")));
-    let mut flags = format!("-C target-feature=+crt-static --remap-path-prefix={}=/polis", root().display());
+    let mut flags = format!("-C {STATIC} --remap-path-prefix={}=/polis", root().display());
     if let Ok(home) = home {
         flags += &format!(" --remap-path-prefix={home}=/cargo");
     }
@@ -185,34 +188,64 @@ mod tests {
         ]
     }
 
-    #[test]
-    fn a_program_runs_from_the_unpacked_image() {
-        let home = tempfile::tempdir().unwrap();
-        // A small program that is on every machine on which this test runs.
-        let program = fs::read("/bin/echo").unwrap();
-        let image = write(home.path(), program.clone(), &mk_packages()).unwrap();
+    /// A small program, static as the one of the image is: it looks a name up.
+    fn mk_program(home: &Path) -> Vec<u8> {
+        let source = r#"
+            use std::net::ToSocketAddrs;
+            fn main() {
+                let name = std::env::args().nth(1).expect("a name");
+                let mut found = (name.as_str(), 443).to_socket_addrs().expect("it is found");
+                println!("{name} is {}", found.next().expect("an address").ip());
+            }"#;
+        fs::write(home.join("main.rs"), source).unwrap();
+        let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+        let built = Command::new(rustc)
+            .args(["--edition=2024", "-C", STATIC, "-o", "program", "main.rs"])
+            .current_dir(home)
+            .output()
+            .unwrap();
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        fs::read(home.join("program")).unwrap()
+    }
 
-        let index = reading::index(home.path());
-        let listed = &index["manifests"][0];
-        assert_eq!(listed["digest"], image.as_str());
-        let manifest: Value = serde_json::from_slice(&reading::blob(home.path(), listed)).unwrap();
-        let config: Value = serde_json::from_slice(&reading::blob(home.path(), &manifest["config"])).unwrap();
+    /// Something that is run with a folder as the root of all files.
+    fn within(folder: &Path, program: &str) -> Command {
+        let mut command = Command::new("unshare");
+        command.args(["--map-root-user", "chroot"]).arg(folder).arg(program);
+        command
+    }
+
+    #[test]
+    fn a_program_runs_from_the_unpacked_image_with_nothing_else_around_it() {
+        let home = tempfile::tempdir().unwrap();
+        let (image, unpacked) = (home.path().join("image"), home.path().join("root"));
+        let program = mk_program(home.path());
+        assert!(is_static(&program));
+        let digest = write(&image, program, &mk_packages()).unwrap();
+
+        let listed = &reading::index(&image)["manifests"][0];
+        assert_eq!(listed["digest"], digest.as_str());
+        let manifest: Value = serde_json::from_slice(&reading::blob(&image, listed)).unwrap();
+        let config: Value = serde_json::from_slice(&reading::blob(&image, &manifest["config"])).unwrap();
         let layers = manifest["layers"].as_array().unwrap();
         assert_eq!(layers.len(), 1);
         let mut layer = Vec::new();
-        let packed = reading::blob(home.path(), &layers[0]);
+        let packed = reading::blob(&image, &layers[0]);
         flate2::read::GzDecoder::new(packed.as_slice()).read_to_end(&mut layer).unwrap();
         assert_eq!(config["rootfs"]["diff_ids"][0], oci::digest(&layer).as_str());
         assert_eq!(config["config"]["User"], USER);
 
-        let unpacked = home.path().join("root");
         tar::Archive::new(layer.as_slice()).unpack(&unpacked).unwrap();
         let entry = config["config"]["Entrypoint"][0].as_str().unwrap();
         let file = unpacked.join(entry.trim_start_matches('/'));
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o755);
         assert_eq!(reading::files(&unpacked).len(), 1, "the program and nothing else");
-        let said = Command::new(&file).arg("it runs").output().unwrap();
-        assert_eq!(said.stdout, b"it runs\n");
+        // As the kubelet puts it there.
+        fs::create_dir(unpacked.join("etc")).unwrap();
+        fs::write(unpacked.join("etc/hosts"), "127.0.0.7 hub.example\n").unwrap();
+        let said = within(&unpacked, entry).arg("hub.example").output().unwrap();
+        let words = [&said.stdout[..], &said.stderr[..]].map(String::from_utf8_lossy).concat();
+        assert_eq!(words, "hub.example is 127.0.0.7\n");
     }
 
     #[test]

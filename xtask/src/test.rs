@@ -19,11 +19,11 @@ use std::{
     time::Instant,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use serde_json::Value;
 
 use crate::crds::{self, root};
-use crate::e2e::On;
+use crate::e2e::{IN_THE_GATE, On, Setting, Staff};
 use crate::{alerts, dashboards};
 
 #[derive(clap::Args)]
@@ -82,6 +82,10 @@ const EMBEDDED_SCENARIOS: &[&str] = &[
     "upgrade::",
 ];
 
+/// Whose Deployments, rights and files the processes run with, besides those of the harness: those of the overlays. Real
+/// planes, to which what an operator applies is applied.
+const RENDERED: &[Staff] = &[Staff::Overlays, Staff::SingleCluster];
+
 /// Where some planes are real and some are not.
 const MIXED: &[On] = &[On::RealCell, On::RealHub];
 
@@ -100,13 +104,6 @@ pub(crate) fn run(args: Args) -> Result<()> {
     );
     tally.outcome("generated files", crds::check());
     tally.outcome("dashboards", dashboards::check());
-    match alerts::find() {
-        Ok(Some(promtool)) => tally.outcome("alerts", alerts::check(&promtool)),
-        Ok(None) => {
-            println!("\nalerts are not held to their cases: no promtool; `cargo xtask alerts` builds one")
-        }
-        Err(err) => tally.outcome("alerts", Err(err)),
-    }
     if succeeds("cargo", &["deny", "--version"]) {
         tally.command("licences", &["deny", "check", "licenses", "bans", "sources"]);
     }
@@ -188,36 +185,63 @@ fn targets_without_features(metadata: &Value) -> Vec<String> {
 /// The suites on embedded planes. The scenarios start the controllers as they are shipped, as the process `polis manager`:
 /// the unit tests, which have tests of that program among them, have built it.
 fn embedded(tally: &mut Tally, _fast: bool) {
-    suite(tally, "planes", &[], "what the scenarios rely on", On::Embedded);
+    let embedded = Setting::on(On::Embedded);
+    suite(tally, "planes", &[], "what the scenarios rely on", embedded);
     let shows = "the whole pipeline over project, hub and cells";
-    suite(tally, "scenarios", EMBEDDED_SCENARIOS, shows, On::Embedded);
+    suite(tally, "scenarios", EMBEDDED_SCENARIOS, shows, embedded);
 }
 
-/// The suites on real engines, or one line that says why they were left out.
+/// What needs programs that are built with Go: the alerts, held to their cases by promtool, and the suites on real engines.
+/// Or one line that says why they were left out.
 fn engines(tally: &mut Tally, fast: bool) {
-    let suites = ENGINE_SUITES.len() + MIXED.len();
-    if fast {
-        return tally.skip(suites, "--fast was given");
-    }
-    if let Err(missing) = polis_testbed::go::find() {
-        if env::var("CI").is_ok_and(|ci| ci == "true") {
-            return tally.outcome("suites on real engines", Err(missing.into()));
+    let suites = ENGINE_SUITES.len() + RENDERED.len() + MIXED.len();
+    let go = polis_testbed::go::find().map(drop);
+    match alerts::find() {
+        Err(err) => tally.outcome("alerts", Err(err)),
+        Ok(Some(promtool)) => tally.outcome("alerts", alerts::check(&promtool)),
+        Ok(None) if !fast && go.is_ok() => {
+            tally.outcome("alerts", alerts::build().and_then(|promtool| alerts::check(&promtool)));
         }
-        return tally.skip(suites, &missing.to_string());
+        Ok(None) if !fast && in_ci() => tally.outcome("alerts", Err(anyhow!("no promtool, and no Go"))),
+        Ok(None) => tally.skip("the cases of the alerts", 1, "there is no promtool: `cargo xtask alerts`"),
+    }
+    const REAL: &str = "suites on real engines";
+    if fast {
+        return tally.skip(REAL, suites, "--fast was given");
+    }
+    if let Err(missing) = go {
+        if in_ci() {
+            return tally.outcome(REAL, Err(missing.into()));
+        }
+        return tally.skip(REAL, suites, &missing.to_string());
     }
     tally.command("real engines", &["xtask", "testbed", "build"]);
     for (target, parts, shows) in ENGINE_SUITES {
-        suite(tally, target, parts, shows, On::Real);
+        suite(tally, target, parts, shows, Setting::on(On::Real));
+    }
+    for staff in RENDERED {
+        let setting = Setting { staff: *staff, ..Setting::on(On::Real) };
+        suite(tally, "scenarios", IN_THE_GATE, "the pipeline as deploy/ renders it", setting);
     }
     for on in MIXED {
-        suite(tally, "scenarios", MIXED_SCENARIOS, "what travels between planes of both sorts", *on);
+        let shows = "what travels between planes of both sorts";
+        suite(tally, "scenarios", MIXED_SCENARIOS, shows, Setting::on(*on));
     }
 }
 
+/// Whether everything has to run: what cannot is then a failure.
+fn in_ci() -> bool {
+    env::var("CI").is_ok_and(|ci| ci == "true")
+}
+
 /// One suite of which all tests share their planes, and so one process: not for nextest.
-fn suite(tally: &mut Tally, target: &str, parts: &[&str], shows: &str, on: On) {
+fn suite(tally: &mut Tally, target: &str, parts: &[&str], shows: &str, setting: Setting) {
     let args = ["test", "--workspace", "--all-features", "--no-fail-fast", "--test", target, "--"];
-    let title = match on {
+    let title = match setting.on {
+        On::Real if setting.staff == Staff::Overlays => format!("{target} under the overlays: {shows}"),
+        On::Real if setting.staff == Staff::SingleCluster => {
+            format!("{target} under the overlay of a single cluster: {shows}")
+        }
         On::Real => format!("{target} on real engines: {shows}"),
         On::Embedded => format!("{target} on embedded planes: {shows}"),
         On::RealCell => format!("{target} on embedded planes with a real cell: {shows}"),
@@ -225,7 +249,7 @@ fn suite(tally: &mut Tally, target: &str, parts: &[&str], shows: &str, on: On) {
     };
     // Scenarios wait most of the time: more of them than cores do no harm.
     let side_by_side = if target == "scenarios" { vec!["--test-threads=8"] } else { Vec::new() };
-    tally.command_on(&title, &[&args[..], &side_by_side, parts].concat(), on);
+    tally.command_in(&title, &[&args[..], &side_by_side, parts].concat(), setting);
 }
 
 /// What has passed, failed and been skipped so far.
@@ -252,18 +276,18 @@ impl Tally {
 
     /// Runs `cargo <args>` and adds up the tests that it reports.
     fn command(&mut self, title: &str, args: &[&str]) {
-        self.command_on(title, args, On::Real);
+        self.command_in(title, args, Setting::on(On::Real));
     }
 
-    /// The same, for scenarios that run on planes of either kind.
-    fn command_on(&mut self, title: &str, args: &[&str], on: On) {
+    /// The same, for scenarios, which run in several settings.
+    fn command_in(&mut self, title: &str, args: &[&str], setting: Setting) {
         println!("\n== {title}: cargo {}", args.join(" "));
         let start = Instant::now();
-        match stream("cargo", args, on, self.in_lane) {
+        match stream("cargo", args, setting, self.in_lane) {
             Err(err) => self.fail(title, &format!("cargo did not start: {err}")),
             Ok((mut success, said)) => {
                 let mut counts = said.counts;
-                if !success && self.pass_by_themselves(args, &said, on) {
+                if !success && self.pass_by_themselves(args, &said, setting) {
                     success = true;
                     counts.passed += counts.failed;
                     counts.failed = 0;
@@ -283,10 +307,10 @@ impl Tally {
     }
 
     /// Runs the tests that failed once more, one after the other, and says whether they all passed.
-    fn pass_by_themselves(&mut self, args: &[&str], first: &Said, on: On) -> bool {
+    fn pass_by_themselves(&mut self, args: &[&str], first: &Said, setting: Setting) -> bool {
         let Some(again) = again(args, first) else { return false };
         println!("\n== once more, by themselves: cargo {}", again.join(" "));
-        let passed = match stream("cargo", &again, on, self.in_lane) {
+        let passed = match stream("cargo", &again, setting, self.in_lane) {
             Ok((success, second)) => success && second.counts.passed >= first.failed.len(),
             Err(_) => false,
         };
@@ -311,9 +335,9 @@ impl Tally {
         self.failures.push(format!("{title}: {why}"));
     }
 
-    fn skip(&mut self, suites: usize, why: &str) {
-        println!("\nskipped: {suites} suites on real engines, because {why}");
-        self.skipped += suites;
+    fn skip(&mut self, what: &str, count: usize, why: &str) {
+        println!("\nskipped: {count} {what}, because {why}");
+        self.skipped += count;
     }
 }
 
@@ -377,11 +401,11 @@ impl Counts {
 
 /// Runs a command in the root of the repository and reads the counts from what it says, which is passed through as it
 /// comes, or in one piece at its end.
-fn stream(program: &str, args: &[&str], on: On, at_the_end: bool) -> Result<(bool, Said)> {
+fn stream(program: &str, args: &[&str], setting: Setting, at_the_end: bool) -> Result<(bool, Said)> {
     let mut child = Command::new(program)
         .args(args)
         .current_dir(root())
-        .env("POLIS_E2E_ON", on.word())
+        .envs(setting.variables())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
@@ -502,7 +526,7 @@ mod tests {
         let script =
             "echo 'test result: ok. 2 passed; 0 failed; 1 ignored'; echo '3 tests run: 3 passed' >&2";
         for in_lane in [false, true] {
-            let (success, said) = stream("sh", &["-c", script], On::Embedded, in_lane).unwrap();
+            let (success, said) = stream("sh", &["-c", script], Setting::on(On::Embedded), in_lane).unwrap();
             assert!(success);
             assert_eq!(said.counts, Counts { passed: 5, failed: 0, skipped: 1 });
         }

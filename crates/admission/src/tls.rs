@@ -45,7 +45,9 @@ pub enum TlsError {
         source: std::io::Error,
     },
     /// The Secret cannot be read.
-    #[error("failed to read {secret}, which webhookServer.tls.secretRef names: {source}")]
+    #[error(
+        "failed to read {secret}, which webhookServer.tls.secretRef names: {source}; deploy/components/secret-webhook-cert grants it"
+    )]
     Ask {
         /// The Secret.
         secret: String,

@@ -309,6 +309,16 @@ impl World {
         self.server.install_crd_in("hub", crd).await.expect("an older definition");
     }
 
+    /// Takes the interpreter from the hub.
+    async fn lose_interpreter(&self) {
+        let interpreter: DynamicObject =
+            serde_json::from_value(json!({"apiVersion": "config.karmada.io/v1alpha1",
+            "kind": "ResourceInterpreterCustomization", "metadata": {"name": "workloaddeployment"}}))
+            .expect("an interpreter");
+        let interpreters = self.objects("hub", &interpreter);
+        interpreters.delete("workloaddeployment", &DeleteParams::default()).await.expect("gone");
+    }
+
     fn mk_desk(&self) -> Desk {
         let desk = Desk::new();
         desk.write("own.kubeconfig", &self.kubeconfig("", &self.socket.authority, &[]));
@@ -354,12 +364,7 @@ async fn planes_are_asked_for_rights_kinds_and_interpreter_and_what_is_missing_i
     // Somebody who may look sees whether the interpreter is there.
     desk.write("hub.kubeconfig", &world.kubeconfig("/planes/hub", &world.socket.authority, &[MASTERS]));
     desk.check("--check-config=planes", &[]).await.names(&["hub: interpreter workloaddeployment"]);
-    let interpreter: DynamicObject =
-        serde_json::from_value(json!({"apiVersion": "config.karmada.io/v1alpha1",
-        "kind": "ResourceInterpreterCustomization", "metadata": {"name": "workloaddeployment"}}))
-        .expect("an interpreter");
-    let interpreters = world.objects("hub", &interpreter);
-    interpreters.delete("workloaddeployment", &DeleteParams::default()).await.expect("gone");
+    world.lose_interpreter().await;
     let said = desk.check("--check-config=planes", &[]).await;
     assert_eq!(said.code, 7, "{}", said.text);
     said.names(&["interpreter workloaddeployment is missing", "deploy/components/federation"]);
@@ -466,12 +471,7 @@ async fn a_start_says_in_its_log_what_planes_lack_and_what_has_ended_and_goes_on
     policies.for_each(|rule| rule["verbs"] = json!(["get", "list", "watch", "create", "update"]));
     let patch = Patch::Merge(json!({"rules": rules}));
     roles.patch("compute-manager", &PatchParams::default(), &patch).await.expect("less");
-    let interpreter: DynamicObject =
-        serde_json::from_value(json!({"apiVersion": "config.karmada.io/v1alpha1",
-        "kind": "ResourceInterpreterCustomization", "metadata": {"name": "workloaddeployment"}}))
-        .expect("an interpreter");
-    let interpreters = world.objects("hub", &interpreter);
-    interpreters.delete("workloaddeployment", &DeleteParams::default()).await.expect("gone");
+    world.lose_interpreter().await;
     world.age_instances().await;
     let lacking = desk.start();
     lacking

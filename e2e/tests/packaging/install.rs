@@ -12,6 +12,7 @@ use polis_api::{crds, kube::Client};
 use polis_e2e::{
     eye::{self, Eye},
     grants::QuotaService,
+    planes::Identity,
     provider::Provider,
     rendered::{self, Rendered, objects, root, text, word},
     wire::{Route, Tap, Wire, project_path},
@@ -94,9 +95,14 @@ impl Engineer {
 
         let front = async |user: &str, groups: &[&str]| {
             let client = bed.client_for(PROJECTS, user, groups).await.expect("a client");
+            let who = Arc::new(Identity {
+                user: user.to_owned(),
+                groups: groups.iter().map(ToString::to_string).collect(),
+            });
             let way = |prefix: String, client: &Client| Route {
                 prefix,
                 plane: PROJECTS.into(),
+                who: who.clone(),
                 client: client.clone(),
             };
             let routes = vec![way(project_path("shop"), &client), way(String::new(), &client)];

@@ -88,9 +88,18 @@ impl Manager {
 
     /// Asks the process to end, so that it gives its lease back, and waits for it.
     pub fn stop(&mut self) {
+        self.end(Signal::TERM);
+    }
+
+    /// Ends the process, whatever it thinks of it.
+    pub fn kill(&mut self) {
+        self.end(Signal::KILL);
+    }
+
+    fn end(&mut self, signal: Signal) {
         let Some(mut child) = self.child.take() else { return };
         if let Some(process) = Identity::of(child.id()) {
-            let _gone = process.signal(Signal::TERM);
+            let _gone = process.signal(signal);
         }
         let _reaped = child.wait();
     }

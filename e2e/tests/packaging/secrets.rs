@@ -6,6 +6,7 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use polis_e2e::rendered::{Rendered, objects, word};
 use polis_testbed::{manifest, plane::LONE};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use crate::{
     NAMESPACE, apply, bed, kubectl,
@@ -52,6 +53,55 @@ fn inspect(planted: &Planted, manager: &Manager, what: &str) {
     }
 }
 
+/// A clock that can be taken away from a process, which then panics wherever it looks at the time: no clock is the one thing
+/// that the standard library of Rust does not do without. It stands between the program and the C library.
+struct Clock {
+    home: TempDir,
+}
+
+impl Clock {
+    fn new() -> Clock {
+        let home = tempfile::tempdir().expect("a folder");
+        let source = r#"
+            #define _GNU_SOURCE
+            #include <errno.h>
+            #include <stdlib.h>
+            #include <sys/syscall.h>
+            #include <time.h>
+            #include <unistd.h>
+            int clock_gettime(clockid_t clock, struct timespec *time) {
+                const char *gone = getenv("CLOCK_IS_GONE");
+                if (gone && access(gone, F_OK) == 0) {
+                    errno = EINVAL;
+                    return -1;
+                }
+                return syscall(SYS_clock_gettime, clock, time);
+            }"#;
+        fs::write(home.path().join("clock.c"), source).expect("a file");
+        // What links programs of Rust.
+        let built = Command::new("cc")
+            .args(["-shared", "-fPIC", "-o", "clock.so", "clock.c"])
+            .current_dir(home.path())
+            .status();
+        assert!(built.expect("cc runs").success());
+        Clock { home }
+    }
+
+    fn variables(&self) -> [(String, String); 3] {
+        let path = |name: &str| self.home.path().join(name).display().to_string();
+        [
+            ("LD_PRELOAD", path("clock.so")),
+            ("CLOCK_IS_GONE", path("gone")),
+            ("RUST_BACKTRACE", "full".to_owned()),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+    }
+
+    fn take_away(&self) {
+        fs::write(self.home.path().join("gone"), "").expect("a file");
+    }
+}
+
 /// What a program says that is given the environment of a pod, whatever comes of it.
 fn says(manager: &Manager, arguments: &[&str]) -> String {
     let output = Command::new(program())
@@ -65,7 +115,7 @@ fn says(manager: &Manager, arguments: &[&str]) -> String {
 }
 
 #[tokio::test]
-async fn no_secret_is_in_logs_events_metrics_help_arguments_or_faults() {
+async fn no_secret_is_in_logs_events_metrics_help_arguments_faults_or_panics() {
     let (bed, _turn) = (bed().await, crate::TURN.lock().await);
     // The one plane is also hub and platform, and needs what those need.
     for folder in [
@@ -120,6 +170,9 @@ async fn no_secret_is_in_logs_events_metrics_help_arguments_or_faults() {
             planted.push(("the key of the webhooks", line));
         }
         let planted = Planted(planted);
+        let clock = Clock::new();
+        let usual = manager.pod.environment.clone();
+        manager.pod.environment.extend(clock.variables());
         manager.start();
         let refused = manifest::until(
             "pod",
@@ -139,7 +192,16 @@ async fn no_secret_is_in_logs_events_metrics_help_arguments_or_faults() {
         ] {
             planted.are_not_in(&arguments.join(" "), &says(&manager, arguments));
         }
-        manager.stop();
+        // With everything in its memory that it was given, it panics.
+        clock.take_away();
+        let panicked = manifest::until("pod", "the manager to panic", crate::process::WITHIN, async || {
+            Ok(manager.said().contains("panicked at").then_some(()))
+        });
+        panicked.await.unwrap_or_else(|err| panic!("{err}\n{}", manager.said()));
+        // What is left of it may hang.
+        manager.kill();
+        planted.are_not_in("what is said in a panic", &manager.said());
+        manager.pod.environment = usual;
 
         // Files that cannot be read: what is said of them is where and why, not what is in them.
         let broken = format!(

@@ -222,7 +222,7 @@ fn a_deployment_with_a_foreign_owner_keeps_it() {
 }
 
 /// A namespace on the hub as no federator makes it, with a deployment and an instance in it.
-async fn forged(hub: &Side, name: &str, namespace_labels: &[(&str, &str)], of: &str) -> Place {
+pub(crate) async fn forged(hub: &Side, name: &str, namespace_labels: &[(&str, &str)], of: &str) -> Place {
     let api: Api<Namespace> = Api::all(hub.eye.client().clone());
     let labels: BTreeMap<String, String> =
         namespace_labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();

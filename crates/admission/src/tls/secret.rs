@@ -12,8 +12,8 @@ use super::{Pem, Stamp, TlsError, server};
 const CERTIFICATE: &str = "tls.crt";
 const KEY: &str = "tls.key";
 
-/// Which Secret a certificate is in.
-#[derive(Debug)]
+/// Which Secret a certificate is in. Cheap to clone.
+#[derive(Clone, Debug)]
 pub struct CertificateSecret {
     plane: Plane,
     namespace: String,
@@ -48,6 +48,11 @@ impl CertificateSecret {
     /// The Secret as the watch has seen it. None before the first sight, and once it is deleted.
     pub(super) fn seen(&self) -> Option<Secret> {
         self.plane.get::<Secret>((self.namespace.as_str(), self.name.as_str())).ok().flatten()
+    }
+
+    /// The certificate as the watch has seen it, in PEM; its key is not told.
+    pub fn certificate(&self) -> Option<Vec<u8>> {
+        self.pem(&self.seen()?, CERTIFICATE).ok().map(|pem| pem.text)
     }
 
     pub(super) fn load(&self, secret: &Secret) -> Result<ServerConfig, TlsError> {

@@ -16,11 +16,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use polis_admission::CertificateSecret;
 use polis_engine::{Clock, Election, Engine, Metrics, Random};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::exit::Exit;
 use config::Config;
+use webhooks::Webhooks;
 
 /// Name of the Lease by which replicas of one role elect a leader.
 const LEASE: &str = "e98b06c6.datumapis.com";
@@ -78,7 +80,8 @@ async fn serve(flags: Flags, config: Config) -> Result<()> {
         polis_cell::declare(&mut engine, clock, planes.cell(&config))?;
     }
     tokio::spawn(check::after_start(flags.clone(), config.clone()));
-    tokio::spawn(expiry(engine.handle().registry(), flags, config));
+    let secret = webhooks.as_ref().and_then(Webhooks::secret);
+    tokio::spawn(expiry(engine.handle().registry(), flags, config, secret));
     let mut terminate = signal(SignalKind::terminate())?;
     let told_to_stop = async move {
         tokio::select! {
@@ -92,13 +95,20 @@ async fn serve(flags: Flags, config: Config) -> Result<()> {
     }
 }
 
-/// Keeps the metrics of when certificates end: files are renewed under a process.
-async fn expiry(metrics: Arc<Metrics>, flags: Flags, config: Config) {
+/// Keeps the metrics of when certificates end: files and a Secret are renewed under a process.
+async fn expiry(metrics: Arc<Metrics>, flags: Flags, config: Config, secret: Option<CertificateSecret>) {
     loop {
         for (certificate, end) in check::certificates(&flags, &config) {
             metrics.certificate_ends(certificate, end.as_second());
         }
-        tokio::time::sleep(LOOK_AT_CERTIFICATES_AFTER).await;
+        let seen = secret.as_ref().and_then(CertificateSecret::certificate);
+        if let Some(end) = seen.as_deref().and_then(check::certificate_ends) {
+            metrics.certificate_ends("webhooks", end.as_second());
+        }
+        // The watch sees its Secret moments after the start.
+        let awaited = secret.is_some() && seen.is_none();
+        let rest = if awaited { Duration::from_secs(1) } else { LOOK_AT_CERTIFICATES_AFTER };
+        tokio::time::sleep(rest).await;
     }
 }
 

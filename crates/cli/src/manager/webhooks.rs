@@ -15,7 +15,16 @@ use super::planes::Planes;
 pub(crate) struct Webhooks {
     listener: TcpListener,
     certificates: Certificates,
+    /// Where the certificate comes from, if it is watched.
+    secret: Option<CertificateSecret>,
     webhook: Webhook,
+}
+
+impl Webhooks {
+    /// Where the certificate comes from, if it is watched.
+    pub(crate) fn secret(&self) -> Option<CertificateSecret> {
+        self.secret.clone()
+    }
 }
 
 /// Opens the server. It shares the planes of the projects with the controllers, where there are any: projects are
@@ -26,13 +35,12 @@ pub(crate) async fn open(
     planes: &Planes,
     projects: Option<PlaneSet>,
 ) -> Result<Webhooks> {
-    let certificates = match &server.tls.secret_ref {
-        Some(SecretRef { name, namespace }) => {
-            let clients = Some(server.client_ca_name.as_str()).filter(|key| !key.is_empty());
-            let own = planes.own.clone();
-            let secret = CertificateSecret::watched(engine, own, namespace, name, clients);
-            Certificates::of_secret(secret).await?
-        }
+    let secret = server.tls.secret_ref.as_ref().map(|SecretRef { name, namespace }| {
+        let clients = Some(server.client_ca_name.as_str()).filter(|key| !key.is_empty());
+        CertificateSecret::watched(engine, planes.own.clone(), namespace, name, clients)
+    });
+    let certificates = match secret.clone() {
+        Some(secret) => Certificates::of_secret(secret).await?,
         None => Certificates::open(files(&server.tls, &server.client_ca_name))?,
     };
     let host = if server.host.is_empty() { "0.0.0.0" } else { &server.host };
@@ -43,13 +51,13 @@ pub(crate) async fn open(
     let projects = projects
         .unwrap_or_else(|| engine.planes("project", planes.projects(), [Watch::of::<LocationBinding>()]));
     let webhook = Webhook::new(planes.judged(projects), &engine.handle().registry());
-    Ok(Webhooks { listener, certificates, webhook })
+    Ok(Webhooks { listener, certificates, secret, webhook })
 }
 
 /// Serves for ever; without a server, waits for ever.
 pub(crate) async fn serve(webhooks: Option<Webhooks>) {
     match webhooks {
-        Some(Webhooks { listener, certificates, webhook }) => {
+        Some(Webhooks { listener, certificates, webhook, .. }) => {
             polis_admission::serve(listener, certificates, webhook).await
         }
         None => std::future::pending().await,

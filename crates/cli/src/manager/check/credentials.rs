@@ -13,7 +13,7 @@ pub(super) fn token_ends(token: &str) -> Option<Timestamp> {
 }
 
 /// When the first certificate of a PEM text ends.
-pub(super) fn certificate_ends(pem: &[u8]) -> Option<Timestamp> {
+pub(in crate::manager) fn certificate_ends(pem: &[u8]) -> Option<Timestamp> {
     let (_, block) = x509_parser::pem::parse_x509_pem(pem).ok()?;
     let certificate = block.parse_x509().ok()?;
     Timestamp::from_second(certificate.validity().not_after.timestamp()).ok()

@@ -162,7 +162,9 @@ pub(in crate::manager) fn certificates(flags: &Flags, config: &Config) -> Vec<(&
         let pem = client_certificate(user(&read, named.context)?)?;
         Some((named.is, credentials::certificate_ends(&pem)?))
     });
-    let webhooks = config.webhook_server.iter().filter_map(|server| {
+    // One in a Secret is not in any file.
+    let in_files = config.webhook_server.iter().filter(|server| server.tls.secret_ref.is_none());
+    let webhooks = in_files.filter_map(|server| {
         let files = webhooks::files(&server.tls, &server.client_ca_name);
         let end = credentials::certificate_ends(&std::fs::read(files.certificate).ok()?)?;
         Some(("webhooks", end))
@@ -236,7 +238,7 @@ fn over(what: &str, end: Option<Timestamp>, now: Timestamp, next: &str, findings
 fn certificate(server: &crate::manager::config::WebhookServer, now: Timestamp, findings: &mut Findings) {
     if let Some(secret) = &server.tls.secret_ref {
         return findings.note(format!(
-            "webhookServer.tls: Secret {}/{} of the manager's own cluster is read at the start and watched; that takes the rights to get, list and watch it",
+            "webhookServer.tls: Secret {}/{} of the manager's own cluster is read at the start and watched; deploy/components/secret-webhook-cert grants that, and --check-config=planes asks for it",
             secret.namespace, secret.name
         ));
     }

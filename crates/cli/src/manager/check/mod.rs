@@ -27,6 +27,7 @@ use crate::terminal;
 use super::config::Config;
 use super::flags::{CheckConfig, Flags};
 
+pub(super) use credentials::certificate_ends;
 #[cfg(test)]
 pub(super) use files::at_once;
 pub(super) use files::certificates;

@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use super::rights::{self, Grant, Right};
 use super::{Findings, kinds};
-use crate::manager::config::{Config, Mode};
+use crate::manager::config::{Config, Mode, SecretRef};
 use crate::manager::flags::Flags;
 use crate::manager::planes::Planes;
 
@@ -70,7 +70,12 @@ pub(super) async fn examine(flags: &Flags, config: &Config, findings: &mut Findi
             "kubectl apply --server-side -k deploy/base/crds"
         },
     };
-    look(&own, flags, findings).await;
+    let secret = config.webhook_server.as_ref().and_then(|server| server.tls.secret_ref.as_ref());
+    if look(&own, flags, findings).await
+        && let Some(secret) = secret
+    {
+        certificate(&own, secret, findings).await;
+    }
     let hub = Look {
         name: "hub".into(),
         plane: planes.hub.clone(),
@@ -211,35 +216,58 @@ async fn served(look: &Look, client: &Client, findings: &mut Findings) {
 
 /// Whether we may do what the roles do.
 async fn granted(look: &Look, client: &Client, flags: &Flags, findings: &mut Findings) {
-    let reviews = Api::<SelfSubjectAccessReview>::all(client.clone());
     for grant in &look.grants {
-        let namespace = (grant.file == rights::LEASES.file).then(|| flags.leader_elect_namespace.clone());
-        let asked = grant.rights().into_iter().map(|right| {
-            let (reviews, namespace) = (reviews.clone(), namespace.clone());
-            async move { (allowed(&reviews, &right, namespace).await, right) }
-        });
-        let answers: Vec<_> = futures::stream::iter(asked).buffered(REVIEWS_AT_ONCE).collect().await;
-        let mut refused: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for (answer, right) in answers {
-            match answer {
-                Ok(true) => {}
-                Ok(false) => refused.entry(right.subject()).or_default().push(right.verb),
-                Err(trouble) => {
-                    return findings.fault(
-                        look.name.clone(),
-                        format!("what we may do cannot be asked: {}", words(&trouble)),
-                        "every authenticated client may create SelfSubjectAccessReviews (ClusterRole system:basic-user): bind it again",
-                    );
-                }
+        let namespace = (grant.file == rights::LEASES.file).then(|| flags.leader_elect_namespace.as_str());
+        review(look, client, grant, grant.rights(), namespace, findings).await;
+    }
+}
+
+/// Whether we may read the certificate of the webhooks where the configuration says that it is.
+async fn certificate(look: &Look, secret: &SecretRef, findings: &mut Findings) {
+    let rights = rights::WEBHOOK_SECRET.rights().into_iter();
+    let rights = rights.map(|right| Right { name: secret.name.clone(), ..right }).collect();
+    let (client, before) = (look.plane.kube_client(), findings.faults.len());
+    review(look, &client, &rights::WEBHOOK_SECRET, rights, Some(&secret.namespace), findings).await;
+    if findings.faults.len() == before {
+        findings.good(format!("{}: Secret {}/{} can be read", look.name, secret.namespace, secret.name));
+    }
+}
+
+/// Asks for rights that a file grants.
+async fn review(
+    look: &Look,
+    client: &Client,
+    grant: &Grant,
+    rights: Vec<Right>,
+    namespace: Option<&str>,
+    findings: &mut Findings,
+) {
+    let reviews = Api::<SelfSubjectAccessReview>::all(client.clone());
+    let asked = rights.into_iter().map(|right| {
+        let (reviews, namespace) = (reviews.clone(), namespace.map(str::to_owned));
+        async move { (allowed(&reviews, &right, namespace).await, right) }
+    });
+    let answers: Vec<_> = futures::stream::iter(asked).buffered(REVIEWS_AT_ONCE).collect().await;
+    let mut refused: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (answer, right) in answers {
+        match answer {
+            Ok(true) => {}
+            Ok(false) => refused.entry(right.subject()).or_default().push(right.verb),
+            Err(trouble) => {
+                return findings.fault(
+                    look.name.clone(),
+                    format!("what we may do cannot be asked: {}", words(&trouble)),
+                    "every authenticated client may create SelfSubjectAccessReviews (ClusterRole system:basic-user): bind it again",
+                );
             }
         }
-        for (subject, verbs) in refused {
-            findings.fault(
-                look.name.clone(),
-                format!("we may not {} {subject}", verbs.join(", ")),
-                format!("{} grants it: kubectl apply -k {} there", grant.file, grant.folder()),
-            );
-        }
+    }
+    for (subject, verbs) in refused {
+        findings.fault(
+            look.name.clone(),
+            format!("we may not {} {subject}", verbs.join(", ")),
+            format!("{} grants it: kubectl apply -k {} there", grant.file, grant.folder()),
+        );
     }
 }
 

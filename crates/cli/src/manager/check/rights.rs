@@ -28,6 +28,8 @@ pub(super) const MANAGEMENT_ON_HUB: Grant = grant!("deploy/components/rbac/hub/m
 pub(super) const PROJECTS: Grant = grant!("deploy/components/rbac/management/projects.yaml");
 /// The management role on the plane of a project.
 pub(super) const PROJECT: Grant = grant!("deploy/components/rbac/project/management.yaml");
+/// Reading the certificate of the webhooks from a Secret, on the cluster of the process.
+pub(super) const WEBHOOK_SECRET: Grant = grant!("deploy/components/secret-webhook-cert/role.yaml");
 
 /// One thing that a role does.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -110,7 +112,7 @@ mod tests {
 
     #[test]
     fn every_file_of_rights_is_understood() {
-        for grant in [LEASES, CELL, CELL_ON_HUB, MANAGEMENT_ON_HUB, PROJECTS, PROJECT] {
+        for grant in [LEASES, CELL, CELL_ON_HUB, MANAGEMENT_ON_HUB, PROJECTS, PROJECT, WEBHOOK_SECRET] {
             let rights = grant.rights();
             assert!(!rights.is_empty(), "{}", grant.file);
             assert!(rights.iter().all(|right| !right.resource.is_empty() && !right.verb.is_empty()));
