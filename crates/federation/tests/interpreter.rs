@@ -425,6 +425,7 @@ fn endless_scripts_are_stopped_whatever_they_catch() {
         "while true do pcall(function() while true do end end) end",
         "local function f() while true do pcall(f) end end f()",
         "local function f() return xpcall(f, f) end while true do f() end",
+        "xpcall(function() while true do end end, function() while true do end end)",
         "local s = 'a' for i = 1, 12 do s = s .. s end while true do string.find(s, 'a*a*a*a*a*a*b') end",
         "pcall(string.find, table.concat({'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa', 'aaaaaaaaaaaaaaaaaaaaa'}), 'a*a*a*a*a*a*a*a*a*b') while true do end",
         "for _ in pairs({1}) do repeat until false end",
