@@ -192,6 +192,14 @@ impl Seek<WorkloadDeployment> {
         })
     }
 
+    /// And its status names the cell that runs it.
+    pub fn in_cell(self, cell: &str) -> Self {
+        let wanted = cell.to_owned();
+        self.that(format!("says that it runs in {wanted}"), move |deployment| {
+            deployment.status.as_ref().and_then(|status| status.cell.as_deref()) == Some(&*wanted)
+        })
+    }
+
     /// And it wants so many replicas.
     pub fn wanting(self, replicas: i32) -> Self {
         self.that(format!("wants {replicas} replicas"), move |d| {

@@ -84,6 +84,8 @@ pub struct Terms {
     pub replica: usize,
     /// Stands for election by a lease of this time, instead of acting at once.
     pub elects: Option<Duration>,
+    /// For a cell: the city that its credential is for, where that is not the one its plane is named after.
+    pub city: Option<String>,
 }
 
 impl Member {
@@ -102,8 +104,9 @@ impl Member {
         let folder = folder.join(&name);
         fs::create_dir_all(&folder).map_err(Error::file(&folder))?;
         let mut wires = Vec::new();
+        let credential = terms.city.clone().map_or_else(|| role.clone(), Role::Cell);
         let lay = async |plane: &str, prefix: String| -> Result<Route, Error> {
-            let who = shipped.identity(layout, &role, plane);
+            let who = shipped.identity(layout, &credential, plane);
             let client = planes.client(plane, who.clone()).await?;
             Ok(Route { prefix, plane: plane.to_owned(), who: Arc::new(who), client })
         };

@@ -60,6 +60,10 @@ const ENGINE_SUITES: &[(&str, &[&str], &str)] = &[
             "ownership::",
             "bad_input::",
             "confinement::",
+            "rights::",
+            "city_guard::",
+            "neighbours::",
+            "upgrade::",
             "outages::nothing_is_lost_when_the_hub_goes_away",
             "outages::nothing_is_lost_when_the_management_process_dies",
         ],
@@ -79,6 +83,7 @@ const EMBEDDED_SCENARIOS: &[&str] = &[
     "outages::",
     "rights::",
     "city_guard::",
+    "neighbours::",
     "upgrade::",
 ];
 

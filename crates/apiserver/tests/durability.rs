@@ -395,6 +395,32 @@ async fn what_is_not_durable_is_seen_by_nobody_outside() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_waits_for_what_it_tells_and_not_for_what_others_write_meanwhile() {
+    let disk = Disk::default();
+    let store = Arc::new(open_disk(&disk).expect("opens"));
+    let server = Server::builder().store(store).build().await.expect("a server");
+    for plane in ["cell", "other"] {
+        server.create_plane(PlaneSpec::own(plane)).await.expect("a plane");
+        server.install_crd_in(plane, &mk_widgets_crd()).await.expect("a definition");
+    }
+    let outside = widgets(&mk_client(&server, "cell"));
+    let mut told = std::pin::pin!(outside.watch(&WatchParams::default(), "0").await.expect("watches"));
+    outside.create(&PostParams::default(), &mk_widget("a", json!({}))).await.expect("creates");
+    server.durable().await.expect("a disk");
+
+    disk.1.shut(true);
+    let elsewhere = widgets(&kube::Client::new(server.plane_service("other").ahead(), "default"));
+    elsewhere.create(&PostParams::default(), &mk_widget("b", json!({}))).await.expect("creates");
+
+    let first = tokio::time::timeout(std::time::Duration::from_secs(60), told.next()).await;
+    disk.1.shut(false);
+    match first {
+        Ok(Some(Ok(WatchEvent::Added(widget)))) => assert_eq!(widget.name_any(), "a"),
+        other => panic!("wanted to be told of what is durable, got {other:?}"),
+    }
+}
+
 #[tokio::test]
 async fn a_disk_that_fails_is_named_to_whoever_would_see_what_it_lost() {
     let disk = Disk::default();

@@ -53,7 +53,7 @@ impl World {
         self.queue.add(Key::Cluster(name.to_owned()));
         let candidate = |facts: &Known| facts.as_ref().map(|facts| facts.candidate.clone());
         if candidate(&before) != candidate(&after) {
-            self.look_at_all_bindings();
+            self.look_at_all_bindings(Key::Placement);
         }
         let ready = |facts: &Known| facts.as_ref().is_some_and(|facts| facts.ready);
         let leaving = |facts: &Known| facts.as_ref().is_none_or(|facts| facts.candidate.deleting);
@@ -72,15 +72,14 @@ impl World {
         }
     }
 
-    pub(crate) fn look_at_all_bindings(&self) {
+    /// Looks at every binding, in this respect.
+    pub(crate) fn look_at_all_bindings(&self, respect: fn(Option<String>, String) -> Key) {
         for binding in self.hub.bindings.all() {
-            self.queue.add(Key::Binding(
-                Some(object::meta(&binding, "namespace").to_owned()),
-                object::meta(&binding, "name").to_owned(),
-            ));
+            let namespace = object::meta(&binding, "namespace").to_owned();
+            self.queue.add(respect(Some(namespace), object::meta(&binding, "name").to_owned()));
         }
         for binding in self.hub.cluster_bindings.all() {
-            self.queue.add(Key::Binding(None, object::meta(&binding, "name").to_owned()));
+            self.queue.add(respect(None, object::meta(&binding, "name").to_owned()));
         }
     }
 

@@ -81,6 +81,8 @@ pub(crate) enum Key {
     Template(Identity),
     /// A binding; of a namespace, or of the whole hub.
     Binding(Option<String>, String),
+    /// The clusters that a binding names, after one of them has changed; of a namespace, or of the whole hub.
+    Placement(Option<String>, String),
     /// What a binding says about its copies; of a namespace, or of the whole hub.
     Status(Option<String>, String),
     /// A Work: member and name.

@@ -12,6 +12,7 @@ mod compatibility;
 mod confinement;
 mod crash_points;
 mod federation;
+mod neighbours;
 mod outages;
 mod ownership;
 mod replicas;

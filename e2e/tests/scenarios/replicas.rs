@@ -28,6 +28,9 @@ const EVERY: Duration = Duration::from_secs(5);
 /// Time without a word after which the other replica acts. With the lease of an installation, 15 s, nobody would lead
 /// here: a replica lives for ten seconds, and must see the lease idle for the whole of its time to take it.
 const LEASE: Duration = Duration::from_secs(2);
+/// The lease must have changed hands so often; how many deaths that takes depends on the machine.
+const REIGNS: i32 = 3;
+const MOST_DEATHS: usize = 60;
 /// Once the dying is over, something must come nearer to its end within this time: how long it takes for all of them
 /// depends on the machine.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -39,7 +42,9 @@ fn two_replicas_of_which_one_dies_every_five_seconds_end_where_one_would() {
         world.member(&Role::Management).kill();
         let mut replicas = Vec::new();
         for replica in 1..=2 {
-            let member = world.hire(Role::Management, Terms { replica, elects: Some(LEASE) }).await;
+            let member = world
+                .hire(Role::Management, Terms { replica, elects: Some(LEASE), ..Terms::default() })
+                .await;
             member.launch().unwrap();
             replicas.push(member);
         }
@@ -56,13 +61,16 @@ fn two_replicas_of_which_one_dies_every_five_seconds_end_where_one_would() {
             });
             herd.buffer_unordered(8).collect::<Vec<()>>().await;
         };
+        let one_dies = async |death: usize| {
+            tokio::time::sleep(EVERY).await;
+            let victim = &replicas[death % 2];
+            victim.kill();
+            victim.launch().unwrap();
+        };
         let mut deaths = 0;
         let dying = async {
             loop {
-                tokio::time::sleep(EVERY).await;
-                let victim = &replicas[deaths % 2];
-                victim.kill();
-                victim.launch().unwrap();
+                one_dies(deaths).await;
                 deaths += 1;
             }
         };
@@ -71,8 +79,14 @@ fn two_replicas_of_which_one_dies_every_five_seconds_end_where_one_would() {
             () = coming_and_going => {}
             () = dying => {}
         }
-        let (reigns, took) = (reigns(world).await, began.elapsed());
-        assert!(reigns > 2, "the lease changed hands {reigns} times in {deaths} deaths");
+        let took = began.elapsed();
+        // Where all came and went in less time than a few reigns take, the dying goes on while the work is finished.
+        while reigns(world).await < REIGNS {
+            assert!(deaths < MOST_DEATHS, "the lease changed hands {} times only", reigns(world).await);
+            one_dies(deaths).await;
+            deaths += 1;
+        }
+        let reigns = reigns(world).await;
 
         let here = project.here();
         let kept = (0..WORKLOADS).filter(|number| !goes(*number)).count();

@@ -59,6 +59,9 @@ struct Terms {
 pub struct WatchBody {
     terms: Terms,
     watch: Option<Watch>,
+    /// What has been written into the stream was so at this revision. It is shown once that is durable; what others have
+    /// written since need not be.
+    shown: Revision,
     /// A part of the stream that is shown when it is durable.
     held: Option<(Bytes, BoxFuture<'static, Result<(), CommitError>>)>,
     initial: std::vec::IntoIter<(Arc<str>, Stored)>,
@@ -138,6 +141,8 @@ impl Call {
                 ahead: self.ahead,
             },
             watch,
+            // What is not among the first objects says something too: they are gone.
+            shown: if wants_state { from } else { 0 },
             held: None,
             initial: initial.into_iter(),
             initial_end,
@@ -199,9 +204,7 @@ impl WatchBody {
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         if self.held.is_none() {
             let Some(frame) = ready!(self.next(context)) else { return Poll::Ready(None) };
-            let store = &self.terms.core.store;
-            // Nothing in the frame is newer than the view.
-            let durable = store.durable(store.view().revision()).filter(|_| !self.terms.ahead);
+            let durable = self.terms.core.store.durable(self.shown).filter(|_| !self.terms.ahead);
             let Some(durable) = durable else { return Poll::Ready(Some(frame)) };
             self.held = Some((frame, durable));
         }
@@ -291,6 +294,9 @@ impl WatchBody {
         }
         let was = event.before.as_ref().filter(|before| filter.selects(before));
         let is = event.change == Change::Put && filter.selects(&event.object);
+        if was.is_some() || is {
+            self.shown = self.shown.max(event.revision());
+        }
         match (was, is) {
             (None, true) => self.write(frame, "ADDED", &event.object),
             (Some(_), true) => self.write(frame, "MODIFIED", &event.object),
@@ -323,6 +329,7 @@ impl WatchBody {
 
     fn write_bookmark(&mut self, frame: &mut BytesMut, revision: Revision, ends_initial: bool) {
         self.bookmarked = revision;
+        self.shown = self.shown.max(revision);
         let terms = &self.terms;
         let (kind, version) = match terms.projection {
             Projection::Metadata => ("PartialObjectMetadata", "meta.k8s.io/v1"),

@@ -35,6 +35,7 @@ impl World {
             Key::NamespacesOn(cluster) => self.settle_namespaces_on(cluster).await,
             Key::Template(identity) => self.settle_template(identity).await,
             Key::Binding(namespace, name) => self.settle_binding(namespace.as_deref(), name).await,
+            Key::Placement(namespace, name) => self.settle_placement(namespace.as_deref(), name),
             Key::Status(namespace, name) => self.settle_status(namespace.as_deref(), name).await,
             Key::Work(cluster, name) => self.settle_work(cluster, name).await,
         }

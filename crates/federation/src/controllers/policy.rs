@@ -20,7 +20,7 @@ use crate::object::{self, Identity};
 use crate::planes::{Kind, Mirror};
 use crate::queue::Outcome;
 use crate::routing::{read_policy, resource_of};
-use crate::world::{World, kinds};
+use crate::world::{Key, World, kinds};
 
 /// A kind that a policy names and the hub does not serve is asked for this often, unless a definition appears.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
@@ -136,7 +136,7 @@ impl World {
                 mirror.synced().await;
                 // What was seen while the mirror was not yet known did not lead anywhere.
                 self.look_at_templates(target, None);
-                self.look_at_all_bindings();
+                self.look_at_all_bindings(Key::Binding);
                 Ok(Outcome::Settled)
             }
             None => Ok(Outcome::After(ASK_AGAIN)),

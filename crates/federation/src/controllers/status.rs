@@ -62,6 +62,15 @@ impl World {
         self.queue.add(Key::Status((!namespace.is_empty()).then_some(namespace), name));
     }
 
+    /// Whether the last look at a binding, as it is now, came to the same.
+    pub(super) fn is_told(&self, binding: &Value, scheduled: Option<&Scheduled>) -> bool {
+        let Identity { namespace, name, .. } = Identity::of(binding);
+        self.outlooks.lock().get(&(namespace, name)).is_some_and(|outlook| {
+            outlook.scheduled.as_ref() == scheduled
+                && outlook.generation == binding["metadata"]["generation"].as_i64()
+        })
+    }
+
     pub(super) async fn settle_status(&self, namespace: Option<&str>, name: &str) -> Result<Outcome, Error> {
         let at = namespace.unwrap_or_default();
         let Some(binding) =

@@ -19,8 +19,14 @@ end
 local function counted(...) return fitting(select("#", ...), ...) end
 local function guard(call, ...) return counted(call(...)) end
 _G.pcall = function(...) return settle(pcall(guard, ...)) end
+-- A handler is called where the error is raised. That of the interrupt is raised in the hook that counts, which does not
+-- count itself: a handler called there would never be stopped.
 _G.xpcall = function(call, handler)
-  return settle(xpcall(function() return counted(call()) end, handler))
+  local function handle(message)
+    if expired() then return message end
+    return handler(message)
+  end
+  return settle(xpcall(function() return counted(call()) end, handle))
 end
 
 for _, name in ipairs({

@@ -12,7 +12,7 @@ const EVENT: Kind = Kind::known("v1", "Event", "events", true);
 const ADMISSION: &str = "admissionregistration.k8s.io/v1";
 
 /// Waits for an event about an object; its message.
-async fn told(world: &World, about: (&str, &str), reason: &str) -> String {
+pub(super) async fn told(world: &World, about: (&str, &str), reason: &str) -> String {
     let (kind, name) = about;
     eventually(&format!("{kind} {name} is told {reason}"), || async {
         let (events, _) = world.hub.api.list(&EVENT).await.ok()?;

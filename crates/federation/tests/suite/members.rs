@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::bad_input::told;
 use super::world::*;
 
 pub async fn a_member_shows_that_it_is_ready_and_what_it_serves(world: &World) {
@@ -155,6 +156,9 @@ pub async fn a_member_that_leaves_while_it_is_lost_is_let_go(world: &World) {
     until_ready(world, "ord", "False").await;
     world.hub.delete(&CLUSTER, "", "ord").await;
     world.hub.loses(&CLUSTER, "", "ord").await;
+    // Said of the member, whose own word on its Works goes with their namespace.
+    let said = told(world, ("Cluster", "ord"), "LeftBehind").await;
+    assert!(said.contains("it keeps the copies that it has"), "{said}");
     world.bring_back("ord");
     // Nobody took it away: that could not be done.
     world.ord().keeps(&THING, &shop, "a", |_| true).await;
