@@ -76,11 +76,15 @@ fn build() -> Result<PathBuf> {
 /// With it the C library is part of the program. It finds names by `/etc/hosts` and `/etc/resolv.conf`, which are in every pod.
 const STATIC: &str = "target-feature=+crt-static";
 
+/// A static program cannot ask the C library at run time whether it has `getrandom`, and would read `/dev/urandom` instead,
+/// which a bare root has not. Every Linux since 3.17 has the call.
+const RANDOM: &str = "--cfg getrandom_backend=\"linux_getrandom\"";
+
 /// Static, and without the paths of this machine, which would make the program another one elsewhere.
 fn flags() -> String {
     let home =
         std::env::var("CARGO_HOME").or_else(|_| std::env::var("HOME").map(|home| format!("{home}/.cargo")));
-    let mut flags = format!("-C {STATIC} --remap-path-prefix={}=/polis", root().display());
+    let mut flags = format!("-C {STATIC} {RANDOM} --remap-path-prefix={}=/polis", root().display());
     if let Ok(home) = home {
         flags += &format!(" --remap-path-prefix={home}=/cargo");
     }

@@ -192,12 +192,12 @@ async fn happen_again(world: &World, project: &Project) {
     let forged = format!("ns-rights-{}", std::process::id());
     bad_input::forged(&world.hub(), &forged, &origin, "good").await;
     let namespaces: Api<Namespace> = Api::all(world.hub().eye.client().clone());
-    let rounds = Cell::new(0);
-    let again = until("all planes", "events to be counted", DEADLINE, async || {
+    let rounds = Cell::new(0_usize);
+    let again = until("all planes", "events to be counted", 2 * DEADLINE, async || {
         let round = rounds.replace(rounds.get() + 1);
         touch(&lost, round).await;
         let known = format!("cluster-{}", project.name());
-        let name = if round % 2 == 0 { "cluster-nobody" } else { &known };
+        let name = if round.is_multiple_of(2) { "cluster-nobody" } else { &known };
         let label = Patch::Merge(json!({"metadata": {"labels": {labels::UPSTREAM_CLUSTER_NAME: name}}}));
         insist("rename", async || namespaces.patch(&forged, &PatchParams::default(), &label).await).await;
         let layout = world.stage().planes.layout();

@@ -217,7 +217,7 @@ async fn served(look: &Look, client: &Client, findings: &mut Findings) {
 /// Whether we may do what the roles do.
 async fn granted(look: &Look, client: &Client, flags: &Flags, findings: &mut Findings) {
     for grant in &look.grants {
-        let namespace = (grant.file == rights::LEASES.file).then(|| flags.leader_elect_namespace.as_str());
+        let namespace = (grant.file == rights::LEASES.file).then_some(flags.leader_elect_namespace.as_str());
         review(look, client, grant, grant.rights(), namespace, findings).await;
     }
 }
