@@ -120,7 +120,7 @@ impl Claims {
         let Standing { claim, watched } = self.standing(&identity, &wanted).await?;
         let now = Time(self.clock.now());
         let tried = self.tried.lock().get(key).cloned();
-        let turn = self.waiting.turn(key, &self.room(&identity.project));
+        let turn = || self.waiting.turn(key, &self.room(&identity.project));
         let step = quota::claim_step(instance, &wanted, claim.as_ref(), tried.as_ref(), turn, &now);
         let verdict = quota::verdict_after(&step, claim.as_ref());
         self.waiting.note(key, verdict.truth == Truth::False);
