@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use parking_lot::{Mutex, RwLock};
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::Instrument;
@@ -212,6 +212,7 @@ impl Engine {
             planes: RwLock::default(),
             listed: AtomicBool::new(false),
             fault: Mutex::new(None),
+            arrived: watch::Sender::default(),
         });
         self.sets.push(set.clone());
         set
