@@ -15,14 +15,12 @@ use polis_api::networking::LocationBinding;
 use polis_core::cities::{Cities, Ground};
 use polis_engine::{Error, Plane, PlaneSet};
 
-use tokio::time::{Instant, sleep};
+use tokio::time::timeout;
 
 use crate::verdict::Refusal;
 
 /// How long a review waits for its project. API servers wait for us for ten seconds, as `deploy/` asks them to.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Between two looks.
-const GLANCE: Duration = Duration::from_millis(10);
 
 /// The planes of the projects, and how a review's is found. The planes are watched for [`LocationBinding`]s.
 #[derive(Clone, Debug)]
@@ -57,13 +55,9 @@ impl Projects {
             Some(name) => name.as_str(),
             None => parent(user)?,
         };
-        let until = Instant::now() + PATIENCE;
-        loop {
-            match self.planes.named(name) {
-                Ok(plane) => return Ok(Project { plane, ground: self.ground() }),
-                Err(_) if Instant::now() >= until => return Err(self.unknown(name)),
-                Err(_) => sleep(GLANCE).await,
-            }
+        match timeout(PATIENCE, self.planes.until_engaged(name)).await {
+            Ok(plane) => Ok(Project { plane, ground: self.ground() }),
+            Err(_) => Err(self.unknown(name)),
         }
     }
 

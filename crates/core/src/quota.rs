@@ -19,4 +19,4 @@ pub use claim::{
     verdict_after,
 };
 pub use sizes::{SizeError, Sizes, instance_types, requests, sizes};
-pub use turn::{Room, Turn, Waiter, turn};
+pub use turn::{Line, Place, Room, Turn, Waiter};

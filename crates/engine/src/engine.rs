@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use parking_lot::{Mutex, RwLock};
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::Instrument;
@@ -212,6 +212,7 @@ impl Engine {
             planes: RwLock::default(),
             listed: AtomicBool::new(false),
             fault: Mutex::new(None),
+            arrived: watch::Sender::default(),
         });
         self.sets.push(set.clone());
         set
@@ -497,6 +498,8 @@ async fn work(router: Arc<Router>, mut leadership: Leadership, workers: usize, g
 async fn worker(router: Arc<Router>) {
     while let Some(taken) = router.queue.next().await {
         reconcile(&router, taken).await;
+        // Keys that need nothing are settled without a pause; a long queue of them must not hold the thread.
+        tokio::task::yield_now().await;
     }
 }
 

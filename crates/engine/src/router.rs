@@ -120,6 +120,7 @@ impl Router {
 
     fn engaged(&self, set: usize, plane: &Plane) {
         tracing::info!(set = self.sets[set].name, plane = %plane.name(), "engaged");
+        self.sets[set].arrived.send_replace(());
         self.arrivals.lock().entry(set).or_default().insert(plane.name().clone());
         for (number, controller) in self.controllers.iter().enumerate() {
             if controller.open.load(Ordering::Acquire) {

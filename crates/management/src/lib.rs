@@ -60,7 +60,9 @@ pub fn declare(
         "hub",
         hub,
         [
-            Watch::of::<Namespace>().labels(labels::UPSTREAM_CLUSTER_NAME),
+            Watch::of::<Namespace>()
+                .labels(labels::UPSTREAM_CLUSTER_NAME)
+                .index(unknown_projects::by_project()),
             Watch::of::<WorkloadDeployment>(),
             Watch::of::<PropagationPolicy>(),
             Watch::of::<Instance>(),
@@ -118,12 +120,15 @@ pub fn declare(
     let guard = CityGuard::new(hub.clone(), engine.recorder("city-guard"), &metrics);
     engine.controller("city-guard", &hub, guard).on::<Cluster>();
 
+    let homes = hub.clone();
     let unknown =
         UnknownProjects { projects: projects.clone(), hub: hub.clone(), strangers: strangers.clone() };
     engine
         .controller("unknown-projects", &hub, unknown)
         .on::<Namespace>()
-        .maps::<WorkloadDeployment>(&hub, |hub, copy| Ok(unknown_projects::key_of_copy(hub, copy)));
+        .maps::<WorkloadDeployment>(&hub, |hub, copy| Ok(unknown_projects::key_of_copy(hub, copy)))
+        // Every project has one, so this tells of a project that becomes known.
+        .maps::<Namespace>(&projects, move |project, _| unknown_projects::keys_of_project(&homes, project));
 
     let projector = Projector {
         projects: projects.clone(),

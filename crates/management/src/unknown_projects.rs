@@ -10,12 +10,14 @@ use std::time::Duration;
 
 use polis_api::compute::WorkloadDeployment;
 use polis_api::k8s_openapi::api::core::v1::Namespace;
+use polis_api::{labels, names};
 use polis_core::identity::Identity;
-use polis_engine::{Error as EngineError, Key, Outcome, Plane, PlaneSet, Reconciler, Unresolved};
+use polis_core::owner;
+use polis_engine::{Error as EngineError, Index, Key, Outcome, Plane, PlaneSet, Reconciler, Unresolved};
 
 use crate::strangers::Strangers;
 
-/// After this time it is looked again whether a project has become known. Nobody is asked for it.
+/// After this time it is looked again whether a project that is on its way has come, or will not come after all.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
 /// See the head of this file.
@@ -43,11 +45,24 @@ impl Reconciler for UnknownProjects {
         };
         let known = self.projects.readiness();
         let coming = !known.listed || known.engaging.iter().any(|plane| plane.as_str() == project);
+        // One that is engaged later is an event; see `keys_of_project`.
         let empty = self.hub.list_within::<WorkloadDeployment>(&key.name)?.is_empty();
         let why = Unresolved(format!("project {project}, which its labels name, is not known"));
         self.strangers.tell(&self.hub, &home, Some(&why).filter(|_| !coming && !empty));
-        Ok(Outcome::After(LOOK_AGAIN))
+        Ok(if coming { Outcome::After(LOOK_AGAIN) } else { Outcome::Settled })
     }
+}
+
+/// The project that a namespace of the hub names.
+pub(crate) fn by_project() -> Index {
+    Index::label(labels::UPSTREAM_CLUSTER_NAME)
+}
+
+/// The namespaces of the hub that name a project.
+pub(crate) fn keys_of_project(hub: &Plane, project: &Plane) -> Result<Vec<Key>, Unresolved> {
+    let Ok(label) = names::cluster_label(project.name().as_str()) else { return Ok(Vec::new()) };
+    let homes = hub.find::<Namespace>(&by_project(), &label)?;
+    Ok(homes.iter().map(|home| Key::cluster(hub.name().clone(), owner::name(&home.metadata))).collect())
 }
 
 /// The namespace that a copy is in.

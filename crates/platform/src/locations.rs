@@ -14,7 +14,6 @@
 use std::collections::BTreeSet;
 
 use polis_api::conditions::{AVAILABLE, READY};
-use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use polis_api::karmada::Cluster;
 use polis_api::labels::TOPOLOGY_CITY_CODE;
 use polis_api::milo::Project;
@@ -165,7 +164,7 @@ impl Reconciler for Bindings {
             match step {
                 Step::Settle(wanted) => {
                     let standing = of(owner::name(&wanted.metadata));
-                    settle_binding(&project, &self.clock, standing, &wanted).await?
+                    self.settle(&project, standing, &wanted).await?
                 }
                 Step::Remove(name) => {
                     let gone = self.root.live().get::<Location>(name.as_str()).await?.is_none();
@@ -179,21 +178,23 @@ impl Reconciler for Bindings {
     }
 }
 
-/// The binding is there, and says that it can be used.
-async fn settle_binding(
-    project: &Plane,
-    clock: &Clock,
-    standing: Option<&LocationBinding>,
-    wanted: &LocationBinding,
-) -> Result<(), EngineError> {
-    let written = project.create_or_update(standing, wanted).await?;
-    let Some(binding) = written.into_object().or(standing.cloned()) else { return Ok(()) };
-    let mut said = binding.clone();
-    let available = Verdict::yes(AVAILABLE, reasons::CELL_FOUND, "a cell serves this city");
-    let conditions: &mut Vec<Condition> = &mut said.status.get_or_insert_default().conditions;
-    conditions::set(conditions, &available, binding.metadata.generation, &Time(clock.now()));
-    project.update_status(&binding, &said).await?;
-    Ok(())
+impl Bindings {
+    /// The binding is there, and says that it can be used.
+    async fn settle(
+        &self,
+        project: &Plane,
+        standing: Option<&LocationBinding>,
+        wanted: &LocationBinding,
+    ) -> Result<(), Error> {
+        let written = project.create_or_update(standing, wanted).await?;
+        let Some(binding) = written.into_object().or(standing.cloned()) else { return Ok(()) };
+        let mut said = binding.clone();
+        let available = Verdict::yes(AVAILABLE, reasons::CELL_FOUND, "a cell serves this city");
+        let conditions = &mut said.status.get_or_insert_default().conditions;
+        conditions::set(conditions, &available, binding.metadata.generation, &Time(self.clock.now()));
+        project.update_status(&binding, &said).await?;
+        Ok(())
+    }
 }
 
 /// What a project begins with: a binding for every city that there is. Made on live reads, before anybody watches it.

@@ -15,6 +15,7 @@
 
 mod books;
 
+use futures::{StreamExt, TryStreamExt, stream};
 use polis_api::conditions::ACTIVE;
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -39,6 +40,9 @@ use books::Books;
 pub const NAMESPACE: &str = "milo-system";
 /// Name of the grant that every project begins with.
 pub const DEFAULT_GRANT: &str = "compute-default";
+
+/// Claims that are told at once what was decided.
+const AT_ONCE: usize = 16;
 
 /// What a project begins with. The grant is made once and then belongs to whoever edits it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,6 +149,9 @@ impl Reconciler for Treasurer {
         }
         self.found(&project).await?;
         let registrations = self.root.list::<ResourceRegistration>()?;
+        if !opened(&registrations) {
+            return Ok(Outcome::Settled); // the registrar is about to write them, and each is an event
+        }
         let seen = Books {
             project: project.name().as_str(),
             registrations: &registrations,
@@ -208,10 +215,13 @@ impl Treasurer {
             let said = AllowanceBucket { status: wanted.status, ..standing.clone() };
             project.update_status(&standing, &said).await?;
         }
-        for (standing, wanted) in balance.claims {
+        // What they hold is in the buckets by now, so it does not matter in which order they hear of it.
+        let told = stream::iter(balance.claims).map(Ok::<_, Error>);
+        told.try_for_each_concurrent(AT_ONCE, async |(standing, wanted)| {
             project.update_status(standing, &wanted).await?;
-        }
-        Ok(())
+            Ok(())
+        })
+        .await
     }
 }
 
@@ -220,6 +230,15 @@ fn ignore_existing<T>(made: Result<T, EngineError>) -> Result<(), Error> {
         Err(error) if !error.is_already_exists() => Err(error.into()),
         _ => Ok(()),
     }
+}
+
+/// Whether the resources of compute are registered. Before that nothing is said about any claim: a thousand that wait would
+/// be told so one by one, and again a moment later what becomes of them.
+fn opened(known: &[ResourceRegistration]) -> bool {
+    let is_known = |ours: &ResourceRegistration| {
+        known.iter().any(|registration| registration.spec.resource_type == ours.spec.resource_type)
+    };
+    registrations().iter().all(is_known)
 }
 
 /// The resources of compute, as an installation registers them.

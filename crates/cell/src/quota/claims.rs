@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use polis_api::compute::{GATE_QUOTA, Instance};
 use polis_api::conditions::QUOTA_GRANTED;
 use polis_api::k8s_openapi::api::core::v1::Namespace;
+use polis_api::kube::core::response::StatusCause;
 use polis_api::quota::{AllowanceBucket, ResourceClaim};
 use polis_api::reasons;
 use polis_core::conditions::{self, Truth, Verdict};
@@ -120,7 +121,7 @@ impl Claims {
         let Standing { claim, watched } = self.standing(&identity, &wanted).await?;
         let now = Time(self.clock.now());
         let tried = self.tried.lock().get(key).cloned();
-        let turn = self.waiting.turn(key, &self.room(&identity.project));
+        let turn = || self.waiting.turn(key, &self.room(&identity.project));
         let step = quota::claim_step(instance, &wanted, claim.as_ref(), tried.as_ref(), turn, &now);
         let verdict = quota::verdict_after(&step, claim.as_ref());
         self.waiting.note(key, verdict.truth == Truth::False);
@@ -170,8 +171,17 @@ impl Claims {
         }
         let plane = self.base.of_project(&identity.project);
         let gone = matches!(self.ask(&identity, plane.live().get::<ResourceClaim>(place)).await, Ok(None));
-        if gone && let Err(error) = self.ask(&identity, plane.create(&wanted)).await {
-            tracing::warn!(%key, %error, "the claim of a running instance is gone and cannot be made anew");
+        if !gone {
+            return;
+        }
+        match self.links.ask(&identity.project, plane.create(&wanted)).await {
+            Err(Trouble::Failed(error)) if error.is_already_exists() || is_going(&error) => {
+                tracing::debug!(%key, %error, "the claim of a running instance is gone, with what it was in");
+            }
+            Err(Trouble::Failed(error)) => {
+                tracing::warn!(%key, %error, "the claim of a running instance is gone and cannot be made anew");
+            }
+            Err(Trouble::Away { .. }) | Ok(_) => {} // who does not answer is told of where it is found out
         }
     }
 
@@ -329,6 +339,19 @@ fn unavailable(trouble: Trouble) -> Failure {
     }
 }
 
+/// Whether the answer means that the project, or the namespace there, is about to go: then its claims go as well, and the
+/// instances will follow.
+fn is_going(error: &EngineError) -> bool {
+    let terminating = |cause: &StatusCause| cause.reason == "NamespaceTerminating";
+    match error {
+        EngineError::Refused { status, .. } => {
+            error.is_not_found()
+                || status.details.as_ref().is_some_and(|details| details.causes.iter().any(terminating))
+        }
+        _ => false,
+    }
+}
+
 fn why_not_made(error: &EngineError, identity: &Identity) -> Failure {
     let about = match error {
         EngineError::Refused { status, .. } => status.details.as_ref().map(|details| details.kind.as_str()),
@@ -354,5 +377,43 @@ fn word(failure: &Failure) -> &'static str {
         Failure::ProjectUnresolvable(_) => "project_id_unresolvable",
         Failure::Size(_) => "size_invalid",
         Failure::OtherCell { .. } => "other_cell",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use polis_api::kube::core::Status;
+    use polis_api::kube::core::response::StatusDetails;
+
+    use super::*;
+
+    fn mk_refusal(code: u16, reason: &str, cause: Option<&str>) -> EngineError {
+        let cause = cause.map(|reason| StatusCause {
+            reason: reason.into(),
+            message: String::new(),
+            field: String::new(),
+        });
+        let details = StatusDetails {
+            name: "instance-web-0".into(),
+            group: "quota.miloapis.com".into(),
+            kind: "resourceclaims".into(),
+            uid: String::new(),
+            causes: cause.into_iter().collect(),
+            retry_after_seconds: 0,
+        };
+        let status = Status { code, reason: reason.into(), details: Some(details), ..Status::default() };
+        EngineError::Refused { plane: "acme".into(), action: "create".into(), status: Box::new(status) }
+    }
+
+    #[test]
+    fn a_claim_that_goes_with_its_project_is_no_surprise() {
+        for (code, reason, cause, going) in [
+            (404, "NotFound", None, true),
+            (403, "Forbidden", Some("NamespaceTerminating"), true),
+            (403, "Forbidden", None, false),
+            (422, "Invalid", Some("FieldValueInvalid"), false),
+        ] {
+            assert_eq!(is_going(&mk_refusal(code, reason, cause)), going, "{code} {cause:?}");
+        }
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
-use polis_core::quota::{self, Room, Turn, Waiter};
+use polis_core::quota::{Line, Place, Room, Turn, Waiter};
 use polis_engine::{Key, Plane, Provider, Roster};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
@@ -31,12 +31,13 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Queue {
     projects: BTreeMap<String, Project>,
-    project_of: BTreeMap<Key, String>,
+    /// The project that each waits for, and its place in the line.
+    places: BTreeMap<Key, (String, Place)>,
 }
 
 #[derive(Debug, Default)]
 struct Project {
-    line: BTreeMap<Key, Waiter>,
+    line: Line<Key>,
     /// Since when nobody waits.
     idle: Option<Instant>,
 }
@@ -45,14 +46,12 @@ impl Waiting {
     /// An instance of a project waits.
     pub(crate) fn join(&self, project: &str, key: &Key, waiter: Waiter) {
         let mut queue = self.0.queue.lock();
-        let moved = queue.project_of.get(key).is_none_or(|standing| standing != project);
-        if moved {
-            queue.leave(key);
-            queue.project_of.insert(key.clone(), project.to_owned());
-        }
+        let moved = queue.places.get(key).is_none_or(|(standing, _)| standing != project);
+        queue.leave(key); // it may have been made anew since, with another place
         let entry = queue.projects.entry(project.to_owned()).or_default();
-        entry.line.insert(key.clone(), waiter);
+        let place = entry.line.join(waiter, key.clone());
         entry.idle = None;
+        queue.places.insert(key.clone(), (project.to_owned(), place));
         if moved {
             self.0.changed.notify_one();
         }
@@ -61,29 +60,23 @@ impl Waiting {
     /// Whether it was denied, by what has been found out in this pass.
     pub(crate) fn note(&self, key: &Key, denied: bool) {
         let queue = &mut *self.0.queue.lock();
-        let project = queue.project_of.get(key).and_then(|project| queue.projects.get_mut(project));
-        if let Some(waiter) = project.and_then(|project| project.line.get_mut(key)) {
-            waiter.denied = denied;
+        let Some((project, place)) = queue.places.get(key) else { return };
+        if let Some(project) = queue.projects.get_mut(project) {
+            project.line.note(place, denied);
         }
     }
 
     /// Whether it is the turn of an instance, with so much room in its project.
     pub(crate) fn turn(&self, key: &Key, room: &Room) -> Turn {
         let queue = self.0.queue.lock();
-        let project = queue.project_of.get(key).and_then(|project| queue.projects.get(project));
-        let waiter = project.and_then(|project| Some((project, project.line.get(key)?)));
-        waiter.map_or(Turn::Unknown, |(project, waiter)| quota::turn(waiter, project.line.values(), room))
+        let Some((project, place)) = queue.places.get(key) else { return Turn::Unknown };
+        queue.projects.get(project).map_or(Turn::Unknown, |project| project.line.turn(place, room))
     }
 
     /// The instances of a project that were denied and whose turn it is, with so much room.
     pub(crate) fn called(&self, project: &str, room: &Room) -> Vec<Key> {
         let queue = self.0.queue.lock();
-        let line = queue.projects.get(project).map(|project| &project.line);
-        let denied = line.iter().flat_map(|line| line.iter()).filter(|(_, waiter)| waiter.denied);
-        let called = denied.filter(|(_, waiter)| {
-            quota::turn(waiter, line.iter().flat_map(|line| line.values()), room) == Turn::Open
-        });
-        called.map(|(key, _)| key.clone()).collect()
+        queue.projects.get(project).map(|project| project.line.called(room)).unwrap_or_default()
     }
 
     /// An instance waits no more.
@@ -105,9 +98,9 @@ impl Waiting {
 
 impl Queue {
     fn leave(&mut self, key: &Key) -> bool {
-        let Some(project) = self.project_of.remove(key) else { return false };
+        let Some((project, place)) = self.places.remove(key) else { return false };
         let Some(entry) = self.projects.get_mut(&project) else { return false };
-        entry.line.remove(key);
+        entry.line.leave(&place);
         if entry.line.is_empty() {
             entry.idle = Some(Instant::now());
         }
@@ -157,7 +150,7 @@ mod tests {
     }
 
     fn mk_waiter(name: &str) -> Waiter {
-        let needs = quota::requests(None);
+        let needs = polis_core::quota::requests(None);
         Waiter { born: None, name: name.into(), needs, denied: false }
     }
 

@@ -158,17 +158,18 @@ pub fn is_of(claim: &ResourceClaim, wanted: &ResourceClaim) -> bool {
 /// What to do about the claim of an instance.
 ///
 /// `last_tried` is when this process last made a claim for the instance, or held it back; `None` after a restart, which
-/// costs one early try. `turn` says whether there is room for the instance by now.
+/// costs one early try. `turn` says whether there is room for the instance by now; it is asked only where that matters, because
+/// finding out may mean to look at everybody who waits.
 pub fn claim_step(
     instance: &Instance,
     wanted: &ResourceClaim,
     standing: Option<&ResourceClaim>,
     last_tried: Option<&Time>,
-    turn: Turn,
+    turn: impl Fn() -> Turn,
     now: &Time,
 ) -> ClaimStep {
     let due = |tried: Option<&Time>| {
-        let at = tried.map(|tried| match turn {
+        let at = tried.map(|tried| match turn() {
             Turn::Open => Time(tried.0.saturating_add(SHORTEST_TURN).unwrap_or(tried.0)),
             _ => retry_at(instance, tried),
         });
@@ -176,10 +177,12 @@ pub fn claim_step(
     };
     let Some(standing) = standing else {
         let born = instance.metadata.creation_timestamp.as_ref();
-        return match (is_denied_so_far(instance), turn) {
-            (true, _) => due(last_tried).map_or(ClaimStep::Create, ClaimStep::RetryAt),
-            (false, Turn::Behind) => due(born).map_or(ClaimStep::Create, ClaimStep::StandInLine),
-            (false, _) => ClaimStep::Create,
+        if is_denied_so_far(instance) {
+            return due(last_tried).map_or(ClaimStep::Create, ClaimStep::RetryAt);
+        }
+        return match turn() {
+            Turn::Behind => due(born).map_or(ClaimStep::Create, ClaimStep::StandInLine),
+            _ => ClaimStep::Create,
         };
     };
     if !is_of(standing, wanted) {
@@ -359,7 +362,7 @@ mod tests {
     }
 
     fn step(standing: Option<&ResourceClaim>, now: i64) -> ClaimStep {
-        claim_step(&mk_waiting(), &mk_claim(), standing, None, Turn::Unknown, &at(now))
+        claim_step(&mk_waiting(), &mk_claim(), standing, None, || Turn::Unknown, &at(now))
     }
 
     #[test]
@@ -480,11 +483,11 @@ mod tests {
     #[test]
     fn a_claim_given_back_is_made_anew_only_after_the_pause() {
         let (denied, wanted) = (mk_denied_instance(), mk_claim());
-        let step = |turn, now| claim_step(&denied, &wanted, None, Some(&at(100)), turn, &at(now));
+        let step = |turn, now| claim_step(&denied, &wanted, None, Some(&at(100)), || turn, &at(now));
         assert_eq!(step(Turn::Full, 130), ClaimStep::RetryAt(at(160)));
         assert_eq!(step(Turn::Full, 160), ClaimStep::Create);
         assert_eq!(step(Turn::Open, 130), ClaimStep::Create);
-        assert_eq!(claim_step(&denied, &wanted, None, None, Turn::Unknown, &at(130)), ClaimStep::Create);
+        assert_eq!(claim_step(&denied, &wanted, None, None, || Turn::Unknown, &at(130)), ClaimStep::Create);
     }
 
     #[test]
@@ -511,7 +514,8 @@ mod tests {
         let (mut standing, mut last, mut made) = (None::<ResourceClaim>, None, 0);
         for second in 100..3700 {
             let now = at(second);
-            let step = claim_step(&instance, &wanted, standing.as_ref(), last.as_ref(), Turn::Unknown, &now);
+            let step =
+                claim_step(&instance, &wanted, standing.as_ref(), last.as_ref(), || Turn::Unknown, &now);
             let verdict = verdict_after(&step, standing.as_ref());
             conditions::set(&mut instance.status.get_or_insert_default().conditions, &verdict, Some(1), &now);
             match step {
@@ -530,7 +534,7 @@ mod tests {
     #[test]
     fn room_ends_the_pause_but_for_a_moment_that_keeps_it_from_going_in_a_circle() {
         let denied = mk_standing("False", "QuotaExceeded", &["Denied"]);
-        let step = |turn, now| claim_step(&mk_waiting(), &mk_claim(), Some(&denied), None, turn, &at(now));
+        let step = |turn, now| claim_step(&mk_waiting(), &mk_claim(), Some(&denied), None, || turn, &at(now));
         assert_eq!(step(Turn::Open, 101), ClaimStep::RetryAt(at(102)));
         assert_eq!(step(Turn::Open, 102), ClaimStep::Release(Exact::of(&denied.metadata)));
         for turn in [Turn::Unknown, Turn::Full, Turn::Behind] {
@@ -540,7 +544,7 @@ mod tests {
 
     #[test]
     fn a_new_instance_stands_behind_older_ones_that_were_denied_for_a_minute_at_most() {
-        let step = |turn, now| claim_step(&mk_waiting(), &mk_claim(), None, None, turn, &at(now));
+        let step = |turn, now| claim_step(&mk_waiting(), &mk_claim(), None, None, || turn, &at(now));
         for turn in [Turn::Unknown, Turn::Open, Turn::Full] {
             assert_eq!(step(turn, 101), ClaimStep::Create, "{turn:?}");
         }

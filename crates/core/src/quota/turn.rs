@@ -27,14 +27,16 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    fn key(&self) -> (Option<&Time>, &str) {
-        (self.born.as_ref(), &self.name)
+    fn place(&self) -> Place {
+        Place { born: self.born.clone(), name: self.name.clone() }
     }
+}
 
-    /// Whether it stands before another.
-    fn is_ahead_of(&self, other: &Waiter) -> bool {
-        self.key() < other.key()
-    }
+/// A place in the line: the oldest first.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    born: Option<Time>,
+    name: String,
 }
 
 /// Whether an instance may claim.
@@ -73,14 +75,14 @@ impl Room {
         Room(counted.collect())
     }
 
-    /// Whether so much is left of everything that is needed. Of what has no bucket nothing is left.
-    fn holds<'a>(&self, needs: impl IntoIterator<Item = &'a ResourceRequest>) -> bool {
-        let mut sums: BTreeMap<&str, i64> = BTreeMap::new();
-        for need in needs {
-            let sum = sums.entry(&need.resource_type).or_default();
-            *sum = sum.saturating_add(need.amount);
-        }
-        sums.iter().all(|(resource, sum)| self.0.get(*resource).is_some_and(|left| *sum <= left.available))
+    /// Whether so much is left of everything that is needed, besides what others take. Of what has no bucket nothing is
+    /// left.
+    fn holds(&self, needs: &[ResourceRequest], others: &Sums) -> bool {
+        needs.iter().all(|need| {
+            let own = needs.iter().filter(|own| own.resource_type == need.resource_type);
+            let sum = own.fold(others.of(&need.resource_type), |sum, own| sum.saturating_add(own.amount));
+            self.0.get(&need.resource_type).is_some_and(|left| sum <= left.available)
+        })
     }
 
     /// Whether it could ever be held.
@@ -92,29 +94,164 @@ impl Room {
     }
 }
 
-/// Whether it is the turn of an instance, given all that wait for the same project. It may be among them or not.
-pub fn turn<'a>(me: &Waiter, line: impl IntoIterator<Item = &'a Waiter>, room: &Room) -> Turn {
-    if room.0.is_empty() {
-        return Turn::Unknown;
+/// What some need together, by resource, cut off at what a bucket can say.
+#[derive(Default)]
+struct Sums<'a>(BTreeMap<&'a str, i64>);
+
+impl<'a> Sums<'a> {
+    fn add(&mut self, needs: &'a [ResourceRequest]) {
+        for need in needs {
+            let sum = self.0.entry(&need.resource_type).or_default();
+            *sum = sum.saturating_add(need.amount);
+        }
     }
-    let ahead: Vec<&Waiter> =
-        line.into_iter().filter(|other| other.is_ahead_of(me) && room.allows(&other.needs)).collect();
-    // Only what I need counts: what those ahead need besides is none of my business.
-    let mine = |need: &&ResourceRequest| me.needs.iter().any(|own| own.resource_type == need.resource_type);
-    let theirs = ahead.iter().flat_map(|other| &other.needs).filter(mine);
-    if room.holds(theirs.chain(&me.needs)) {
-        Turn::Open
-    } else if ahead.iter().any(|other| other.denied) {
-        Turn::Behind
-    } else {
-        Turn::Full
+
+    fn of(&self, resource: &str) -> i64 {
+        self.0.get(resource).copied().unwrap_or_default()
+    }
+}
+
+/// All that wait for one project. `K` is what the caller knows them by.
+///
+/// What they need together is kept, so that nobody is looked at while there is room for all; otherwise whoever is ahead is
+/// looked at once.
+#[derive(Clone, Debug)]
+pub struct Line<K> {
+    waiters: BTreeMap<Place, (Waiter, K)>,
+    /// What everybody needs. Wide enough for any number of the largest amounts, so that it can be taken back exactly.
+    all: BTreeMap<String, i128>,
+}
+
+impl<K> Default for Line<K> {
+    fn default() -> Self {
+        Self { waiters: BTreeMap::new(), all: BTreeMap::new() }
+    }
+}
+
+impl<K: Clone> Line<K> {
+    /// An instance waits, or waits with other needs.
+    pub fn join(&mut self, waiter: Waiter, known_by: K) -> Place {
+        let place = waiter.place();
+        self.leave(&place);
+        for need in &waiter.needs {
+            *self.all.entry(need.resource_type.clone()).or_default() += i128::from(need.amount);
+        }
+        self.waiters.insert(place.clone(), (waiter, known_by));
+        place
+    }
+
+    /// An instance waits no more.
+    pub fn leave(&mut self, place: &Place) {
+        let Some((waiter, _)) = self.waiters.remove(place) else { return };
+        for need in &waiter.needs {
+            if let Some(sum) = self.all.get_mut(&need.resource_type) {
+                *sum -= i128::from(need.amount);
+            }
+        }
+        if self.waiters.is_empty() {
+            self.all.clear();
+        }
+    }
+
+    /// Whether an instance was denied, or held back behind one that was.
+    pub fn note(&mut self, place: &Place, denied: bool) {
+        if let Some((waiter, _)) = self.waiters.get_mut(place) {
+            waiter.denied = denied;
+        }
+    }
+
+    /// Whether nobody waits.
+    pub fn is_empty(&self) -> bool {
+        self.waiters.is_empty()
+    }
+
+    /// Whether it is the turn of whoever stands there.
+    pub fn turn(&self, place: &Place, room: &Room) -> Turn {
+        let Some((me, _)) = self.waiters.get(place).filter(|_| !room.0.is_empty()) else {
+            return Turn::Unknown;
+        };
+        if self.has_room_for_all(me, room) {
+            return Turn::Open;
+        }
+        let (mut ahead, mut denied) = (Sums::default(), false);
+        for (other, _) in self.waiters.range(..place).map(|(_, other)| other) {
+            if room.allows(&other.needs) {
+                ahead.add(&other.needs);
+                denied |= other.denied;
+            }
+        }
+        if room.holds(&me.needs, &ahead) {
+            Turn::Open
+        } else if denied {
+            Turn::Behind
+        } else {
+            Turn::Full
+        }
+    }
+
+    /// Those who were denied and whose turn it is, found in one go through the line.
+    pub fn called(&self, room: &Room) -> Vec<K> {
+        let (mut ahead, mut called) = (Sums::default(), Vec::new());
+        if room.0.is_empty() {
+            return called;
+        }
+        for (waiter, known_by) in self.waiters.values() {
+            if waiter.denied && room.holds(&waiter.needs, &ahead) {
+                called.push(known_by.clone());
+            }
+            if room.allows(&waiter.needs) {
+                ahead.add(&waiter.needs);
+            }
+        }
+        called
+    }
+
+    /// Whether there is enough for everybody, of all that one of them needs.
+    fn has_room_for_all(&self, me: &Waiter, room: &Room) -> bool {
+        me.needs.iter().all(|need| {
+            let all = self.all.get(&need.resource_type).copied().unwrap_or_default();
+            room.0.get(&need.resource_type).is_some_and(|left| all <= i128::from(left.available))
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::testing::at;
+
+    /// The rule itself, by looking at everybody.
+    fn by_the_book(me: &Waiter, line: &[Waiter], room: &Room) -> Turn {
+        if room.0.is_empty() {
+            return Turn::Unknown;
+        }
+        let counts = |other: &&Waiter| other.place() < me.place() && room.allows(&other.needs);
+        let ahead: Vec<&Waiter> = line.iter().filter(counts).collect();
+        let mut sums = Sums::default();
+        ahead.iter().for_each(|other| sums.add(&other.needs));
+        match room.holds(&me.needs, &sums) {
+            true => Turn::Open,
+            false if ahead.iter().any(|other| other.denied) => Turn::Behind,
+            false => Turn::Full,
+        }
+    }
+
+    fn mk_line(waiters: &[Waiter]) -> Line<String> {
+        let mut line = Line::default();
+        for waiter in waiters {
+            line.join(waiter.clone(), waiter.name.clone());
+        }
+        line
+    }
+
+    /// Whose turn it is, if the one who asks stands in the line as well.
+    fn turn(me: &Waiter, others: &[Waiter], room: &Room) -> Turn {
+        let mut line = mk_line(others);
+        let place = line.join(me.clone(), me.name.clone());
+        line.turn(&place, room)
+    }
 
     fn mk_waiter(name: &str, born: i64, instances: i64, vcpus: i64) -> Waiter {
         let need = |resource_type: &str, amount| ResourceRequest {
@@ -176,11 +313,11 @@ mod tests {
     #[test]
     fn without_buckets_nobody_knows_and_buckets_of_others_say_nothing() {
         let me = mk_waiter("a", 1, 1, 1);
-        assert_eq!(turn(&me, [], &Room::default()), Turn::Unknown);
+        assert_eq!(turn(&me, &[], &Room::default()), Turn::Unknown);
         let foreign = [mk_bucket("shop", "instances", 5, 5), mk_bucket("shop", "vcpus", 5, 5)];
-        assert_eq!(turn(&me, [], &Room::of("acme", &foreign)), Turn::Unknown);
+        assert_eq!(turn(&me, &[], &Room::of("acme", &foreign)), Turn::Unknown);
         let half = Room::of("acme", &[mk_bucket("acme", "instances", 5, 5)]);
-        assert_eq!(turn(&me, [], &half), Turn::Full);
+        assert_eq!(turn(&me, &[], &half), Turn::Full);
     }
 
     #[test]
@@ -191,5 +328,58 @@ mod tests {
             &[mk_bucket("acme", "instances", i64::MAX, i64::MAX), mk_bucket("acme", "vcpus", 9, 9)],
         );
         assert_eq!(turn(&line[1], &line, &room), Turn::Open, "the sum is cut off at what a bucket can say");
+    }
+
+    /// What happens in a line: somebody comes or comes again (place, needs, whether denied), or goes.
+    #[derive(Clone, Debug)]
+    enum Step {
+        Come(i64, i64, i64, bool),
+        Go(i64),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let needs = prop_oneof![4 => 0i64..6, 1 => Just(i64::MAX)];
+        let come = (0i64..12, needs.clone(), needs, any::<bool>());
+        let step = prop_oneof![
+            3 => come.prop_map(|(who, instances, vcpus, denied)| Step::Come(who, instances, vcpus, denied)),
+            1 => (0i64..12).prop_map(Step::Go),
+        ];
+        proptest::collection::vec(step, 1..40)
+    }
+
+    proptest! {
+        #[test]
+        fn a_line_that_is_kept_says_what_looking_at_everybody_would(
+            steps in steps(),
+            instances in 0i64..30,
+            vcpus in 0i64..30,
+        ) {
+            let (mut line, mut model, room) = (Line::default(), BTreeMap::new(), mk_room(instances, vcpus));
+            for step in steps {
+                match step {
+                    Step::Come(who, instances, vcpus, denied) => {
+                        let mut waiter = mk_waiter(&who.to_string(), who / 3, instances, vcpus);
+                        waiter.denied = denied;
+                        line.join(waiter.clone(), who);
+                        model.insert(waiter.place(), (waiter, who));
+                    }
+                    Step::Go(who) => {
+                        let place = mk_waiter(&who.to_string(), who / 3, 0, 0).place();
+                        line.leave(&place);
+                        model.remove(&place);
+                    }
+                }
+                let all: Vec<Waiter> = model.values().map(|(waiter, _)| waiter.clone()).collect();
+                let mut called = Vec::new();
+                for (place, (waiter, who)) in &model {
+                    let turn = by_the_book(waiter, &all, &room);
+                    prop_assert_eq!(line.turn(place, &room), turn);
+                    if waiter.denied && turn == Turn::Open {
+                        called.push(*who);
+                    }
+                }
+                prop_assert_eq!(line.called(&room), called);
+            }
+        }
     }
 }

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::future::{BoxFuture, join_all};
 use parking_lot::{Mutex, RwLock};
+use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::cache::Seen;
@@ -47,6 +48,8 @@ pub(crate) struct Set {
     pub(crate) listed: AtomicBool,
     /// Why the provider cannot say which planes there are.
     pub(crate) fault: Mutex<Option<String>>,
+    /// Told whenever another plane is engaged.
+    pub(crate) arrived: watch::Sender<()>,
 }
 
 pub(crate) struct Member {
@@ -71,6 +74,18 @@ impl PlaneSet {
     /// The plane of that name, if it is engaged.
     pub fn named(&self, name: &str) -> Result<Plane, Error> {
         self.0.engaged(name).ok_or_else(|| Error::NotEngaged { plane: name.into() })
+    }
+
+    /// The plane of that name, once it is engaged; never, if it never is.
+    pub async fn until_engaged(&self, name: &str) -> Plane {
+        let mut arrived = self.0.arrived.subscribe();
+        loop {
+            if let Some(plane) = self.0.engaged(name) {
+                return plane;
+            }
+            // The sender lives as long as the set.
+            let _ = arrived.changed().await;
+        }
     }
 
     /// The planes that are engaged, in the order of their names.

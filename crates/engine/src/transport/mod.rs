@@ -197,6 +197,9 @@ where
     ) -> BoxFuture<'static, Result<Response<Body>, TransportError>> {
         let service = self.0.clone();
         Box::pin(async move {
+            // A request over a network suspends whoever makes it. So does this one: a service that always answers at once would
+            // otherwise let a single task make its thousand writes in one go, while all others on its thread stand still.
+            tokio::task::yield_now().await;
             let answer = service.oneshot(request.map(B::from)).await;
             match answer {
                 Ok(response) => Ok(response.map(Body::any)),

@@ -4,6 +4,7 @@ mod acting;
 mod chaos;
 mod desk;
 mod election;
+mod fairness;
 mod network;
 mod planes;
 mod stand_in;

@@ -255,3 +255,14 @@ fn a_resource_that_nobody_registered_is_waited_for() {
     project.settle();
     assert_eq!(project.says("a"), words(NO), "registered, and nothing was granted of it");
 }
+
+#[test]
+fn the_books_are_closed_until_the_resources_of_compute_are_registered() {
+    let all = registrations();
+    assert!(crate::quota::opened(&all));
+    for missing in 0..all.len() {
+        let mut known = all.to_vec();
+        known.remove(missing);
+        assert!(!crate::quota::opened(&known), "{:?}", all[missing].spec.resource_type);
+    }
+}

@@ -1,10 +1,13 @@
 //! Projects: a plane for each, from its first day to its last.
 
-use polis_api::finalizers;
 use polis_api::k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use polis_api::milo::Project;
-use polis_core::owner;
+use polis_api::{finalizers, labels};
+use polis_core::cities::Ground;
+use polis_core::{metadata, owner};
+use polis_engine::MiloProjects;
 
+use crate::cells::mk_deployment;
 use crate::world::{LONG, World, change, mk_meta, mk_namespace, mk_project, told};
 
 fn mk_kept(name: &str) -> ConfigMap {
@@ -88,4 +91,29 @@ async fn a_name_that_cannot_travel_is_refused_in_words_and_the_project_can_go() 
     assert!(!refused.metadata.finalizers.unwrap_or_default().contains(&finalizers::PROJECT.to_owned()));
     world.delete::<Project>(&world.at(""), &name).await;
     world.loses::<Project>(&world.at(""), &name).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_names_an_unknown_project_is_counted_until_the_project_comes() {
+    let mut world = World::new(&["dfw"]).await;
+    world.start_platform();
+    let (root, hub, clock) = (world.root(), world.at("hub"), world.clock.clone());
+    world.start("management", |engine| {
+        polis_management::declare(engine, clock, MiloProjects::new(root), Ground::Platform, hub);
+    });
+    let mut home = mk_namespace("ns-of-nobody");
+    home.metadata.labels = Some(metadata::map([
+        (labels::UPSTREAM_CLUSTER_NAME, "cluster-late"),
+        (labels::UPSTREAM_NAMESPACE, "default"),
+    ]));
+    world.at("hub").create(&home).await.unwrap();
+    world.at("hub").create(&mk_deployment("dfw", "ns-of-nobody", "web", 1)).await.unwrap();
+    let counted = |count: &str| {
+        let line = format!("polis_compute_hub_objects_unresolved {count}\n");
+        world.look_into("management").metrics().contains(&line).then_some(())
+    };
+    world.until("it is counted", async || counted("1")).await;
+    world.quiet(LONG).await;
+    world.open("late").await;
+    world.until("it is known", async || counted("0")).await;
 }
