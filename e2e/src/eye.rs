@@ -145,13 +145,39 @@ fn version(object: &Value) -> Option<&str> {
     object.pointer("/metadata/resourceVersion")?.as_str()
 }
 
+/// Who is told of a change: those who wait for anything on the plane, and those who wait for something in one namespace. A
+/// hundred scenarios wait at the same time, each for its own.
+#[derive(Default)]
+struct Bells {
+    anywhere: watch::Sender<()>,
+    within: Mutex<BTreeMap<String, watch::Sender<()>>>,
+}
+
+impl Bells {
+    fn ring(&self, namespace: &str) {
+        self.anywhere.send_replace(());
+        if let Some(bell) = self.within().get(namespace) {
+            bell.send_replace(());
+        }
+    }
+
+    fn ring_all(&self) {
+        self.anywhere.send_replace(());
+        self.within().values().for_each(|bell| bell.send_replace(()));
+    }
+
+    fn within(&self) -> MutexGuard<'_, BTreeMap<String, watch::Sender<()>>> {
+        self.within.lock().expect("nobody panics while ringing")
+    }
+}
+
 /// Looks at one plane. It closes when it is dropped.
 pub struct Eye {
     /// The plane.
     pub plane: String,
     client: Client,
     sight: Arc<Mutex<Sight>>,
-    changed: Arc<watch::Sender<()>>,
+    bells: Arc<Bells>,
     _looking: JoinSet<()>,
 }
 
@@ -159,12 +185,12 @@ impl Eye {
     /// Opens an eye on these kinds of a plane.
     pub fn open(plane: &str, client: Client, kinds: Vec<Kind>) -> Eye {
         let sight = Arc::new(Mutex::new(Sight::default()));
-        let changed = Arc::new(watch::Sender::new(()));
+        let bells = Arc::new(Bells::default());
         let mut looking = JoinSet::new();
         for kind in kinds {
-            looking.spawn(look(client.clone(), kind, sight.clone(), changed.clone()));
+            looking.spawn(look(client.clone(), kind, sight.clone(), bells.clone()));
         }
-        Eye { plane: plane.to_owned(), client, sight, changed, _looking: looking }
+        Eye { plane: plane.to_owned(), client, sight, bells, _looking: looking }
     }
 
     /// A client with the rights of the harness.
@@ -174,7 +200,12 @@ impl Eye {
 
     /// Told at every change.
     pub fn changes(&self) -> watch::Receiver<()> {
-        self.changed.subscribe()
+        self.bells.anywhere.subscribe()
+    }
+
+    /// Told at every change in a namespace; an empty one is that of objects without.
+    pub fn changes_in(&self, namespace: &str) -> watch::Receiver<()> {
+        self.bells.within().entry(namespace.to_owned()).or_default().subscribe()
     }
 
     /// The object as the eye sees it.
@@ -199,9 +230,14 @@ impl Eye {
 
     /// What was seen since then.
     pub fn journal(&self, since: Instant) -> Vec<Note> {
+        self.journal_of(since, |_| true)
+    }
+
+    /// What was seen since then of some objects.
+    pub fn journal_of(&self, since: Instant, which: impl Fn(&Key) -> bool) -> Vec<Note> {
         let sight = self.sight();
         let from = sight.journal.partition_point(|note| note.at < since);
-        sight.journal.range(from..).cloned().collect()
+        sight.journal.range(from..).filter(|note| which(&note.key)).cloned().collect()
     }
 
     fn sight(&self) -> MutexGuard<'_, Sight> {
@@ -209,7 +245,7 @@ impl Eye {
     }
 }
 
-async fn look(client: Client, kind: Kind, sight: Arc<Mutex<Sight>>, changed: Arc<watch::Sender<()>>) {
+async fn look(client: Client, kind: Kind, sight: Arc<Mutex<Sight>>, bells: Arc<Bells>) {
     let Kind(group, version, name, plural) = kind;
     let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, name), plural);
     let api: Api<DynamicObject> = Api::all_with(client, &resource);
@@ -232,21 +268,15 @@ async fn look(client: Client, kind: Kind, sight: Arc<Mutex<Sight>>, changed: Arc
                 gone.iter().for_each(|key| sight.forget(key));
                 found.into_iter().for_each(|(key, object)| sight.put(key, object));
             }
-            changed.send_replace(());
-            follow(&api, name, &from, &sight, &changed).await;
+            bells.ring_all();
+            follow(&api, name, &from, &sight, &bells).await;
         }
         tokio::time::sleep(BLINK).await;
     }
 }
 
 /// Follows the changes from a version on, until the watch ends or breaks.
-async fn follow(
-    api: &Api<DynamicObject>,
-    kind: &str,
-    from: &str,
-    sight: &Mutex<Sight>,
-    changed: &watch::Sender<()>,
-) {
+async fn follow(api: &Api<DynamicObject>, kind: &str, from: &str, sight: &Mutex<Sight>, bells: &Bells) {
     let mut from = from.to_owned();
     loop {
         let Ok(events) = api.watch(&WatchParams::default().timeout(WATCH_SECONDS), &from).await else {
@@ -254,23 +284,28 @@ async fn follow(
         };
         let mut events = std::pin::pin!(events);
         while let Some(event) = events.next().await {
-            let mut sight = sight.lock().expect("nobody panics while looking");
-            match event {
-                Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)) => {
-                    from = object.metadata.resource_version.clone().unwrap_or_default();
-                    if let Some(plain) = plain(&object) {
-                        sight.put(key_of(kind, &object), plain);
-                    }
+            let (object, left) = match event {
+                Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)) => (object, false),
+                Ok(WatchEvent::Deleted(object)) => (object, true),
+                Ok(WatchEvent::Bookmark(mark)) => {
+                    from = mark.metadata.resource_version;
+                    continue;
                 }
-                Ok(WatchEvent::Deleted(object)) => {
-                    from = object.metadata.resource_version.clone().unwrap_or_default();
-                    sight.forget(&key_of(kind, &object));
-                }
-                Ok(WatchEvent::Bookmark(mark)) => from = mark.metadata.resource_version,
                 Ok(WatchEvent::Error(_)) | Err(_) => return,
+            };
+            from = object.metadata.resource_version.clone().unwrap_or_default();
+            let key = key_of(kind, &object);
+            let namespace = key.namespace.clone();
+            let plain = if left { None } else { plain(&object) };
+            {
+                let mut sight = sight.lock().expect("nobody panics while looking");
+                match plain {
+                    _ if left => sight.forget(&key),
+                    Some(plain) => sight.put(key, plain),
+                    None => {}
+                }
             }
-            drop(sight);
-            changed.send_replace(());
+            bells.ring(&namespace);
         }
     }
 }

@@ -58,7 +58,7 @@ impl Place {
     pub async fn has_within<K: Kind>(&self, seek: Seek<K>, within: Duration) -> K {
         let key = self.key(&seek);
         let deadline = Instant::now() + within;
-        let mut changes = self.eye.changes();
+        let mut changes = self.eye.changes_in(&self.namespace);
         loop {
             changes.mark_unchanged();
             let seen = self.eye.sees(&key);
@@ -86,10 +86,10 @@ impl Place {
         let start = Instant::now();
         let key = self.key(&seek);
         self.has_within(seek.clone(), Duration::from_secs(5)).await;
-        let mut changes = self.eye.changes();
+        let mut changes = self.eye.changes_in(&self.namespace);
         loop {
             changes.mark_unchanged();
-            for note in self.eye.journal(start).into_iter().filter(|note| note.key == key) {
+            for note in self.eye.journal_of(start, |about| *about == key) {
                 let missing = seek.missing(&note.object);
                 let stays = note.change != Change::Went && missing.is_empty();
                 assert!(
@@ -116,7 +116,7 @@ impl Place {
         let key = self.key(&seek);
         let matches = |object: &Value| seek.missing(object).is_empty();
         let deadline = Instant::now() + DEADLINE;
-        let mut changes = self.eye.changes();
+        let mut changes = self.eye.changes_in(&self.namespace);
         loop {
             changes.mark_unchanged();
             let seen = self.eye.sees(&key).filter(|object| matches(object));
@@ -134,15 +134,12 @@ impl Place {
     pub async fn lacks<K: Kind>(&self, seek: Seek<K>, window: Duration) {
         let start = Instant::now();
         let key = self.key(&seek);
-        let mut changes = self.eye.changes();
+        let mut changes = self.eye.changes_in(&self.namespace);
         loop {
             changes.mark_unchanged();
             let now = self.eye.sees(&key);
-            let came = self
-                .eye
-                .journal(start)
-                .into_iter()
-                .filter(|note| note.key == key && note.change != Change::Went);
+            let seen = self.eye.journal_of(start, |about| *about == key);
+            let came = seen.into_iter().filter(|note| note.change != Change::Went);
             for object in came.map(|note| note.object).chain(now) {
                 assert!(
                     !seek.missing(&object).is_empty(),
@@ -160,7 +157,7 @@ impl Place {
     pub async fn is_clear_of(&self, kinds: &[&str]) {
         let mine = |key: &Key| key.namespace == self.namespace && kinds.contains(&&*key.kind);
         let deadline = Instant::now() + DEADLINE;
-        let mut changes = self.eye.changes();
+        let mut changes = self.eye.changes_in(&self.namespace);
         let start = loop {
             changes.mark_unchanged();
             let left: Vec<String> = self
@@ -177,12 +174,8 @@ impl Place {
         };
         loop {
             changes.mark_unchanged();
-            let came = self
-                .eye
-                .journal(start)
-                .into_iter()
-                .find(|note| note.change != Change::Went && mine(&note.key));
-            if let Some(note) = came {
+            let seen = self.eye.journal_of(start, mine);
+            if let Some(note) = seen.into_iter().find(|note| note.change != Change::Went) {
                 panic!("{self} was clear, and then came {}:\n{}", note.key, text(&note.object));
             }
             if !until(&mut changes, start + quiet()).await {
@@ -201,7 +194,7 @@ impl Place {
     /// Waits until something is true of all objects of a kind that are there.
     pub async fn settles<K: Kind, T>(&self, words: &str, mut look: impl FnMut(Vec<K>) -> Option<T>) -> T {
         let deadline = Instant::now() + DEADLINE;
-        let mut changes = self.eye.changes();
+        let mut changes = self.eye.changes_in(&self.namespace);
         loop {
             changes.mark_unchanged();
             if let Some(found) = look(self.all::<K>()) {

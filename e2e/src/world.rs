@@ -2,7 +2,8 @@
 //!
 //! All scenarios of a test program share one set of planes, one set of processes and one pair of eyes per plane; each
 //! gets a [`World`] of its own, which knows the projects that it opened. Most scenarios run side by side, each in
-//! namespaces of its own. One that breaks what others stand on runs [`alone`].
+//! namespaces of its own. One that breaks what others stand on runs [`alone`]: where planes cost little, on a stage of its
+//! own beside the others, and else on the stage of all while the others wait.
 
 use std::{
     collections::BTreeMap,
@@ -24,7 +25,7 @@ use polis_api::{
 };
 use polis_testbed::{guard::Guard, manifest, plane::HUB};
 use serde_json::json;
-use tokio::sync::{OnceCell, RwLock};
+use tokio::sync::{OnceCell, RwLock, Semaphore};
 
 use crate::{
     Error,
@@ -64,6 +65,34 @@ pub struct Stage {
     spare: tokio::sync::Mutex<()>,
 }
 
+/// What the planes are made of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum On {
+    Real,
+    Embedded,
+    RealCell,
+    RealHub,
+}
+
+impl On {
+    fn wanted() -> Result<On, Error> {
+        match std::env::var("POLIS_E2E_ON").as_deref() {
+            Err(_) | Ok("real") => Ok(On::Real),
+            Ok("embedded") => Ok(On::Embedded),
+            Ok("real-cell") => Ok(On::RealCell),
+            Ok("real-hub") => Ok(On::RealHub),
+            Ok(other) => Err(Error::Unavailable(format!(
+                "there are no planes called {other:?}: POLIS_E2E_ON may be real, embedded, real-cell or real-hub"
+            ))),
+        }
+    }
+
+    /// Whether a set of planes is made in less time than a scenario would wait for its turn.
+    fn is_cheap(self) -> bool {
+        self == On::Embedded
+    }
+}
+
 /// What one scenario runs in.
 pub struct World {
     stage: &'static Stage,
@@ -79,6 +108,11 @@ static RUNTIME: LazyLock<tokio::runtime::Runtime> = LazyLock::new(|| {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("threads can be had")
 });
 static STAGE: OnceCell<Stage> = OnceCell::const_new();
+/// Lone scenarios that have a stage of their own at the same time. Each is as much work as all the others together: more of
+/// them would only keep each other waiting.
+static LONE_TURNS: Semaphore = Semaphore::const_new(4);
+/// Stages that only lone scenarios use, while none is on them.
+static LONE_STAGES: Mutex<Vec<&'static Stage>> = Mutex::new(Vec::new());
 
 /// Runs a scenario beside others.
 pub fn scenario(play: impl AsyncFnOnce(&World)) {
@@ -92,10 +126,15 @@ pub fn scenario(play: impl AsyncFnOnce(&World)) {
 /// Runs a scenario that breaks what others stand on.
 pub fn alone(play: impl AsyncFnOnce(&World)) {
     RUNTIME.block_on(Box::pin(async {
-        let stage = staffed_stage().await;
+        let cheap = On::wanted().is_ok_and(On::is_cheap);
+        let _one_of_a_few = LONE_TURNS.acquire().await;
+        let stage = if cheap { lone_stage().await } else { staffed_stage().await };
         let _turn = stage.turn.write().await;
         perform(stage, play).await;
         stage.mend().await;
+        if cheap {
+            LONE_STAGES.lock().expect("nobody panics here").push(stage);
+        }
     }));
 }
 
@@ -130,6 +169,20 @@ async fn staffed_stage() -> &'static Stage {
     stage
 }
 
+/// A stage that nobody else is on. One on which a scenario failed does not come back.
+async fn lone_stage() -> &'static Stage {
+    let idle = LONE_STAGES.lock().expect("nobody panics here").pop();
+    let stage = match idle {
+        Some(stage) => stage,
+        None => match Box::pin(Stage::set()).await {
+            Ok(stage) => &*Box::leak(Box::new(stage)),
+            Err(err) => panic!("a stage of its own cannot be set: {err}"),
+        },
+    };
+    stage.staff().await;
+    stage
+}
+
 async fn perform(stage: &'static Stage, play: impl AsyncFnOnce(&World)) {
     let world = World { stage, projects: Mutex::default(), hired: Mutex::default(), began: Instant::now() };
     let playing = AssertUnwindSafe(Box::pin(play(&world))).catch_unwind();
@@ -151,16 +204,11 @@ async fn perform(stage: &'static Stage, play: impl AsyncFnOnce(&World)) {
 impl Stage {
     async fn set() -> Result<Stage, Error> {
         let manning = Manning::wanted()?;
-        let planes = match std::env::var("POLIS_E2E_ON").as_deref() {
-            Err(_) | Ok("real") => Real::up(manning).await?,
-            Ok("embedded") => Embedded::up().await?,
-            Ok("real-cell") => Embedded::beside(&[CITIES[0]]).await?,
-            Ok("real-hub") => Embedded::beside(&[HUB]).await?,
-            Ok(other) => {
-                return Err(Error::Unavailable(format!(
-                    "there are no planes called {other:?}: POLIS_E2E_ON may be real, embedded, real-cell or real-hub"
-                )));
-            }
+        let planes = match On::wanted()? {
+            On::Real => Real::up(manning).await?,
+            On::Embedded => Embedded::up().await?,
+            On::RealCell => Embedded::beside(&[CITIES[0]]).await?,
+            On::RealHub => Embedded::beside(&[HUB]).await?,
         };
         place::set_quiet(planes.quiet());
         let layout = planes.layout().clone();

@@ -1,6 +1,6 @@
 //! `cargo xtask e2e`: the scenarios over all planes, on real engines or on embedded ones.
 
-use std::process::Command;
+use std::{process::Command, thread, time::Instant};
 
 use anyhow::{Context, Result, bail};
 
@@ -135,21 +135,45 @@ impl On {
     }
 }
 
+/// What waits for minutes and does little: where planes cost little, it runs beside everything else, from the start.
+const PATIENT: &[&str] = &["silence::", "replicas::"];
+/// What counts requests, of which a busy machine makes more: it runs when everything else has ended.
+const COUNTING: &[&str] = &["thrift::"];
+
 pub(crate) fn run(args: Args) -> Result<()> {
     let setting = Setting { on: args.on, staff: args.staff, kinds: args.kinds };
     // The scenarios start the controllers as they are shipped: as the process `polis manager`.
     cargo(&["build", "--package", "polis"], setting)?;
     let threads = format!("--test-threads={}", args.side_by_side);
-    let mut suite = vec!["test", "--package", "polis-e2e", "--features", "engines", "--no-fail-fast"];
-    if args.staff != Staff::Plain {
-        suite.extend(["--test", "scenarios"]);
+    let suite = ["test", "--package", "polis-e2e", "--features", "engines", "--no-fail-fast"];
+    let targets: &[&str] = match (args.staff, args.on) {
+        // What operators apply is held to a real API server, in a suite of its own.
+        (Staff::Plain, On::Real) => &[],
+        (Staff::Plain, _) => &["--lib", "--test", "planes", "--test", "scenarios"],
+        _ => &["--test", "scenarios"],
+    };
+    let named: Vec<&str> = match args.filter.as_deref() {
+        Some(filter) => vec![filter],
+        None => args.staff.scenarios().to_vec(),
+    };
+    let alone = [&suite, targets, &["--", &threads], &named].concat();
+    if args.on != On::Embedded || !named.is_empty() {
+        return cargo(&alone, setting);
     }
-    suite.extend(["--", &threads]);
-    match args.filter.as_deref() {
-        Some(filter) => suite.push(filter),
-        None => suite.extend(args.staff.scenarios()),
-    }
-    cargo(&suite, setting)
+    cargo(&[&suite[..], targets, &["--no-run"]].concat(), setting)?;
+    let apart = PATIENT.iter().chain(COUNTING);
+    let skipped: Vec<&str> = apart.flat_map(|group| ["--skip", group]).collect();
+    let busy = [&alone[..], &skipped].concat();
+    let groups = |named: &[&'static str]| [&suite[..], &["--test", "scenarios", "--"], named].concat();
+    let (patient, counting) = (groups(PATIENT), groups(COUNTING));
+    let start = Instant::now();
+    let both = thread::scope(|scope| {
+        let patient = scope.spawn(|| cargo(&patient, setting));
+        [cargo(&busy, setting), patient.join().expect("waiting for cargo does not panic")]
+    });
+    let counted = cargo(&[&counting[..], &["--test-threads=1"]].concat(), setting);
+    println!("scenarios on embedded planes: {:.0?}", start.elapsed());
+    both.into_iter().chain([counted]).collect()
 }
 
 fn cargo(words: &[&str], setting: Setting) -> Result<()> {
