@@ -29,6 +29,9 @@ mod verbs;
 mod view;
 mod wait;
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// What `polis up` logs: a person reads the summary, not the log. That two parts met and one of them tries again is
 /// everyday life; what cannot be done stands in the conditions of the object.
 const UP: &str = "warn,polis_engine::engine=error,polis_federation::federation=error";
