@@ -35,7 +35,7 @@ use polis_e2e::{
     seek::{deployed, instance, namespace, policy, worked},
     staff::Role,
     wire::{Call, Verb},
-    world::{World, alone, scenario},
+    world::{World, alone},
 };
 use polis_testbed::manifest::until;
 use serde_json::{Value, json};
@@ -222,15 +222,15 @@ async fn touch(deployment: &Deployed, round: usize) {
     deployment.merge(json!({"metadata": {"annotations": {"round": round.to_string()}}})).await;
 }
 
-/// Every request of the processes that every scenario has.
+/// Every request of the processes of this stage.
 fn calls(world: &World) -> Vec<Call> {
     world.staff().iter().flat_map(|member| member.tap.calls()).collect()
 }
 
 #[test]
 fn every_right_of_the_shipped_roles_is_used_and_no_other_is_asked_for() {
-    alone(async |world| list_in_pages(world).await);
-    scenario(async |world| {
+    alone(async |world| {
+        list_in_pages(world).await;
         everything(world).await;
         let (stage, layout) = (world.stage(), world.stage().planes.layout());
         let mut came: BTreeMap<(Sort, Arc<Identity>), Vec<Call>> = BTreeMap::new();
