@@ -73,7 +73,7 @@ impl Reconciler for Works {
 fn mk_junk(name: &str, value: &str) -> serde_json::Value {
     let mut junk = mk_map("default", name, value);
     let number: usize = name.trim_start_matches("junk-").parse().expect("a number");
-    if number % GARBAGE == 0 {
+    if number.is_multiple_of(GARBAGE) {
         junk["data"] = json!(["no", "map"]);
     }
     junk
