@@ -98,19 +98,25 @@ impl fmt::Display for Request {
     }
 }
 
-/// What somebody may do by the roles and bindings among these objects. What two roles give is there once; what one role
-/// gives twice is there twice, and so found to be needless.
-pub fn granted(objects: &[Value], who: &Identity) -> Vec<Right> {
-    let is_meant = |subject: &Value| match subject["kind"].as_str() {
+/// Whether an object binds a role to somebody.
+pub fn is_binding(object: &Value) -> bool {
+    matches!(object["kind"].as_str(), Some("ClusterRoleBinding" | "RoleBinding"))
+}
+
+/// Whether a binding means this one.
+pub fn is_for(binding: &Value, who: &Identity) -> bool {
+    binding["subjects"].as_array().into_iter().flatten().any(|subject| match subject["kind"].as_str() {
         Some("User") => subject["name"] == *who.user,
         Some("Group") => who.groups.iter().any(|group| subject["name"] == **group),
         _ => false,
-    };
+    })
+}
+
+/// What somebody may do by the roles and bindings among these objects. What two roles give is there once; what one role
+/// gives twice is there twice, and so found to be needless.
+pub fn granted(objects: &[Value], who: &Identity) -> Vec<Right> {
     let mut rights: Vec<Right> = Vec::new();
-    for binding in objects.iter().filter(|object| {
-        matches!(object["kind"].as_str(), Some("ClusterRoleBinding" | "RoleBinding"))
-            && object["subjects"].as_array().into_iter().flatten().any(is_meant)
-    }) {
+    for binding in objects.iter().filter(|object| is_binding(object) && is_for(object, who)) {
         let namespace =
             binding["metadata"]["namespace"].as_str().filter(|_| binding["kind"] == "RoleBinding");
         let bound = objects.iter().filter(|object| {

@@ -64,12 +64,11 @@ impl Member {
     /// Definitions tell when the member's APIs change, so that nobody has to ask again and again.
     fn definitions(world: &Weak<World>, cluster: &str, api: &Api) -> Mirror {
         let (world, cluster) = (world.clone(), cluster.to_owned());
-        let sink = Arc::new(move |_: &Kind, _: Change| {
+        Mirror::told(api, kinds::CRD, move || {
             if let Some(world) = world.upgrade() {
                 world.apis_changed(&cluster);
             }
-        });
-        Mirror::start(api.metadata_only(), kinds::CRD, sink)
+        })
     }
 
     /// The mirror of a kind on the member; begun when first asked for.

@@ -273,15 +273,14 @@ impl World {
         Mirror::start(api.clone(), kind, sink)
     }
 
-    /// Whoever has to know that a definition changed, and not what it says.
+    /// Definitions tell when the hub serves other kinds.
     fn definitions(me: &Weak<World>, api: &Api) -> Mirror {
         let me = me.clone();
-        let sink = Arc::new(move |_: &Kind, _: Change| {
+        Mirror::told(api, kinds::CRD, move || {
             if let Some(world) = me.upgrade() {
                 world.definition_changed();
             }
-        });
-        Mirror::start(api.metadata_only(), kinds::CRD, sink)
+        })
     }
 
     /// Waits until the hub is seen as a whole, then looks at everything once. Nothing is decided before: what the mirrors

@@ -201,10 +201,8 @@ async fn a_webhook_certificate_that_nobody_issues_is_said_with_who_has_to_name_t
 
 // === What runs ===
 
-#[tokio::test]
-async fn the_manager_runs_with_what_a_rendered_deployment_gives_it() {
-    let (bed, _turn) = (bed().await, TURN.lock().await);
-    // The one plane is also hub and platform, and needs what those need.
+/// The one plane is also hub and platform, and needs what those need.
+fn furnish(bed: &Bed) {
     for folder in [
         "deploy/components/federation",
         "deploy/components/rbac/project",
@@ -212,6 +210,12 @@ async fn the_manager_runs_with_what_a_rendered_deployment_gives_it() {
     ] {
         apply(bed, &Rendered::of(folder));
     }
+}
+
+#[tokio::test]
+async fn the_manager_runs_with_what_a_rendered_deployment_gives_it() {
+    let (bed, _turn) = (bed().await, TURN.lock().await);
+    furnish(bed);
     let runs: [(&str, &[&str]); 3] = [
         ("docs/operations/examples/management-plane", &["hub", "project"]),
         ("docs/operations/examples/cell-dfw", &["cell", "hub"]),
@@ -240,13 +244,7 @@ async fn the_manager_runs_with_what_a_rendered_deployment_gives_it() {
 #[tokio::test]
 async fn the_webhooks_take_their_certificate_from_a_secret_with_the_rights_that_are_shipped_for_it() {
     let (bed, _turn) = (bed().await, TURN.lock().await);
-    for folder in [
-        "deploy/components/federation",
-        "deploy/components/rbac/project",
-        "deploy/components/rbac/management",
-    ] {
-        apply(bed, &Rendered::of(folder));
-    }
+    furnish(bed);
     let rendered = Rendered::of("docs/operations/examples/webhook-secret");
     apply(bed, &rendered);
     let mut pod = Manager::of(bed, &rendered);

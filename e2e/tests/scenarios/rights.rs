@@ -266,8 +266,9 @@ fn every_right_of_the_shipped_roles_is_used_and_no_other_is_asked_for() {
         }
         for sort in [Sort::Platform, Sort::Project, Sort::Hub, Sort::Cell] {
             let who: Vec<&Identity> = came.keys().filter(|key| key.0 == sort).map(|key| &*key.1).collect();
+            let is_for_one = |binding: &Value| who.iter().any(|who| rights::is_for(binding, who));
             let objects = stage.manifests(sort.example(layout)).unwrap();
-            let for_nobody = objects.iter().filter(|it| is_binding(it) && !is_for(it, &who));
+            let for_nobody = objects.iter().filter(|it| rights::is_binding(it) && !is_for_one(it));
             // Quota is claimed in projects, and the plane of the platform is one only for a while.
             let for_nobody =
                 for_nobody.filter(|it| sort != Sort::Platform || !names(it, "compute-cell-quota"));
@@ -317,20 +318,6 @@ fn is_shown_here(world: &World, sort: Sort, who: &Identity, right: &Right) -> bo
         && (sort != Sort::Platform || own.contains(&&*right.group))
 }
 
-fn is_binding(object: &Value) -> bool {
-    matches!(object["kind"].as_str(), Some("ClusterRoleBinding" | "RoleBinding"))
-}
-
 fn names(binding: &Value, role: &str) -> bool {
     binding["roleRef"]["name"] == role
-}
-
-/// Whether a binding is for one of these.
-fn is_for(binding: &Value, who: &[&Identity]) -> bool {
-    binding["subjects"].as_array().into_iter().flatten().any(|subject| {
-        who.iter().any(|who| match subject["kind"].as_str() {
-            Some("Group") => who.groups.iter().any(|group| subject["name"] == **group),
-            _ => subject["name"] == *who.user,
-        })
-    })
 }

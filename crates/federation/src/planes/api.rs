@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt};
+use http::HeaderValue;
 use polis_api::kube::core::WatchEvent;
 use polis_api::kube::{self, Client};
 use serde::Deserialize;
@@ -16,6 +17,11 @@ use crate::object::{self, Identity};
 
 /// A call that is not answered within this time is given up.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// How the metadata of objects alone is asked for, in a watch and in a list.
+const METADATA: HeaderValue =
+    HeaderValue::from_static("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1");
+const METADATA_LIST: HeaderValue =
+    HeaderValue::from_static("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1");
 /// Objects per page of a list.
 const PAGE: usize = 500;
 
@@ -104,7 +110,7 @@ impl Api {
         loop {
             let path = format!("{}?limit={PAGE}{next}", kind.path(None));
             let request = self.request("GET", &path, None, &action)?;
-            let request = self.narrowed(request, "PartialObjectMetadataList");
+            let request = self.narrowed(request, METADATA_LIST);
             let mut page: Value = self.within(&action, self.client.request(request)).await?;
             if let Some(Value::Array(more)) = page.get_mut("items").map(Value::take) {
                 items.extend(more.into_iter().map(|item| named(item, kind)));
@@ -134,7 +140,7 @@ impl Api {
         );
         let action = format!("watch {kind}");
         let request = self.request("GET", &path, None, &action)?;
-        let request = self.narrowed(request, "PartialObjectMetadata");
+        let request = self.narrowed(request, METADATA);
         let opened = self.within(&action, self.client.request_events::<Value>(request)).await?;
         let (api, kind) = (self.clone(), kind.clone());
         Ok(opened.map(move |event| match event {
@@ -314,12 +320,9 @@ impl Api {
     }
 
     /// Asks for metadata alone, where that is all this plane is read for. A list and what it lists have names of their own.
-    fn narrowed(&self, mut request: http::Request<Vec<u8>>, form: &str) -> http::Request<Vec<u8>> {
-        let accept = format!("application/json;as={form};g=meta.k8s.io;v=v1");
-        if let Ok(accept) = http::HeaderValue::from_str(&accept)
-            && self.metadata_only
-        {
-            request.headers_mut().insert(http::header::ACCEPT, accept);
+    fn narrowed(&self, mut request: http::Request<Vec<u8>>, form: HeaderValue) -> http::Request<Vec<u8>> {
+        if self.metadata_only {
+            request.headers_mut().insert(http::header::ACCEPT, form);
         }
         request
     }

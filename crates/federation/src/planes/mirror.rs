@@ -83,6 +83,11 @@ impl Mirror {
         Mirror { shared, _task: Arc::new(Task(task.abort_handle())) }
     }
 
+    /// Mirrors no more than the metadata, for one who wants to know that something changed and not what.
+    pub fn told(api: &Api, kind: Kind, told: impl Fn() + Send + Sync + 'static) -> Self {
+        Self::start(api.metadata_only(), kind, Arc::new(move |_: &Kind, _: Change| told()))
+    }
+
     /// The kind.
     pub fn kind(&self) -> &Kind {
         &self.shared.kind
