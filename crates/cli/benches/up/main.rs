@@ -3,7 +3,8 @@
 //!
 //! Prints a table and writes `target/bench/up.json`. Workloads of the pipeline's figures have an image that cannot be
 //! had, so that everything happens but the start of processes, which would measure the host. Numbers to set:
-//! `POLIS_BENCH_WORKLOADS` (3,000), `POLIS_BENCH_PROJECTS` (10,000), `POLIS_BENCH_CELLS` (1,000); 0 leaves a part out.
+//! `POLIS_BENCH_WORKLOADS` (3,000), `POLIS_BENCH_PROJECTS` (10,000), `POLIS_BENCH_CELLS` (1,000), `POLIS_BENCH_PEER` (200
+//! objects for Karmada); 0 leaves a part out.
 
 mod eye;
 mod karmada;
@@ -101,7 +102,10 @@ fn main() {
 
 async fn measure() {
     let mut rows = Rows::default();
-    let peer = karmada::measure(PEER_SINGLE, PEER_MANY).await;
+    let peer = match number("POLIS_BENCH_PEER", PEER_MANY) {
+        0 => None,
+        many => karmada::measure(PEER_SINGLE, many).await,
+    };
     starts(&mut rows).await;
     let folder = tempfile::tempdir().expect("a folder");
     let site = Site::start(folder.path(), &CITIES.join(",")).await;
