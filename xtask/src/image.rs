@@ -111,6 +111,8 @@ fn build() -> Result<PathBuf> {
     let status = Command::new("cargo")
         .args(["build", "--release", "--locked", "--bin", "polis", "--target", &target])
         .env("RUSTFLAGS", flags())
+        // Names of functions stay for backtraces, and panics say their line anyway; tables of lines would be most of the image.
+        .env("CARGO_PROFILE_RELEASE_DEBUG", "none")
         .current_dir(root())
         .status()
         .context("failed to start cargo")?;
