@@ -65,7 +65,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
 
 /// Near enough for people.
 fn mebibytes(bytes: usize) -> String {
-    format!("{}.{} MiB", bytes >> 20, (bytes & 0xf_ffff) * 10 >> 20)
+    format!("{}.{} MiB", bytes >> 20, ((bytes & 0xf_ffff) * 10) >> 20)
 }
 
 /// Unpacks the image of a layout into a folder. Gives its configuration.
