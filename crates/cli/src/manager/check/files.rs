@@ -94,14 +94,14 @@ pub(in crate::manager) fn at_once(flags: &Flags, config: &Config) -> Vec<Fault> 
         wrong("--health-probe-bind-address", &error.to_string(), "write it as :8081 or 127.0.0.1:8081");
     }
     let metrics = &config.metrics_server;
-    if metrics.is_on() {
-        if let Err(error) = address::parse(&metrics.bind_address) {
-            wrong(
-                "metricsServer.bindAddress",
-                &error.to_string(),
-                "write it as :8080, or \"0\" to switch it off",
-            );
-        }
+    if metrics.is_on()
+        && let Err(error) = address::parse(&metrics.bind_address)
+    {
+        wrong(
+            "metricsServer.bindAddress",
+            &error.to_string(),
+            "write it as :8080, or \"0\" to switch it off",
+        );
     }
     let webhooks = config.webhook_server.as_ref().map(|server| &server.tls);
     for (field, tls) in [
