@@ -339,7 +339,9 @@ async fn the_webhooks_take_their_certificate_from_a_secret_with_the_rights_that_
     let rendered = Rendered::of("docs/operations/examples/webhook-secret");
     apply(bed, &rendered);
     let mut pod = Manager::of(bed, &rendered);
-    // Nobody has brought the Secret.
+    // Nobody has brought the Secret, or it was taken away again.
+    let gone = ["delete", "secret", "-n", NAMESPACE, "compute-webhook-tls", "--ignore-not-found"];
+    kubectl(bed, &gone, "").unwrap_or_else(|err| panic!("{err}"));
     pod.start();
     let said = pod.gives_up().await;
     assert!(said.contains("Secret compute-system/compute-webhook-tls"), "{said}");

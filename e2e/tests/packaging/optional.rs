@@ -87,7 +87,8 @@ async fn each_right_to_the_secret_of_the_webhooks_is_needed() {
     overheard.needs_each_right_of("compute-webhook-secret");
 }
 
-#[tokio::test]
+// The wire has to answer while a process is waited for.
+#[tokio::test(flavor = "multi_thread")]
 async fn metrics_over_tls_are_for_the_scraper_that_is_bound_and_each_right_to_ask_about_it_is_needed() {
     let (bed, _turn) = (bed().await, TURN.lock().await);
     let mut overheard = Overheard::of(bed, "docs/operations/examples/secure-metrics").await;
