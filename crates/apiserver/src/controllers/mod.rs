@@ -201,12 +201,7 @@ impl Controllers {
 
 /// Being deleted, judged without parsing where that is possible.
 fn is_marked(event: &Event) -> bool {
-    contains(event, b"\"deletionTimestamp\"") && json::is_deleting(&event.object.value())
-}
-
-/// Whether the bytes of an event's object hold a text. Objects are canonical, so keys look always the same.
-fn contains(event: &Event, text: &[u8]) -> bool {
-    event.object.json().windows(text.len()).any(|window| window == text)
+    event.object.contains(b"\"deletionTimestamp\"") && event.object.head().is_deleting()
 }
 
 /// Deletes every object under a prefix of a collection. Objects that hold on through finalizers are marked.
