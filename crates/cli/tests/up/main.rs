@@ -75,6 +75,65 @@ async fn a_workload_runs_in_two_cities_answers_speaks_and_leaves_nothing_behind(
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn every_example_of_its_help_starts() {
+    let home = tempfile::tempdir().expect("a folder");
+    let help = std::process::Command::new(env!("CARGO_BIN_EXE_polis")).args(["up", "--help"]).output();
+    let help = String::from_utf8(help.expect("polis starts").stdout).expect("a text");
+    let (_, examples) = help.split_once("Examples:\n").expect("examples");
+    let examples: Vec<&str> =
+        examples.lines().filter_map(|line| line.trim().strip_prefix("polis up")).collect();
+    assert!(examples.len() >= 3, "{help}");
+    for example in examples {
+        // What it is for stands behind it, two spaces away.
+        let flags = example.split("  ").next().unwrap_or_default();
+        let site = Site::start_at(home.path(), &flags.split_whitespace().collect::<Vec<_>>()).await;
+        assert!(site.summary.starts_with("Polis is up"), "{}", site.summary);
+        site.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn logs_come_from_those_that_have_started_and_the_others_are_named() {
+    let site = Site::start(&["--ephemeral", "--cities", "dfw"]).await;
+    run(&site, &mk_workload("web", &["dfw"], 2)).await;
+    all_ready(&site, 2).await;
+    let api: Api<Workload> = Api::namespaced(site.client("polis-default").await, "default");
+    let image = json!([{"op": "replace", "path": "/spec/template/spec/runtime/sandbox/containers/0/image", "value": "nginx"}]);
+    let image: Patch<()> = Patch::Json(serde_json::from_value(image).expect("a patch"));
+    api.patch("web", &PatchParams::default(), &image).await.expect("a workload that changes");
+    eventually("an instance waits for its image", async || {
+        let mut conditions = instances(&site).await.into_iter().filter_map(|instance| instance.status);
+        conditions
+            .any(|status| status.conditions.iter().any(|c| c.reason == "ImageUnavailable"))
+            .then_some(())
+    })
+    .await;
+    let said = site.verb("logs web").output().await.expect("polis starts");
+    let (out, err) = (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
+    assert!(said.status.success() && out.lines().all(|line| line.starts_with("dfw-0 | ")), "{said:?}");
+    assert!(out.contains("listening"), "{said:?}");
+    assert!(
+        err.contains("-1 has printed nothing: it has not started") && err.lines().count() == 1,
+        "{said:?}"
+    );
+
+    // Whoever follows is told once, sees those that come, and is told when nothing is left to come.
+    let following = site.verb("logs web --follow").stderr(std::process::Stdio::piped()).output();
+    let following = tokio::spawn(following);
+    let image = json!([{"op": "replace", "path": "/spec/template/spec/runtime/sandbox/containers/0/image", "value": "polis.local/hello"}]);
+    let image: Patch<()> = Patch::Json(serde_json::from_value(image).expect("a patch"));
+    api.patch("web", &PatchParams::default(), &image).await.expect("a workload that changes");
+    all_ready(&site, 2).await;
+    api.delete("web", &DeleteParams::default()).await.expect("a workload that goes");
+    let said = following.await.expect("a task").expect("polis starts");
+    assert!(
+        said.status.success() && String::from_utf8_lossy(&said.stderr).ends_with("web is gone.\n"),
+        "{said:?}"
+    );
+    site.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_city_that_is_not_there_is_refused_with_the_field_and_the_cities_that_are() {
     let site = Site::start(&["--ephemeral", "--cities", "dfw"]).await;
     let api: Api<Workload> = Api::namespaced(site.client("polis-default").await, "default");
