@@ -135,6 +135,17 @@ mod tests {
     }
 
     #[test]
+    fn nobody_but_this_machine_is_served_unless_told_otherwise() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            flags: Flags,
+        }
+        let flags = <Line as clap::Parser>::parse_from(["up"]).flags;
+        assert_eq!(flags.listen.to_string(), "127.0.0.1:7443");
+    }
+
+    #[test]
     fn a_new_data_directory_has_three_cities() {
         assert_eq!(mk_flags(&[]).all_cities(&[]).unwrap(), ["dfw", "ord", "lhr"]);
     }

@@ -4,6 +4,7 @@ mod bad_input;
 mod killed;
 mod rolling;
 mod site;
+mod terminal;
 mod tour;
 
 use polis_api::compute::{Instance, Workload, WorkloadDeployment};
@@ -90,6 +91,41 @@ async fn every_example_of_its_help_starts() {
         assert!(site.summary.starts_with("Polis is up"), "{}", site.summary);
         site.stop().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_project_that_is_named_has_a_context_and_is_served_on_loopback() {
+    let site = Site::start(&["--ephemeral", "--cities", "dfw", "--projects", "shop,blog"]).await;
+    assert!(site.summary.contains("projects    shop, blog"), "{}", site.summary);
+    assert!(site.summary.contains("planes      https://127.0.0.1:"), "{}", site.summary);
+    let asked = PostParams { dry_run: true, ..PostParams::default() };
+    for context in ["polis-shop", "polis-blog"] {
+        let api: Api<Workload> = Api::namespaced(site.client(context).await, "default");
+        api.create(&asked, &mk_workload("web", &["dfw"], 1)).await.expect("a workload that would be taken");
+    }
+    site.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_users_own_kubeconfig_is_left_alone_unless_it_is_to_be_merged() {
+    let home = tempfile::tempdir().expect("a folder");
+    let elsewhere = home.path().join("kept-elsewhere");
+    let own = home.path().join(".kube/config");
+    std::fs::create_dir(own.parent().expect("a folder")).expect("made");
+    let standing = "apiVersion: v1\nkind: Config\ncurrent-context: work\ncontexts:\n- {name: work, context: {cluster: work, user: me}}\n";
+    std::fs::write(&elsewhere, standing).expect("written");
+    std::os::unix::fs::symlink(&elsewhere, &own).expect("linked");
+    let read = || std::fs::read_to_string(&own).expect("a kubeconfig");
+
+    Site::start_at(home.path(), &["--cities", "dfw"]).await.stop().await;
+    assert_eq!(read(), standing);
+    let site = Site::start_at(home.path(), &["--merge-kubeconfig"]).await;
+    let merged = polis_api::kube::config::Kubeconfig::from_yaml(&read()).expect("a kubeconfig");
+    let names: Vec<&str> = merged.contexts.iter().map(|context| context.name.as_str()).collect();
+    assert_eq!(names, ["work", "polis-default", "polis-hub", "polis-cell-dfw", "polis-platform"]);
+    assert_eq!(merged.current_context.as_deref(), Some("work"));
+    assert!(own.is_symlink(), "what was linked is still linked");
+    site.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

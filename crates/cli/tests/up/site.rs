@@ -62,7 +62,7 @@ impl Site {
     pub async fn start_at(home: &Path, args: &[&str]) -> Site {
         let args: Vec<&str> = args.iter().copied().chain(["--listen", "127.0.0.1:0"]).collect();
         let mut command = polis(&args);
-        command.env("HOME", home);
+        command.env("HOME", home).env_remove("KUBECONFIG").env_remove("XDG_DATA_HOME");
         Self::launch(command).await
     }
 
