@@ -62,9 +62,10 @@ async fn a_copy_that_the_watch_has_not_shown_yet_is_not_looked_for() {
     let mut world = World::new(Setup::default()).await;
     world.hub.watch_late("instances", Duration::from_secs(2));
     world.start();
-    world.provider();
     world.deploy(&mk_deployment("web", 1)).await;
-    // The instance becomes ready, and says so several times, while the watch is still silent about its copy.
+    world.until("it is shown", async || world.copy("web-0").await).await;
+    // The instance starts and becomes ready while the watch is still silent about its copy.
+    world.provider();
     world.until_ready(&["web-0"]).await;
     world
         .until("the copy is ready", async || {
