@@ -1,7 +1,7 @@
 //! A pod, played: the files, the arguments and the environment that a rendered Deployment gives to the manager.
 //!
-//! Read from the Deployment and not retyped. Three things stand in for what a pod has of its own: the address that probes
-//! ask, the address of the webhooks, and the way to its own cluster.
+//! Read from the Deployment and not retyped. Four things stand in for what a pod has of its own: the address that probes
+//! ask, the addresses of the webhooks and of metrics of their own, and the way to its own cluster.
 
 use std::{
     fs,
@@ -30,6 +30,8 @@ pub struct Pod {
     pub health: SocketAddr,
     /// Where it serves webhooks, if it does.
     pub webhooks: SocketAddr,
+    /// Where it serves metrics over TLS, if it does.
+    pub metrics: SocketAddr,
     /// The certificate of the webhooks, if they have one.
     pub certificate: Option<String>,
 }
@@ -42,7 +44,7 @@ impl Pod {
         let pod = &deployment["spec"]["template"]["spec"];
         let container = &pod["containers"][0];
         let inside = format!("{}{MOUNTS}", folder.display());
-        let webhooks = free_address();
+        let (webhooks, metrics) = (free_address(), free_address());
         let mut certificate = None;
 
         fs::write(folder.join("own.kubeconfig"), own).expect("a file");
@@ -62,7 +64,9 @@ impl Pod {
                     for (name, text) in map["data"].as_object().expect("data") {
                         let listen =
                             format!("webhookServer:\n  host: {}\n  port: {}", webhooks.ip(), webhooks.port());
-                        put(name, &word(text).replace(MOUNTS, &inside).replace("webhookServer:", &listen));
+                        let scraped = format!("bindAddress: {metrics}");
+                        let text = word(text).replace(MOUNTS, &inside).replace("webhookServer:", &listen);
+                        put(name, &text.replace("bindAddress: \":8443\"", &scraped));
                     }
                 }
                 None if volume["csi"].is_object() => {
@@ -105,6 +109,7 @@ impl Pod {
             probes: probes.to_vec(),
             health,
             webhooks,
+            metrics,
             certificate,
         }
     }

@@ -56,7 +56,7 @@ pub struct Call {
     pub resource: String,
     /// The namespace in the path, or the namespace that the request is about.
     pub namespace: Option<String>,
-    /// The name in the path.
+    /// The name in the path, or the only one that is looked for.
     pub name: Option<String>,
     /// Whether the line was cut before it could pass.
     pub cut: bool,
@@ -137,6 +137,9 @@ fn read_call(plane: &str, method: &Method, path: &str, query: &str, body: &[u8])
         _ if name.is_none() && !rest.is_empty() => Verb::List,
         _ => Verb::Get,
     };
+    // A server judges a look at one name as a look at that object.
+    let name = name
+        .or_else(|| query.split('&').find_map(|pair| pair.strip_prefix("fieldSelector=metadata.name%3D")));
     let made: Option<serde_json::Value> =
         (verb == Verb::Create).then(|| serde_json::from_slice(body).ok()).flatten();
     // A request about a namespace belongs to that namespace, also when it makes it.
@@ -477,6 +480,14 @@ mod tests {
         for (method, path, query, verb, resource, name) in [
             (Method::GET, base.to_owned(), "", Verb::List, "instances", None),
             (Method::GET, base.to_owned(), "limit=500&watch=true", Verb::Watch, "instances", None),
+            (
+                Method::GET,
+                base.to_owned(),
+                "fieldSelector=metadata.name%3Da-0&watch=true",
+                Verb::Watch,
+                "instances",
+                Some("a-0"),
+            ),
             (Method::GET, format!("{base}/a-0"), "", Verb::Get, "instances", Some("a-0")),
             (Method::PUT, format!("{base}/a-0/status"), "", Verb::Update, "instances/status", Some("a-0")),
             (Method::DELETE, format!("{base}/a-0"), "", Verb::Delete, "instances", Some("a-0")),

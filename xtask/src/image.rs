@@ -24,6 +24,9 @@ pub(crate) struct Args {
     /// Take this program instead of building one. It must be static.
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
+    /// Unpack the image and run its program with nothing else around it: no devices, no files. Takes user namespaces.
+    #[arg(long = "try")]
+    tried: bool,
 }
 
 /// Where the program is in the image; the pods' `args` follow it.
@@ -42,14 +45,59 @@ pub(crate) fn run(args: Args) -> Result<()> {
         bail!("{} is not a static program for Linux, and the image has no libraries", binary.display());
     }
     let out = root().join(args.out);
+    let size = program.len();
     let digest = write(&out, program, &packages()?)?;
+    let manifest: Value = serde_json::from_slice(&oci::blob(&out, &oci::index(&out)?["manifests"][0])?)?;
+    let packed = manifest["layers"][0]["size"].as_u64().and_then(|size| usize::try_from(size).ok());
+    if args.tried {
+        println!("{}", try_out(&out)?);
+    }
     println!(
-        "{}: {digest}\npush it with: skopeo copy oci:{}:{} docker://…",
+        "{}: {digest}\nthe program has {}, its layer {}\npush it with: skopeo copy oci:{}:{} docker://…",
         out.display(),
+        mebibytes(size),
+        mebibytes(packed.unwrap_or_default()),
         out.display(),
         version()
     );
     Ok(())
+}
+
+/// Near enough for people.
+fn mebibytes(bytes: usize) -> String {
+    format!("{}.{} MiB", bytes >> 20, (bytes & 0xf_ffff) * 10 >> 20)
+}
+
+/// Unpacks the image of a layout into a folder. Gives its configuration.
+fn unpack(image: &Path, folder: &Path) -> Result<Value> {
+    let read =
+        |descriptor: &Value| -> Result<Value> { Ok(serde_json::from_slice(&oci::blob(image, descriptor)?)?) };
+    let manifest = read(&oci::index(image)?["manifests"][0])?;
+    for layer in manifest["layers"].as_array().into_iter().flatten() {
+        let packed = oci::blob(image, layer)?;
+        tar::Archive::new(flate2::read::GzDecoder::new(packed.as_slice())).unpack(folder)?;
+    }
+    read(&manifest["config"])
+}
+
+/// Runs the program of an image with nothing else around it; gives what it says its version is.
+fn try_out(image: &Path) -> Result<String> {
+    let scratch = tempfile::tempdir()?;
+    let config = unpack(image, scratch.path())?;
+    let entry = config["config"]["Entrypoint"][0].as_str().unwrap_or_default();
+    let output = within(scratch.path(), entry).arg("version").output().context("failed to start unshare")?;
+    let said = [&output.stdout[..], &output.stderr[..]].map(String::from_utf8_lossy).concat();
+    if !output.status.success() || !said.contains(&format!("polis {}", version())) {
+        bail!("the program of the image does not say that it is polis {}, but: {said}", version());
+    }
+    Ok(said.trim().to_owned())
+}
+
+/// Something that is run with a folder as the root of all files.
+fn within(folder: &Path, program: &str) -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--map-root-user", "chroot"]).arg(folder).arg(program);
+    command
 }
 
 fn version() -> &'static str {
@@ -63,6 +111,8 @@ fn build() -> Result<PathBuf> {
     let status = Command::new("cargo")
         .args(["build", "--release", "--locked", "--bin", "polis", "--target", &target])
         .env("RUSTFLAGS", flags())
+        // Names of functions stay for backtraces, and panics say their line anyway; tables of lines would be most of the image.
+        .env("CARGO_PROFILE_RELEASE_DEBUG", "none")
         .current_dir(root())
         .status()
         .context("failed to start cargo")?;
@@ -212,13 +262,6 @@ mod tests {
         fs::read(home.join("program")).unwrap()
     }
 
-    /// Something that is run with a folder as the root of all files.
-    fn within(folder: &Path, program: &str) -> Command {
-        let mut command = Command::new("unshare");
-        command.args(["--map-root-user", "chroot"]).arg(folder).arg(program);
-        command
-    }
-
     #[test]
     fn a_program_runs_from_the_unpacked_image_with_nothing_else_around_it() {
         let home = tempfile::tempdir().unwrap();
@@ -239,7 +282,7 @@ mod tests {
         assert_eq!(config["rootfs"]["diff_ids"][0], oci::digest(&layer).as_str());
         assert_eq!(config["config"]["User"], USER);
 
-        tar::Archive::new(layer.as_slice()).unpack(&unpacked).unwrap();
+        assert_eq!(unpack(&image, &unpacked).unwrap(), config);
         let entry = config["config"]["Entrypoint"][0].as_str().unwrap();
         let file = unpacked.join(entry.trim_start_matches('/'));
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o755);
@@ -250,6 +293,8 @@ mod tests {
         let said = within(&unpacked, entry).arg("hub.example").output().unwrap();
         let words = [&said.stdout[..], &said.stderr[..]].map(String::from_utf8_lossy).concat();
         assert_eq!(words, "hub.example is 127.0.0.7\n");
+        // It is not polis, and whoever tries it out is told.
+        assert!(try_out(&image).unwrap_err().to_string().contains("does not say that it is polis"));
     }
 
     #[test]

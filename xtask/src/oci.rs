@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use flate2::{Compression, GzBuilder};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -115,22 +115,36 @@ impl Layout {
     }
 }
 
+/// A blob of a layout, held to its digest and its size.
+pub(crate) fn blob(folder: &Path, descriptor: &Value) -> Result<Vec<u8>> {
+    let wanted = descriptor["digest"].as_str().unwrap_or_default();
+    let path = folder.join("blobs").join(wanted.replacen(':', "/", 1));
+    let content = fs::read(&path).with_context(|| format!("failed to read {}", path.display()))?;
+    if digest(&content) != wanted || descriptor["size"] != content.len() {
+        bail!("{} is not what its descriptor says: {descriptor}", path.display());
+    }
+    Ok(content)
+}
+
+/// The index of a layout.
+pub(crate) fn index(folder: &Path) -> Result<Value> {
+    let path = folder.join("index.json");
+    let text = fs::read(&path).with_context(|| format!("failed to read {}", path.display()))?;
+    serde_json::from_slice(&text).with_context(|| format!("failed to read {}", path.display()))
+}
+
 #[cfg(test)]
 pub(crate) mod reading {
-    //! Reading a layout back, each blob held to its digest.
+    //! Reading a layout back, in tests.
 
     use super::*;
 
     pub(crate) fn blob(folder: &Path, descriptor: &Value) -> Vec<u8> {
-        let wanted = descriptor["digest"].as_str().unwrap();
-        let content = fs::read(folder.join("blobs").join(wanted.replacen(':', "/", 1))).unwrap();
-        assert_eq!(digest(&content), wanted);
-        assert_eq!(content.len(), descriptor["size"].as_u64().unwrap() as usize);
-        content
+        super::blob(folder, descriptor).unwrap()
     }
 
     pub(crate) fn index(folder: &Path) -> Value {
-        serde_json::from_slice(&fs::read(folder.join("index.json")).unwrap()).unwrap()
+        super::index(folder).unwrap()
     }
 
     /// Every file below a folder with its content.

@@ -23,7 +23,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use serde_json::Value;
 
 use crate::crds::{self, root};
-use crate::e2e::{IN_THE_GATE, On, Setting, Staff};
+use crate::e2e::{IN_THE_GATE, Kinds, On, Setting, Staff};
 use crate::{alerts, dashboards};
 
 #[derive(clap::Args)]
@@ -87,6 +87,9 @@ const EMBEDDED_SCENARIOS: &[&str] = &[
     "neighbours::",
     "upgrade::",
 ];
+
+/// The groups of `scenarios` that run with the manager of today on planes that serve the kinds of the last release.
+const SKEWED_SCENARIOS: &[&str] = &["federation::", "upgrade::"];
 
 /// Whose Deployments, rights and files the processes run with, besides those of the harness: those of the overlays. Real
 /// planes, to which what an operator applies is applied.
@@ -195,6 +198,8 @@ fn embedded(tally: &mut Tally, _fast: bool) {
     suite(tally, "planes", &[], "what the scenarios rely on", embedded);
     let shows = "the whole pipeline over project, hub and cells";
     suite(tally, "scenarios", EMBEDDED_SCENARIOS, shows, embedded);
+    let skewed = Setting { kinds: Kinds::Released, ..embedded };
+    suite(tally, "scenarios", SKEWED_SCENARIOS, "today's manager and the kinds of the last release", skewed);
 }
 
 /// What needs programs that are built with Go: the alerts, held to their cases by promtool, and the suites on real engines.
@@ -248,6 +253,7 @@ fn suite(tally: &mut Tally, target: &str, parts: &[&str], shows: &str, setting: 
         On::Real if setting.staff == Staff::SingleCluster => {
             format!("{target} under the overlay of a single cluster: {shows}")
         }
+        On::Embedded if setting.kinds == Kinds::Released => format!("{target} with older kinds: {shows}"),
         On::Real => format!("{target} on real engines: {shows}"),
         On::Embedded => format!("{target} on embedded planes: {shows}"),
         On::RealCell => format!("{target} on embedded planes with a real cell: {shows}"),

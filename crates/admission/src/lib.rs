@@ -12,8 +12,7 @@
 //! each is a refusal that says so, and never a yes. Only what changes no spec passes without a look.
 //!
 //! Who may enter: the binary. It reads project planes (LocationBindings, from the cache) and asks them for access
-//! (SubjectAccessReviews), and the Secret of its own certificate where that is not mounted, nothing else; it writes
-//! nothing.
+//! (SubjectAccessReviews), nothing else; it writes nothing.
 
 mod access;
 mod judge;
@@ -22,12 +21,10 @@ mod project;
 mod review;
 mod serve;
 mod service;
-mod tls;
 mod verdict;
 
 pub use judge::Webhook;
 pub use project::Projects;
 pub use serve::serve;
 pub use service::{MUTATE, VALIDATE};
-pub use tls::{CertificateFiles, CertificateSecret, Certificates, TlsError};
 pub use verdict::Refusal;

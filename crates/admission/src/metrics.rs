@@ -32,6 +32,13 @@ impl Counts {
         // From 0.1 ms to 13 s: an answer without a look at others, and one that waits for all it may.
         let histogram = || Histogram::new(exponential_buckets(0.0001, 3.0, 12));
         let counts = Self { reviews: Family::default(), durations: Family::new_with_constructor(histogram) };
+        // On the page from the start: the first failure would otherwise be none to Prometheus.
+        for webhook in ["mutate", "validate"] {
+            for outcome in ["Allowed", "InternalError", "ServiceUnavailable"] {
+                drop(counts.reviews.get_or_create(&Answered { webhook, outcome }));
+            }
+            drop(counts.durations.get_or_create(&Which { webhook }));
+        }
         metrics.register(|registry| {
             let help = "Admission reviews answered, by webhook and outcome";
             registry.register("admission_reviews", help, counts.reviews.clone());

@@ -1,38 +1,21 @@
 //! The service on a socket: TLS with client certificates, HTTP/1.1 and HTTP/2.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
-    server::conn::auto,
-};
+use polis_tls::{Clients, Limits, Pem};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
     KeyPair, KeyUsagePurpose, SanType,
 };
-use rustls::{
-    RootCertStore, ServerConfig,
-    server::{WebPkiClientVerifier, danger::ClientCertVerifier},
-};
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::Semaphore,
-    task::JoinSet,
-};
+use rustls_pki_types::CertificateDer;
+use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::{access::Peer, identity::Identity, server::Server, service::Service};
+use crate::{access::Peer, identity::Identity, server::Server};
 
-/// Connections at a time; more wait to be accepted.
-const CONNECTIONS_MAX: usize = 8192;
-/// Streams per HTTP/2 connection, as kube-apiserver.
-const STREAMS_MAX: u32 = 250;
-/// Largest header block.
-const HEADERS_MAX: u32 = 64 << 10;
-/// Time for a handshake, and for the headers of a request.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Watches hold their connections; streams are as many as of kube-apiserver.
+const LIMITS: Limits = Limits { connections: 8192, streams: 250 };
 /// Life of the certificates made here.
 const LIFE_DAYS: i64 = 3650;
 
@@ -40,14 +23,8 @@ const LIFE_DAYS: i64 = 3650;
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A certificate or key cannot be used.
-    #[error("failed to use the certificate or key: {0}")]
-    Rustls(#[from] rustls::Error),
-    /// Not PEM.
-    #[error("failed to read PEM: {0}")]
-    Pem(#[from] rustls_pki_types::pem::Error),
-    /// The authority of clients cannot be used.
-    #[error("failed to use the client authority: {0}")]
-    Clients(#[from] rustls::server::VerifierBuilderError),
+    #[error(transparent)]
+    Unusable(#[from] polis_tls::TlsError),
     /// A certificate cannot be made.
     #[error("failed to make a certificate: {0}")]
     Make(#[from] rcgen::Error),
@@ -162,26 +139,12 @@ pub struct Tls {
 impl Tls {
     /// `server` is shown to clients; certificates signed by `clients` (PEM) name their holders.
     pub fn new(server: &Certificate, clients: Option<&str>) -> Result<Self, TlsError> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let chain = CertificateDer::pem_slice_iter(server.cert.as_bytes()).collect::<Result<Vec<_>, _>>()?;
-        let key = PrivateKeyDer::from_pem_slice(server.key.as_bytes())?;
-        let verifier: Arc<dyn ClientCertVerifier> = match clients {
-            Some(pem) => {
-                let mut roots = RootCertStore::empty();
-                for root in CertificateDer::pem_slice_iter(pem.as_bytes()) {
-                    roots.add(root?)?;
-                }
-                WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
-                    .allow_unauthenticated()
-                    .build()?
-            }
-            None => WebPkiClientVerifier::no_client_auth(),
-        };
-        let mut config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()?
-            .with_client_cert_verifier(verifier)
-            .with_single_cert(chain, key)?;
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        let (shown, key) =
+            (Pem::new("of the server", server.cert.as_str()), Pem::new("key", server.key.as_str()));
+        let clients = clients.map(|pem| Pem::new("of clients", pem));
+        // Whoever shows none may have a token.
+        let clients = clients.as_ref().map_or(Clients::Unasked, Clients::Welcome);
+        let config = polis_tls::server(&shown, &key, clients)?;
         Ok(Self { acceptor: TlsAcceptor::from(Arc::new(config)) })
     }
 }
@@ -189,61 +152,17 @@ impl Tls {
 impl Server {
     /// Serves all planes on a socket until the future is dropped, which ends every connection.
     pub async fn serve(&self, listener: TcpListener, tls: Tls) {
-        let seats = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-        let mut connections = JoinSet::new();
-        loop {
-            // The semaphore is never closed.
-            let Ok(seat) = seats.clone().acquire_owned().await else { return };
-            tokio::select! {
-                accepted = listener.accept() => match accepted {
-                    Ok((stream, peer)) => {
-                        let (service, tls) = (self.service(), tls.clone());
-                        connections.spawn(async move {
-                            let _seat = seat;
-                            connection(service, tls, stream, peer).await;
-                        });
-                    }
-                    Err(error) => {
-                        tracing::warn!(%error, "failed to accept a connection; going on");
-                        tokio::time::sleep(Duration::from_millis(50)).await;
-                    }
-                },
-                Some(_) = connections.join_next(), if !connections.is_empty() => {}
-            }
-        }
-    }
-}
-
-async fn connection(service: Service, tls: Tls, stream: TcpStream, peer: SocketAddr) {
-    let _ = stream.set_nodelay(true);
-    let stream = match tokio::time::timeout(PATIENCE, tls.acceptor.accept(stream)).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return tracing::debug!(%peer, %error, "handshake failed"),
-        Err(_) => return tracing::debug!(%peer, "handshake took too long"),
-    };
-    let certified = stream
-        .get_ref()
-        .1
-        .peer_certificates()
-        .and_then(|chain| chain.first())
-        .and_then(|leaf| identity_of(leaf));
-    let proved = Peer { certified };
-    let service = hyper::service::service_fn(move |mut request: http::Request<hyper::body::Incoming>| {
-        let service = service.clone();
-        request.extensions_mut().insert(proved.clone());
-        async move { Ok::<_, std::convert::Infallible>(service.handle(request).await) }
-    });
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(PATIENCE).max_buf_size(HEADERS_MAX as usize);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(STREAMS_MAX)
-        .max_header_list_size(HEADERS_MAX)
-        .keep_alive_interval(Some(Duration::from_secs(30)))
-        .keep_alive_timeout(Duration::from_secs(15));
-    if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
-        tracing::debug!(%peer, %error, "connection ended");
+        let service = self.service();
+        polis_tls::serve(listener, LIMITS, tls.acceptor, move |peer| {
+            let service = service.clone();
+            let proved = Peer { certified: peer.certificate.as_ref().and_then(identity_of) };
+            hyper::service::service_fn(move |mut request: http::Request<hyper::body::Incoming>| {
+                let service = service.clone();
+                request.extensions_mut().insert(proved.clone());
+                async move { Ok::<_, std::convert::Infallible>(service.handle(request).await) }
+            })
+        })
+        .await;
     }
 }
 

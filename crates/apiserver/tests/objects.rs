@@ -48,6 +48,25 @@ async fn an_object_is_created_defaulted_read_and_deleted() {
 }
 
 #[tokio::test]
+async fn of_several_who_apply_what_is_not_there_one_makes_it_and_the_others_change_it() {
+    let server = mk_server().await;
+    for round in 0..10 {
+        let name = format!("w-{round}");
+        let applied = (0..8).map(|who| {
+            let (api, name) = (widgets(&mk_client(&server, "cell")), name.clone());
+            async move {
+                let params = PatchParams::apply(&format!("manager-{who}")).force();
+                let widget = mk_widget(&name, json!({"size": who + 1}));
+                api.patch(&name, &params, &Patch::Apply(&widget)).await
+            }
+        });
+        for answer in futures::future::join_all(applied).await {
+            answer.expect("nobody is told that it is there already");
+        }
+    }
+}
+
+#[tokio::test]
 async fn spec_and_status_are_written_apart_and_only_the_spec_counts_generations() {
     let server = mk_server().await;
     let api = widgets(&mk_client(&server, "cell"));

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use polis_engine::Key;
+use polis_engine::{Class, Key};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -19,6 +19,20 @@ struct ByReason {
 struct ByWhat {
     what: &'static str,
 }
+
+/// Why a claim could not be made or read, in words.
+pub(crate) const QUOTA_REASONS: [&str; 8] = [
+    "backend_unavailable",
+    "misconfigured",
+    "namespace_not_found",
+    "no_budget",
+    "other_cell",
+    "project_id_unresolvable",
+    "project_not_found",
+    "size_invalid",
+];
+/// The hub does not answer at all; other reasons are the classes of its answers.
+pub(crate) const UNREACHABLE: &str = "unreachable";
 
 /// What cannot be resolved about an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,6 +83,13 @@ impl Metrics {
         };
         for what in Unknown::ALL {
             inner.unresolved.get_or_create(&ByWhat { what: what.as_str() }).set(0);
+        }
+        // On the page from the start: the first failure would otherwise be none to Prometheus.
+        for reason in QUOTA_REASONS {
+            drop(inner.quota_failures.get_or_create(&ByReason { reason }));
+        }
+        for reason in Class::ALL.map(Class::as_str).into_iter().chain([UNREACHABLE]) {
+            drop(inner.hub_failures.get_or_create(&ByReason { reason }));
         }
         registry.register(|registry| {
             registry.register(
@@ -138,6 +159,20 @@ impl Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_reason_is_on_the_page_before_there_is_one() {
+        let registry = polis_engine::Metrics::default();
+        let _counters = Metrics::register(&registry);
+        let page = registry.render();
+        for line in [
+            "polis_compute_quota_eval_failures_total{reason=\"other_cell\"} 0",
+            "polis_compute_writeback_failures_total{reason=\"unreachable\"} 0",
+            "polis_compute_writeback_failures_total{reason=\"forbidden\"} 0",
+        ] {
+            assert!(page.lines().any(|found| found == line), "{line} is not on\n{page}");
+        }
+    }
 
     #[test]
     fn what_is_not_resolved_is_told_once_and_counted_until_it_is() {

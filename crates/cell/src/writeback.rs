@@ -20,7 +20,7 @@ use polis_engine::{
 
 use crate::Error;
 use crate::link::{Link, Trouble};
-use crate::metrics::{Metrics, Unknown};
+use crate::metrics::{Metrics, UNREACHABLE, Unknown};
 use crate::newborns::Newborns;
 
 /// After this time a state that only somebody on the hub can change is looked at again: those objects are not watched.
@@ -262,7 +262,7 @@ impl WriteBack {
         let error = match trouble {
             Trouble::Away { again, why, .. } => {
                 if let Some(why) = why {
-                    self.metrics.hub_failed("unreachable");
+                    self.metrics.hub_failed(UNREACHABLE);
                     tracing::warn!(%why, "the hub does not answer; the cell goes on without");
                 }
                 return Ok(Some(again));

@@ -507,3 +507,37 @@ async fn a_bare_cluster_that_binds_no_cities_and_keeps_no_quota_is_told_what_tha
         ])
         .await;
 }
+
+/// Serves the metrics over TLS, as this says.
+fn guard_metrics(desk: &Desk, tls: Value) {
+    let text = std::fs::read_to_string(desk.path("manager.yaml")).expect("there");
+    let mut config: Value = serde_json::from_str(&text).expect("JSON");
+    config["metricsServer"] = json!({"bindAddress": "127.0.0.1:0", "tls": tls});
+    desk.write("manager.yaml", &config.to_string());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_over_tls_need_their_certificate_and_the_right_to_ask_who_scrapes() {
+    let world = World::new().await;
+    let desk = world.mk_desk();
+    guard_metrics(&desk, json!({"certDir": "/nowhere"}));
+    let said = desk.check_files().await;
+    assert_eq!(said.code, 2, "{}", said.text);
+    said.names(&["metricsServer.tls (/nowhere/tls.crt)", "→ mount a certificate there"]);
+
+    guard_metrics(&desk, json!({"certDir": desk.home.path()}));
+    let said = desk.check("--check-config=planes", &[]).await;
+    assert_eq!(said.code, 7, "{}", said.text);
+    said.names(&[
+        "own cluster: we may not create subjectaccessreviews.authorization.k8s.io",
+        "own cluster: we may not create tokenreviews.authentication.k8s.io",
+        "deploy/components/secure-metrics/role.yaml grants it",
+    ]);
+    let role = include_str!("../../../deploy/components/secure-metrics/role.yaml");
+    for object in serde_saphyr::from_multiple::<Value>(role).expect("YAML") {
+        world.put("", object).await;
+    }
+    let said = desk.check("--check-config=planes", &[]).await;
+    assert_eq!(said.code, 0, "{}", said.text);
+    said.names(&["ok     metricsServer.tls"]);
+}

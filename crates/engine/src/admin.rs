@@ -10,6 +10,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 
+use crate::Metrics;
 use crate::engine::Handle;
 
 /// Names of planes listed per state in `/readyz?verbose`; more would only fill the screen.
@@ -20,6 +21,8 @@ const NAMED: usize = 20;
 pub(crate) enum Pages {
     /// Everything.
     All,
+    /// Everything but `/metrics`, which are served elsewhere to those who may see them.
+    Probes,
     /// `/metrics` alone, for scrapers that are let in to nothing else.
     Metrics,
 }
@@ -64,6 +67,10 @@ fn answer(
     if pages == Pages::Metrics && path != "/metrics" {
         return text(StatusCode::NOT_FOUND, "only /metrics is here\n".to_owned());
     }
+    if pages == Pages::Probes && path == "/metrics" {
+        let elsewhere = "metrics are served over TLS, at the address of their own\n";
+        return text(StatusCode::NOT_FOUND, elsewhere.to_owned());
+    }
     match path {
         "/healthz" | "/livez" => text(StatusCode::OK, "ok\n".to_owned()),
         "/readyz" => {
@@ -81,8 +88,7 @@ fn answer(
         }
         "/metrics" => {
             let mut response = text(StatusCode::OK, handle.metrics());
-            let kind =
-                http::HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
+            let kind = http::HeaderValue::from_static(Metrics::CONTENT_TYPE);
             response.headers_mut().insert(http::header::CONTENT_TYPE, kind);
             response
         }

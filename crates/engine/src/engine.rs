@@ -88,6 +88,7 @@ pub struct Engine {
     election: Option<Election>,
     admin: Option<SocketAddr>,
     metrics: Option<SocketAddr>,
+    guarded: bool,
     handle: Handle,
 }
 
@@ -123,6 +124,7 @@ impl Engine {
             election: None,
             admin: None,
             metrics: None,
+            guarded: false,
             handle: Handle(Arc::new(HandleInner {
                 env,
                 running: RwLock::new(None),
@@ -174,6 +176,13 @@ impl Engine {
         self
     }
 
+    /// Leave `/metrics` out of the admin address: whoever runs this engine serves them elsewhere, from its [`Handle`], to
+    /// those who may see them.
+    pub fn guard_metrics(&mut self) -> &mut Self {
+        self.guarded = true;
+        self
+    }
+
     /// One plane, watched. Controllers that use it wait until all its kinds are listed.
     pub fn plane(
         &mut self,
@@ -203,6 +212,7 @@ impl Engine {
     }
 
     fn set(&mut self, name: &'static str, watches: Arc<[Watch]>, required: bool) -> Arc<Set> {
+        watches.iter().for_each(|watch| self.env.metrics.watched(&watch.kind));
         let set = Arc::new(Set {
             id: self.sets.len(),
             name,
@@ -225,6 +235,7 @@ impl Engine {
         primary: &impl Watched,
         reconciler: impl Reconciler,
     ) -> ControllerBuilder<'_> {
+        self.env.metrics.controller(name);
         let primary = self.position(primary);
         let mut needs = BTreeSet::new();
         if self.sets[primary].required {
@@ -267,7 +278,8 @@ impl Engine {
             let listener =
                 TcpListener::bind(address).await.map_err(|source| Error::Admin { address, source })?;
             *self.handle.0.address.lock() = listener.local_addr().ok();
-            background.spawn(admin::serve(listener, admin::Pages::All, self.handle.clone()));
+            let pages = if self.guarded { admin::Pages::Probes } else { admin::Pages::All };
+            background.spawn(admin::serve(listener, pages, self.handle.clone()));
         }
         if let Some(address) = self.metrics {
             let listener =

@@ -27,6 +27,18 @@ pub enum Class {
 }
 
 impl Class {
+    /// Every class.
+    pub const ALL: [Self; 8] = [
+        Self::Conflict,
+        Self::NotFound,
+        Self::AlreadyExists,
+        Self::Invalid,
+        Self::Forbidden,
+        Self::Transient,
+        Self::Decode,
+        Self::Other,
+    ];
+
     /// The word for it in metrics and logs.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -14,6 +14,7 @@
 mod admin;
 mod backoff;
 mod cache;
+mod certificate;
 mod clock;
 mod discovery;
 mod engine;
@@ -39,6 +40,7 @@ mod watch;
 mod write;
 
 pub use backoff::Backoff;
+pub use certificate::{CertificateSecret, SecretError};
 pub use clock::Clock;
 pub use engine::{ControllerBuilder, Engine, Handle, Watched};
 pub use error::{Class, Error, field_at};

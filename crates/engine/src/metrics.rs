@@ -1,5 +1,8 @@
 //! Counters. Every label has few values by construction: kinds, controllers and sets that the program declares, verbs, codes
 //! and classes. Never the name of a plane or of an object: those are in logs and in `/readyz?verbose`.
+//!
+//! What may be counted is on the page from the start, with 0: the first event would otherwise be none to Prometheus, which
+//! counts what is added to a number that it has seen before.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -67,6 +70,9 @@ struct Request {
     code: String,
     plane: &'static str,
 }
+
+/// A watch that began too long ago to be gone on with: the one reason to start again that is nobody's trouble.
+pub(crate) const EXPIRED: &str = "expired";
 
 /// The counters of one engine.
 pub struct Metrics {
@@ -201,6 +207,9 @@ impl Default for Metrics {
 }
 
 impl Metrics {
+    /// What the text is.
+    pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
     /// The text that Prometheus scrapes.
     pub fn render(&self) -> String {
         self.look_behind();
@@ -236,6 +245,26 @@ impl Metrics {
     /// Lets a program add metrics of its own to the same page.
     pub fn register(&self, add: impl FnOnce(&mut Registry)) {
         add(&mut self.registry.lock());
+    }
+
+    /// A controller that has done nothing yet.
+    pub(crate) fn controller(&self, controller: &'static str) {
+        let by = ByController { controller };
+        for counter in [&self.reconciles, &self.unresolved, &self.retries] {
+            drop(counter.get_or_create(&by));
+        }
+        drop(self.durations.get_or_create(&by));
+        for class in Class::ALL {
+            drop(self.errors.get_or_create(&ByClass { controller, class: class.as_str() }));
+        }
+    }
+
+    /// A kind that is watched, and of which nothing was seen yet.
+    pub(crate) fn watched(&self, kind: &Kind) {
+        let by = ByKind { kind: kind.to_string() };
+        drop(self.decode_failures.get_or_create(&by));
+        drop(self.lag.get_or_create(&by));
+        drop(self.restarts.get_or_create(&ByKindAndReason { kind: by.kind, reason: EXPIRED }));
     }
 
     pub(crate) fn reconciled(&self, controller: &'static str, took: Duration, error: Option<Class>) {
@@ -304,5 +333,34 @@ fn gauge(count: usize) -> i64 {
 impl fmt::Debug for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Metrics")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use polis_api::k8s_openapi::api::core::v1::ConfigMap;
+
+    use super::*;
+
+    #[test]
+    fn what_may_be_counted_is_on_the_page_before_anything_is() {
+        let metrics = Metrics::default();
+        metrics.controller("notes");
+        metrics.watched(&Kind::of::<ConfigMap>());
+        let page = metrics.render();
+        for line in [
+            "polis_reconciles_total{controller=\"notes\"} 0",
+            "polis_reconcile_errors_total{controller=\"notes\",class=\"forbidden\"} 0",
+            "polis_reconcile_seconds_count{controller=\"notes\"} 0",
+            "polis_events_unresolved_total{controller=\"notes\"} 0",
+            "polis_queue_retries_total{controller=\"notes\"} 0",
+        ] {
+            assert!(page.lines().any(|found| found == line), "{line} is not on\n{page}");
+        }
+        for family in ["decode_failures_total", "watch_lag_seconds_count", "watch_restarts_total"] {
+            let begins = format!("polis_{family}{{kind=\"");
+            let found = page.lines().find(|line| line.starts_with(&begins));
+            assert!(found.is_some_and(|line| line.ends_with(" 0")), "{family} is not on\n{page}");
+        }
     }
 }

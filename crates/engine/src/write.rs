@@ -294,7 +294,11 @@ impl Plane {
         let call =
             Call { verb, method, path, content_type: Some(content_type), content, guarded, about: &about };
         let answer = self.call(call).await?;
-        tracing::info!(plane = %self.name(), object = %about, verb, "wrote");
+        // What is made without a name is a question, such as an access review: nothing is kept of it.
+        match object.meta().name.is_some() || object.meta().generate_name.is_some() {
+            true => tracing::info!(plane = %self.name(), object = %about, verb, "wrote"),
+            false => tracing::debug!(plane = %self.name(), object = %about, verb, "asked"),
+        }
         decode(self, &Kind::of::<K>(), &place_of(object).to_string(), &answer)
     }
 

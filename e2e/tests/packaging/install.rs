@@ -31,6 +31,8 @@ const CELL: &str = "dfw";
 const CONTEXTS: [(&str, &str); 4] =
     [("projects", PROJECTS), ("management", PROJECTS), ("hub", HUB), ("dfw", CELL)];
 const WITHIN: Duration = Duration::from_secs(180);
+/// What the tokens of pods are bound to.
+const BOUND: &str = "bound";
 
 /// Kinds of programs that the bed has not got, and that what the page applies speaks of: they are only to be taken.
 const OPEN_KINDS: [(&str, &str, &str, &str, &str); 5] = [
@@ -249,9 +251,11 @@ impl Engineer {
         };
         let there = Rendered([get("Deployment"), get("ConfigMap"), get("Secret")].concat());
         let token = |plane: &str| {
-            self.shell(&format!("kubectl --context {plane} -n {NAMESPACE} create token compute-manager"))
-                .trim()
-                .to_owned()
+            // Bound to an object, it ends with that object.
+            self.shell(&format!("kubectl --context {plane} -n {NAMESPACE} create secret generic {BOUND}"));
+            let bound = format!("--bound-object-kind=Secret --bound-object-name={BOUND}");
+            let create = format!("kubectl --context {plane} -n {NAMESPACE} create token compute-manager");
+            self.shell(&format!("{create} {bound}")).trim().to_owned()
         };
         let (hub_token, own) = match context {
             CELL => {
@@ -287,6 +291,29 @@ impl Engineer {
         self.shell(&format!(
             "kubectl --context {context} -n {NAMESPACE} patch deployment compute-manager --subresource=status --type=merge -p '{status}'"
         ));
+    }
+}
+
+impl Engineer {
+    /// Plays the kubelet: puts a new token for the hub into the pod of the management plane, and has the old one end.
+    async fn renew_hub_token(&self) {
+        let file = self.pods["management"].files.path().join("etc/compute/hub-token/token");
+        let old = fs::read_to_string(&file).expect("a token");
+        let new = self.shell(&format!("kubectl --context hub -n {NAMESPACE} create token compute-manager"));
+        assert_ne!(old.trim(), new.trim());
+        fs::write(&file, new.trim()).expect("a token");
+        self.shell(&format!("kubectl --context hub -n {NAMESPACE} delete secret {BOUND}"));
+        let (hub, _) = self.way(HUB, "admin", &[MASTERS]);
+        let ask = format!(
+            "kubectl --kubeconfig=/dev/null --server={} --insecure-skip-tls-verify --token={old} get --raw /version 2>&1 || true",
+            word(&hub["server"])
+        );
+        // API servers remember for some seconds whom they knew.
+        let ended = manifest::until(HUB, "the old token to end", WITHIN, async || {
+            let said = self.shell(&ask);
+            Ok(said.contains("Unauthorized").then_some(()))
+        });
+        ended.await.unwrap_or_else(|err| panic!("{err}"));
     }
 }
 
@@ -326,6 +353,8 @@ async fn the_commands_of_the_page_install_management_plane_hub_and_a_cell() {
         engineer.follow(line).await;
     }
     assert_eq!(engineer.pods.len(), 2, "management plane and cell run");
+    // "Tokens, and certificates in files of their own, are renewed without a restart."
+    engineer.renew_hub_token().await;
 
     // "Then deploy something to one city."
     let (bed, shop) = (&engineer.bed, "shop");

@@ -3,6 +3,7 @@
 //! retyped; and every alert says what to do.
 
 mod install;
+mod optional;
 mod process;
 mod secrets;
 
@@ -123,13 +124,101 @@ fn an_overlay_switches_on_what_it_promises_and_nothing_else() {
         if let Some(manager) = rendered.deployment() {
             assert_eq!(rendered.variable("LEADER_ELECT"), "true", "{folder}");
             assert_eq!(manager["spec"]["replicas"], 2, "{folder}");
-            assert!(rendered.find("PodDisruptionBudget", "compute-manager").is_some(), "{folder}");
-            assert!(rendered.find("NetworkPolicy", "compute-manager").is_some(), "{folder}");
+            let pod = &manager["spec"]["template"];
+            let budget = rendered.find("PodDisruptionBudget", "compute-manager").expect("a budget");
+            assert_eq!(budget["spec"]["minAvailable"], 1, "{folder}");
+            assert_eq!(budget["spec"]["selector"]["matchLabels"], pod["metadata"]["labels"], "{folder}");
+            let spread = &pod["spec"]["topologySpreadConstraints"][0];
+            assert_eq!(spread["topologyKey"], "kubernetes.io/hostname", "{folder}");
+            assert_eq!(spread["labelSelector"]["matchLabels"], pod["metadata"]["labels"], "{folder}");
+            assert_eq!(ports_let_in(&rendered), ports_in_use(manager), "{folder}");
         }
     }
     let overlays: Vec<String> = kustomizations("deploy/overlays");
     let promised: BTreeSet<&str> = PROMISES.iter().map(|promise| promise.folder).collect();
     assert!(overlays.iter().all(|overlay| promised.contains(overlay.as_str())), "{overlays:?}");
+}
+
+/// The ports of the manager that its network policies let somebody in to.
+fn ports_let_in(rendered: &Rendered) -> BTreeSet<u64> {
+    let policies = rendered.0.iter().filter(|object| object["kind"] == "NetworkPolicy");
+    let rules = policies.flat_map(|policy| each(&policy["spec"]["ingress"]));
+    rules.flat_map(|rule| each(&rule["ports"])).filter_map(|port| port["port"].as_u64()).collect()
+}
+
+/// The ports that the manager listens on.
+fn ports_in_use(manager: &Value) -> BTreeSet<u64> {
+    let container = &manager["spec"]["template"]["spec"]["containers"][0];
+    each(&container["ports"]).filter_map(|port| port["containerPort"].as_u64()).collect()
+}
+
+#[test]
+fn users_see_everything_and_write_workloads_alone() {
+    let rendered = Rendered::of("deploy/components/iam");
+    let mut known = BTreeSet::new();
+    for kind in rendered.0.iter().filter(|object| object["kind"] == "ProtectedResource") {
+        let spec = &kind["spec"];
+        assert_eq!(spec["parentResources"][0]["kind"], "Project", "{spec}");
+        let (service, plural) = (word(&spec["serviceRef"]["name"]), word(&spec["plural"]));
+        known.extend(each(&spec["permissions"]).map(|verb| format!("{service}/{plural}.{}", word(verb))));
+    }
+    let may = |role: &str| -> BTreeSet<String> {
+        let role = rendered.find("Role", &format!("compute.datumapis.com-{role}")).expect("a role");
+        each(&role["spec"]["includedPermissions"]).map(|it| word(it).to_owned()).collect()
+    };
+    let (viewer, admin) = (may("viewer"), may("admin"));
+    assert!(viewer.is_subset(&known) && admin.is_subset(&known), "of {known:?}");
+    let verb = |permission: &String| permission.rsplit('.').next().unwrap_or_default().to_owned();
+    assert_eq!(
+        viewer.iter().map(verb).collect::<BTreeSet<_>>(),
+        ["get", "list", "watch"].map(str::to_owned).into()
+    );
+    assert_eq!(viewer.len(), 9, "every kind: {viewer:?}");
+    for permission in &admin {
+        assert!(permission.starts_with("compute.datumapis.com/workloads."), "{permission}");
+    }
+}
+
+#[test]
+fn every_metric_that_a_limit_or_a_rule_of_the_service_names_is_declared() {
+    let rendered = Rendered::of("deploy/components/service");
+    let spec = &rendered.find("ServiceConfiguration", "compute").expect("a configuration")["spec"];
+    let declared: BTreeSet<&str> = each(&spec["metrics"]).map(|metric| word(&metric["name"])).collect();
+    let limits = each(&spec["quota"]["limits"]).map(|limit| word(&limit["metric"]));
+    let rules = each(&spec["quota"]["metricRules"]);
+    let costs = rules.flat_map(|rule| rule["metricCosts"].as_object().into_iter().flatten());
+    let named: BTreeSet<&str> = limits.chain(costs.map(|(metric, _)| metric.as_str())).collect();
+    assert_eq!(named, declared, "and nothing is declared for nothing");
+    assert_eq!(named.len(), 4, "{named:?}");
+    assert!(spec["metricRules"].is_null(), "rules are a matter of quota");
+
+    // What a new project is given, it is given of everything that quota is kept of.
+    let quota = Rendered::of("deploy/components/quota");
+    let kept: BTreeSet<&str> = quota
+        .0
+        .iter()
+        .filter(|object| object["kind"] == "ResourceRegistration")
+        .map(|object| word(&object["spec"]["resourceType"]))
+        .collect();
+    let policy = quota.find("GrantCreationPolicy", "compute-default").expect("a grant");
+    let given = &policy["spec"]["target"]["resourceGrantTemplate"]["spec"]["allowances"];
+    let given: BTreeSet<&str> = each(given).map(|one| word(&one["resourceType"])).collect();
+    assert_eq!(given, kept);
+    assert!(kept.is_subset(&declared), "{kept:?}");
+}
+
+#[test]
+fn the_page_says_what_memory_is_asked_for_and_where_it_ends() {
+    let rendered = Rendered::of("deploy/base/manager");
+    let manager = rendered.deployment().expect("a Deployment");
+    let resources = &manager["spec"]["template"]["spec"]["containers"][0]["resources"];
+    let mebibytes = |value: &Value| word(value).trim_end_matches("Mi").to_owned();
+    let said = format!(
+        "The base asks for {} MiB and stops at {} MiB",
+        mebibytes(&resources["requests"]["memory"]),
+        mebibytes(&resources["limits"]["memory"])
+    );
+    assert!(text("docs/operations/install.md").contains(&said), "install.md does not say: {said}");
 }
 
 #[tokio::test]
@@ -221,7 +310,7 @@ async fn the_manager_runs_with_what_a_rendered_deployment_gives_it() {
         ("docs/operations/examples/cell-dfw", &["cell", "hub"]),
         ("deploy/overlays/single-cluster", &["cell", "hub", "project"]),
     ];
-    let rules = Rendered::of("deploy/components/alerts");
+    let mut pages = String::new();
     for (folder, sets) in runs {
         let rendered = Rendered::of(folder);
         apply(bed, &rendered);
@@ -232,13 +321,14 @@ async fn the_manager_runs_with_what_a_rendered_deployment_gives_it() {
             let line = format!("polis_planes{{set=\"{set}\",state=\"engaged\"}}");
             assert_eq!(page.contains(&line), sets.contains(&set), "{folder}: {set}\n{page}");
         }
-        for metric in alerted(&rules) {
-            if page.contains(&format!("# TYPE {} ", family(&metric))) {
-                assert!(page.lines().any(|line| line.starts_with(&metric)), "{metric} is not on\n{page}");
-            }
-        }
+        pages += &page;
         pod.stop();
     }
+    let exported: BTreeSet<&str> = pages.lines().filter_map(|line| line.split(['{', ' ']).next()).collect();
+    let named = named();
+    assert!(named.len() > 20, "{named:?}");
+    let missing: Vec<&String> = named.iter().filter(|metric| !exported.contains(metric.as_str())).collect();
+    assert!(missing.is_empty(), "alerts or dashboards name {missing:?}, which no manager exports\n{pages}");
 }
 
 #[tokio::test]
@@ -341,19 +431,18 @@ async fn what_the_environment_has_to_bring_is_missed_aloud() {
 
 // === What wakes people ===
 
-/// The metrics that the rules name.
-fn alerted(rules: &Rendered) -> BTreeSet<String> {
-    let rules = rules.find("PrometheusRule", "compute-manager").expect("rules");
-    let rules = each(&rules["spec"]["groups"]).flat_map(|group| each(&group["rules"]));
-    let letters = |letter: char| !(letter.is_ascii_alphanumeric() || letter == '_');
-    let words = rules.flat_map(|rule| word(&rule["expr"]).split(letters));
+/// The metrics that alerts and dashboards name, as they are scraped.
+fn named() -> BTreeSet<String> {
+    let rules = Rendered::of("deploy/components/alerts");
+    let boards = Rendered::of("deploy/components/dashboards");
+    let texts = [
+        &rules.find("PrometheusRule", "compute-manager").expect("rules")["spec"],
+        &boards.find("ConfigMap", "compute-dashboards").expect("dashboards")["data"],
+    ];
+    // Texts within texts: the ends of their lines are letters here.
+    let text: String = texts.iter().map(|text| text.to_string().replace("\\n", " ")).collect();
+    let words = text.split(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '_'));
     words.filter(|word| word.starts_with("polis_")).map(str::to_owned).collect()
-}
-
-/// The name under which a metric is registered: what is scraped has endings, by type.
-fn family(metric: &str) -> &str {
-    let endings = ["_total", "_bucket", "_count", "_sum"];
-    endings.iter().find_map(|ending| metric.strip_suffix(ending)).unwrap_or(metric)
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use polis_admission::{CertificateFiles, Certificates, Projects, Webhook, serve};
+use polis_admission::{Projects, Webhook, serve};
 use polis_api::compute::Workload;
 use polis_api::crds;
 use polis_api::kube::api::ListParams;
@@ -19,6 +19,7 @@ use polis_apiserver::{Authority, PlaneSpec, Server};
 use polis_engine::{Engine, Fixed, Plane, Watch};
 use polis_testbed::plane::LONE;
 use polis_testbed::{Bed, Options, manifest};
+use polis_tls::CertificateFiles;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
@@ -108,7 +109,7 @@ impl World {
         let pair = authority.server(&["127.0.0.1"]).expect("a certificate");
         fs::write(home.path().join("tls.crt"), pair.cert).expect("a certificate");
         fs::write(home.path().join("tls.key"), pair.key).expect("a key");
-        let certificates = Certificates::open(CertificateFiles::within(home.path())).expect("usable");
+        let certificates = CertificateFiles::within(home.path()).open().expect("usable");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = format!("https://{}", listener.local_addr().expect("an address"));
         let serving = tokio::spawn(serve(listener, certificates, webhook)).abort_handle();

@@ -10,13 +10,14 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
-use polis_admission::{CertificateFiles, CertificateSecret, Certificates, VALIDATE, serve};
+use polis_admission::{VALIDATE, serve};
 use polis_api::k8s_openapi::ByteString;
 use polis_api::k8s_openapi::api::core::v1::Secret;
 use polis_api::kube::api::PostParams;
 use polis_api::kube::{Api, Client};
 use polis_apiserver::Authority;
-use polis_engine::{Engine, Plane};
+use polis_engine::{CertificateSecret, Engine, Plane};
+use polis_tls::CertificateFiles;
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
@@ -70,8 +71,7 @@ async fn a_renewed_certificate_is_served_without_a_restart() {
     let (old, new) = (Authority::new().expect("an authority"), Authority::new().expect("an authority"));
     let home = tempfile::tempdir().expect("a folder");
     renew(home.path(), "one", &old);
-    let certificates =
-        Certificates::open(CertificateFiles::within(&home.path().join("..data"))).expect("usable");
+    let certificates = CertificateFiles::within(&home.path().join("..data")).open().expect("usable");
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     let serving = tokio::spawn(serve(listener, certificates, world.webhook.clone()));
@@ -104,15 +104,16 @@ async fn a_renewed_secret_is_served_without_a_restart_and_half_a_renewal_is_not(
     let secrets =
         Api::<Secret>::namespaced(Client::new(world.server.plane_service(""), "default"), "default");
     let mut engine = Engine::new();
-    let secret = CertificateSecret::watched(&mut engine, own(), "default", "webhook-tls", None);
-    let missing = Certificates::of_secret(secret).await.expect_err("there is none").to_string();
-    assert!(missing.contains("Secret default/webhook-tls") && missing.contains("secretRef"), "{missing}");
+    let named = ("default", "webhook-tls");
+    let secret = CertificateSecret::watched(&mut engine, "certificate", own(), named, None);
+    let missing = secret.open().await.expect_err("there is none").to_string();
+    assert!(missing.contains("Secret default/webhook-tls"), "{missing}");
 
     let (old, new) = (Authority::new().expect("an authority"), Authority::new().expect("an authority"));
     secrets.create(&PostParams::default(), &mk_secret(&old)).await.expect("made");
     let mut engine = Engine::new();
-    let secret = CertificateSecret::watched(&mut engine, own(), "default", "webhook-tls", None);
-    let certificates = Certificates::of_secret(secret).await.expect("usable");
+    let secret = CertificateSecret::watched(&mut engine, "certificate", own(), named, None);
+    let certificates = secret.open().await.expect("usable");
     let stop = CancellationToken::new();
     let watching = tokio::spawn(engine.run(stop.clone().cancelled_owned()));
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");

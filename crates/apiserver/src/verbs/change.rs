@@ -138,8 +138,11 @@ impl Call {
         let path = self.path(name);
         for _ in 0..ATTEMPTS {
             let Some(stored) = self.core.store.view().get(&self.collection(), &path) else {
-                let written = self.create_by_change(change, name).await?;
-                return Ok(self.answer_written(201, &written));
+                match self.create_by_change(change, name).await {
+                    // Somebody has made it meanwhile: it is a change of what is there.
+                    Err(failure) if failure.reason == "AlreadyExists" => continue,
+                    made => return Ok(self.answer_written(201, &made?)),
+                }
             };
             let old = self.present_value(&stored);
             let new = self.propose(&old, change)?;

@@ -406,6 +406,21 @@ mod tests {
     }
 
     #[test]
+    fn every_failure_is_counted_under_a_reason_that_is_always_on_the_page() {
+        let named = |name: &str| name.to_owned();
+        for failure in [
+            Failure::BackendUnavailable(named("acme")),
+            Failure::ProjectNotFound(named("acme")),
+            Failure::NamespaceNotFound(named("shop")),
+            Failure::Misconfigured(named("so")),
+            Failure::ProjectUnresolvable(named("so")),
+            Failure::OtherCell { claim: named("web"), cell: named("ord") },
+        ] {
+            assert!(crate::metrics::QUOTA_REASONS.contains(&word(&failure)), "{failure}");
+        }
+    }
+
+    #[test]
     fn a_claim_that_goes_with_its_project_is_no_surprise() {
         for (code, reason, cause, going) in [
             (404, "NotFound", None, true),

@@ -25,20 +25,24 @@ pub struct Config {
     pub discovery: Discovery,
 }
 
-/// Where metrics are served besides the health address, on which they always are. Plain HTTP only: `secureServing` has
-/// to be switched off together with it, so that nobody takes it for what it is not.
+/// Where metrics are served. On the health address they always are, unless they are guarded here.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct MetricsServer {
     /// `0` switches the separate server off.
     pub bind_address: String,
-    /// Serve over TLS, to clients that may. Refused: see above.
+    /// Serve over TLS, to clients that may.
     pub secure_serving: bool,
-    /// Certificate of the server.
+    /// Certificate of the server; one of its own that nobody can check where nothing is said.
     pub tls: Tls,
 }
 
 impl MetricsServer {
+    /// Whether metrics are for those only who may see them.
+    pub fn is_guarded(&self) -> bool {
+        self.is_on() && self.secure_serving
+    }
+
     /// Whether there is a server of its own.
     pub fn is_on(&self) -> bool {
         !matches!(self.bind_address.as_str(), "" | "0")
@@ -87,7 +91,7 @@ pub struct Tls {
 }
 
 /// Names a Secret.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct SecretRef {
     /// Name.

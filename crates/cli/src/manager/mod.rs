@@ -4,10 +4,12 @@
 //! until it is told to stop. What a role lacks is an error before anything runs: nothing is switched off silently.
 
 pub(crate) mod address;
+mod certificates;
 mod check;
 mod config;
 mod flags;
 mod planes;
+mod scrapes;
 mod webhooks;
 
 pub use flags::{CheckConfig, Flags};
@@ -16,12 +18,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use polis_admission::CertificateSecret;
-use polis_engine::{Clock, Election, Engine, Metrics, Random};
+use polis_engine::{CertificateSecret, Clock, Election, Engine, Metrics, Random};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::exit::Exit;
 use config::Config;
+use scrapes::Scrapes;
 use webhooks::Webhooks;
 
 /// Name of the Lease by which replicas of one role elect a leader.
@@ -61,8 +63,15 @@ async fn serve(flags: Flags, config: Config) -> Result<()> {
     let clock = Clock::system();
     let mut engine = Engine::new();
     engine.admin(address::parse(&flags.health_probe_bind_address)?);
+    let mut scrapes = None;
     if config.metrics_server.is_on() {
-        engine.metrics(address::parse(&config.metrics_server.bind_address)?);
+        let address = address::parse(&config.metrics_server.bind_address)?;
+        match config.metrics_server.secure_serving {
+            true => {
+                scrapes = Some(scrapes::open(address, &config.metrics_server, &mut engine, &planes).await?)
+            }
+            false => _ = engine.metrics(address),
+        }
     }
     if flags.leader_elect {
         let election = Election::new(planes.own.clone(), &flags.leader_elect_namespace, LEASE, candidate());
@@ -80,8 +89,12 @@ async fn serve(flags: Flags, config: Config) -> Result<()> {
         polis_cell::declare(&mut engine, clock, planes.cell(&config))?;
     }
     tokio::spawn(check::after_start(flags.clone(), config.clone()));
-    let secret = webhooks.as_ref().and_then(Webhooks::secret);
-    tokio::spawn(expiry(engine.handle().registry(), flags, config, secret));
+    let secrets = [
+        ("webhooks", webhooks.as_ref().and_then(Webhooks::secret)),
+        ("metrics", scrapes.as_ref().and_then(Scrapes::secret)),
+    ];
+    let secrets = secrets.into_iter().filter_map(|(of, secret)| Some((of, secret?))).collect();
+    tokio::spawn(expiry(engine.handle().registry(), flags, config, secrets));
     let mut terminate = signal(SignalKind::terminate())?;
     let told_to_stop = async move {
         tokio::select! {
@@ -92,21 +105,30 @@ async fn serve(flags: Flags, config: Config) -> Result<()> {
     tokio::select! {
         ended = engine.run(told_to_stop) => ended.context("the manager stopped"),
         () = webhooks::serve(webhooks) => bail!("the webhook server stopped"),
+        () = scrapes::serve(scrapes) => bail!("the server of metrics stopped"),
     }
 }
 
-/// Keeps the metrics of when certificates end: files and a Secret are renewed under a process.
-async fn expiry(metrics: Arc<Metrics>, flags: Flags, config: Config, secret: Option<CertificateSecret>) {
+/// Keeps the metrics of when certificates end: files and Secrets are renewed under a process.
+async fn expiry(
+    metrics: Arc<Metrics>,
+    flags: Flags,
+    config: Config,
+    secrets: Vec<(&'static str, CertificateSecret)>,
+) {
     loop {
         for (certificate, end) in check::certificates(&flags, &config) {
             metrics.certificate_ends(certificate, end.as_second());
         }
-        let seen = secret.as_ref().and_then(CertificateSecret::certificate);
-        if let Some(end) = seen.as_deref().and_then(check::certificate_ends) {
-            metrics.certificate_ends("webhooks", end.as_second());
+        // A watch sees its Secret moments after the start.
+        let mut awaited = false;
+        for (of, secret) in &secrets {
+            let seen = secret.certificate();
+            awaited |= seen.is_none();
+            if let Some(end) = seen.as_deref().and_then(check::certificate_ends) {
+                metrics.certificate_ends(of, end.as_second());
+            }
         }
-        // The watch sees its Secret moments after the start.
-        let awaited = secret.is_some() && seen.is_none();
         let rest = if awaited { Duration::from_secs(1) } else { LOOK_AT_CERTIFICATES_AFTER };
         tokio::time::sleep(rest).await;
     }
@@ -183,26 +205,30 @@ mod tests {
         let mut config = Config::default();
         config.discovery.quota_kubeconfig_path = Some("quota".into());
         config.discovery.internal_service_discovery = true;
-        config.metrics_server.bind_address = ":8443".into();
+        config.metrics_server.bind_address = "8443".into();
+        config.metrics_server.tls.secret_ref = Some(config::SecretRef::default());
         let refusal = check(&flags, &config).unwrap_err().to_string();
         for named in [
             "--federation-kubeconfig",
             "--health-probe-bind-address",
             "discovery.clusterName",
             "discovery.internalServiceDiscovery",
-            "metricsServer.secureServing",
+            "metricsServer.bindAddress",
+            "metricsServer.tls.secretRef",
         ] {
             assert!(refusal.contains(named), "{named} is not in {refusal}");
         }
-        assert_eq!(refusal.matches("→").count(), 5, "each with what to do: {refusal}");
+        assert_eq!(refusal.matches("→").count(), 6, "each with what to do: {refusal}");
     }
 
     #[test]
-    fn metrics_of_their_own_are_taken_without_tls_and_the_default_is_none() {
+    fn metrics_of_their_own_are_taken_with_tls_and_without_and_the_default_is_none() {
         let mut config = Config::default();
         assert!(!config.metrics_server.is_on());
         config.metrics_server.bind_address = ":8080".into();
-        config.metrics_server.secure_serving = false;
-        assert!(check(&mk_flags(), &config).is_ok());
+        for secure in [true, false] {
+            config.metrics_server.secure_serving = secure;
+            assert!(check(&mk_flags(), &config).is_ok());
+        }
     }
 }

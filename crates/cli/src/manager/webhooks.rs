@@ -1,14 +1,14 @@
 //! The webhook server of a manager: where it listens, with which certificate, and about which projects.
 
-use std::path::PathBuf;
-
 use anyhow::{Context, Result};
-use polis_admission::{CertificateFiles, CertificateSecret, Certificates, Webhook};
+use polis_admission::Webhook;
 use polis_api::networking::LocationBinding;
-use polis_engine::{Engine, PlaneSet, Watch};
+use polis_engine::{CertificateSecret, Engine, PlaneSet, Watch};
+use polis_tls::Certificates;
 use tokio::net::TcpListener;
 
-use super::config::{SecretRef, Tls, WebhookServer};
+use super::certificates;
+use super::config::{SecretRef, WebhookServer};
 use super::planes::Planes;
 
 /// A webhook server that listens and does not answer yet.
@@ -37,11 +37,16 @@ pub(crate) async fn open(
 ) -> Result<Webhooks> {
     let secret = server.tls.secret_ref.as_ref().map(|SecretRef { name, namespace }| {
         let clients = Some(server.client_ca_name.as_str()).filter(|key| !key.is_empty());
-        CertificateSecret::watched(engine, planes.own.clone(), namespace, name, clients)
+        CertificateSecret::watched(engine, "certificate", planes.own.clone(), (namespace, name), clients)
     });
-    let certificates = match secret.clone() {
-        Some(secret) => Certificates::of_secret(secret).await?,
-        None => Certificates::open(files(&server.tls, &server.client_ca_name))?,
+    let certificates = match &secret {
+        Some(secret) => secret.open().await.context(
+            "failed to use webhookServer.tls.secretRef; deploy/components/secret-webhook-cert grants it",
+        )?,
+        None => {
+            let files = certificates::files(&server.tls, certificates::WEBHOOKS, &server.client_ca_name);
+            files.open().context("failed to use webhookServer.tls")?
+        }
     };
     let host = if server.host.is_empty() { "0.0.0.0" } else { &server.host };
     let listener = TcpListener::bind((host, server.port)).await.with_context(|| {
@@ -61,35 +66,5 @@ pub(crate) async fn serve(webhooks: Option<Webhooks>) {
             polis_admission::serve(listener, certificates, webhook).await
         }
         None => std::future::pending().await,
-    }
-}
-
-/// The files of a certificate, by the configuration.
-pub(crate) fn files(tls: &Tls, client_ca_name: &str) -> CertificateFiles {
-    let usual = || std::env::temp_dir().join("k8s-webhook-server/serving-certs");
-    let folder: PathBuf = tls.cert_dir.clone().unwrap_or_else(usual);
-    let named = |name: &Option<String>, usual: &str| {
-        folder.join(name.as_deref().filter(|name| !name.is_empty()).unwrap_or(usual))
-    };
-    CertificateFiles {
-        certificate: named(&tls.cert_name, "tls.crt"),
-        key: named(&tls.key_name, "tls.key"),
-        clients: Some(client_ca_name).filter(|name| !name.is_empty()).map(|name| folder.join(name)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_files_of_a_mounted_secret_are_the_usual_ones() {
-        let tls = Tls { cert_dir: Some("/certs".into()), ..Tls::default() };
-        let found = files(&tls, "");
-        assert_eq!(found, CertificateFiles::within("/certs".as_ref()));
-        let tls = Tls { cert_name: Some("a.pem".into()), key_name: Some("a.key".into()), ..tls };
-        let found = files(&tls, "ca.pem");
-        assert_eq!(found.certificate, PathBuf::from("/certs/a.pem"));
-        assert_eq!(found.clients, Some(PathBuf::from("/certs/ca.pem")));
     }
 }

@@ -19,6 +19,7 @@ use super::{Gate, Observer, Watch};
 use crate::backoff::Backoff;
 use crate::cache::{Seen, Trouble, intake};
 use crate::live::{Page, page};
+use crate::metrics::EXPIRED;
 use crate::transport::{BoxError, TransportError};
 use crate::{Error, Plane};
 
@@ -131,7 +132,7 @@ impl Follow {
     async fn expired(&self, progress: &mut Progress) {
         let env = self.plane.env();
         progress.version = None;
-        env.metrics.watch_restarted(&self.declared().kind, "expired");
+        env.metrics.watch_restarted(&self.declared().kind, EXPIRED);
         if progress.failures > 0 {
             tokio::time::sleep(BACKOFF.pause(progress.failures, &env.random)).await;
         }

@@ -3,15 +3,16 @@
 use std::path::Path;
 
 use jiff::Timestamp;
-use polis_admission::Certificates;
 use polis_api::kube::config::{AuthInfo, Kubeconfig};
 use polis_engine::Plane;
+use polis_tls::CertificateFiles;
 
 use super::{Findings, credentials};
 use crate::exit::Fault;
-use crate::manager::config::{Config, Mode};
+use crate::manager::address;
+use crate::manager::certificates::{self as origin, Proof};
+use crate::manager::config::{Config, Mode, SecretRef};
 use crate::manager::flags::Flags;
-use crate::manager::{address, webhooks};
 
 /// The configuration, and everything that can be told without asking anybody.
 pub(super) async fn examine(flags: &Flags, now: Timestamp) -> (Config, Findings) {
@@ -29,7 +30,24 @@ pub(super) async fn examine(flags: &Flags, now: Timestamp) -> (Config, Findings)
         kubeconfig(&named, now, &mut findings).await;
     }
     if let Some(server) = &config.webhook_server {
-        certificate(server, now, &mut findings);
+        let issued = "deploy/components/csi-webhook-cert mounts it; the issuer is the environment's to name by a patch";
+        match &server.tls.secret_ref {
+            Some(secret) => in_secret("webhookServer.tls", secret, &mut findings),
+            None => {
+                let files = origin::files(&server.tls, origin::WEBHOOKS, &server.client_ca_name);
+                certificate("webhookServer.tls", files, issued, now, &mut findings);
+            }
+        }
+    }
+    if config.metrics_server.is_guarded() {
+        let mount = "mount a certificate there, or take metricsServer.tls out: then the manager makes one that nobody can check";
+        match origin::proof(&config.metrics_server.tls, |file| file.exists()) {
+            Proof::Secret(secret) => in_secret("metricsServer.tls", secret, &mut findings),
+            Proof::Files(files) => certificate("metricsServer.tls", files, mount, now, &mut findings),
+            Proof::Own => findings.note(
+                "metricsServer.tls names no certificate: the manager makes one when it starts, which scrapers cannot check",
+            ),
+        }
     }
     (config, findings)
 }
@@ -84,22 +102,20 @@ pub(in crate::manager) fn at_once(flags: &Flags, config: &Config) -> Vec<Fault> 
                 "write it as :8080, or \"0\" to switch it off",
             );
         }
-        if metrics.secure_serving {
+    }
+    let webhooks = config.webhook_server.as_ref().map(|server| &server.tls);
+    for (field, tls) in [
+        ("webhookServer.tls.secretRef", webhooks),
+        ("metricsServer.tls.secretRef", Some(&config.metrics_server.tls)),
+    ] {
+        let secret = tls.and_then(|tls| tls.secret_ref.as_ref());
+        if secret.is_some_and(|secret| secret.name.is_empty() || secret.namespace.is_empty()) {
             wrong(
-                "metricsServer.secureServing",
-                "the server of metrics speaks plain HTTP only: names and content of objects are not among them",
-                "set metricsServer.secureServing: false and let a network policy say who may scrape \
-                 (deploy/components/network-policy), or leave bindAddress out and scrape the health address",
+                field,
+                "a Secret has a name and a namespace",
+                "set both, or mount the Secret and give its folder as certDir",
             );
         }
-    }
-    let secret = config.webhook_server.as_ref().and_then(|server| server.tls.secret_ref.as_ref());
-    if secret.is_some_and(|secret| secret.name.is_empty() || secret.namespace.is_empty()) {
-        wrong(
-            "webhookServer.tls.secretRef",
-            "a Secret has a name and a namespace",
-            "set both, or mount the Secret and give its folder as certDir",
-        );
     }
     faults
 }
@@ -165,11 +181,16 @@ pub(in crate::manager) fn certificates(flags: &Flags, config: &Config) -> Vec<(&
     // One in a Secret is not in any file.
     let in_files = config.webhook_server.iter().filter(|server| server.tls.secret_ref.is_none());
     let webhooks = in_files.filter_map(|server| {
-        let files = webhooks::files(&server.tls, &server.client_ca_name);
-        let end = credentials::certificate_ends(&std::fs::read(files.certificate).ok()?)?;
-        Some(("webhooks", end))
+        let files = origin::files(&server.tls, origin::WEBHOOKS, &server.client_ca_name);
+        Some(("webhooks", file_ends(&files)?))
     });
-    by_kubeconfig.chain(webhooks).collect()
+    let guarded = config.metrics_server.is_guarded().then_some(&config.metrics_server.tls);
+    let metrics = guarded.and_then(|tls| match origin::proof(tls, |file| file.exists()) {
+        Proof::Files(files) => Some(("metrics", file_ends(&files)?)),
+        // One in a Secret is not in any file, and one of its own ends after the process.
+        Proof::Secret(_) | Proof::Own => None,
+    });
+    by_kubeconfig.chain(webhooks).chain(metrics).collect()
 }
 
 /// The user of a kubeconfig's context.
@@ -235,23 +256,25 @@ fn over(what: &str, end: Option<Timestamp>, now: Timestamp, next: &str, findings
     }
 }
 
-fn certificate(server: &crate::manager::config::WebhookServer, now: Timestamp, findings: &mut Findings) {
-    if let Some(secret) = &server.tls.secret_ref {
-        return findings.note(format!(
-            "webhookServer.tls: Secret {}/{} of the manager's own cluster is read at the start and watched; deploy/components/secret-webhook-cert grants that, and --check-config=planes asks for it",
-            secret.namespace, secret.name
-        ));
+/// When the certificate in files ends.
+fn file_ends(files: &CertificateFiles) -> Option<Timestamp> {
+    credentials::certificate_ends(&std::fs::read(&files.certificate).ok()?)
+}
+
+fn in_secret(field: &str, secret: &SecretRef, findings: &mut Findings) {
+    findings.note(format!(
+        "{field}: Secret {}/{} of the manager's own cluster is read at the start and watched; deploy/components/secret-webhook-cert grants that, and --check-config=planes asks for it",
+        secret.namespace, secret.name
+    ));
+}
+
+/// The certificate of a server. `mount` says what to do where it cannot be used.
+fn certificate(field: &str, files: CertificateFiles, mount: &str, now: Timestamp, findings: &mut Findings) {
+    let what = format!("{field} ({})", files.certificate.display());
+    let end = file_ends(&files);
+    if let Err(error) = files.open() {
+        return findings.fault(what, error.to_string(), mount);
     }
-    let files = webhooks::files(&server.tls, &server.client_ca_name);
-    let what = format!("webhookServer.tls ({})", files.certificate.display());
-    if let Err(error) = Certificates::open(files.clone()) {
-        return findings.fault(
-            what,
-            error.to_string(),
-            "deploy/components/csi-webhook-cert mounts it; the issuer is the environment's to name by a patch",
-        );
-    }
-    let end = std::fs::read(&files.certificate).ok().and_then(|pem| credentials::certificate_ends(&pem));
     let before = findings.wrong();
     over(
         &what,

@@ -60,6 +60,7 @@ pub(super) async fn examine(flags: &Flags, config: &Config, findings: &mut Findi
             when(flags.leader_elect, rights::LEASES),
             when(cell, rights::CELL),
             when(management && single, rights::PROJECT),
+            when(config.metrics_server.is_guarded(), rights::SCRAPES),
         ]
         .into_iter()
         .flatten()
@@ -70,11 +71,13 @@ pub(super) async fn examine(flags: &Flags, config: &Config, findings: &mut Findi
             "kubectl apply --server-side -k deploy/base/crds"
         },
     };
-    let secret = config.webhook_server.as_ref().and_then(|server| server.tls.secret_ref.as_ref());
-    if look(&own, flags, findings).await
-        && let Some(secret) = secret
-    {
-        certificate(&own, secret, findings).await;
+    let webhooks = config.webhook_server.as_ref().and_then(|server| server.tls.secret_ref.as_ref());
+    let metrics =
+        config.metrics_server.tls.secret_ref.as_ref().filter(|_| config.metrics_server.is_guarded());
+    if look(&own, flags, findings).await {
+        for secret in webhooks.into_iter().chain(metrics.filter(|secret| webhooks != Some(secret))) {
+            certificate(&own, secret, findings).await;
+        }
     }
     let hub = Look {
         name: "hub".into(),
@@ -222,7 +225,7 @@ async fn granted(look: &Look, client: &Client, flags: &Flags, findings: &mut Fin
     }
 }
 
-/// Whether we may read the certificate of the webhooks where the configuration says that it is.
+/// Whether we may read the certificate of a server where the configuration says that it is.
 async fn certificate(look: &Look, secret: &SecretRef, findings: &mut Findings) {
     let rights = rights::WEBHOOK_SECRET.rights().into_iter();
     let rights = rights.map(|right| Right { name: secret.name.clone(), ..right }).collect();

@@ -31,6 +31,9 @@ pub(super) const PROJECT: Grant = grant!("deploy/components/rbac/project/managem
 /// Reading the certificate of the webhooks from a Secret, on the cluster of the process.
 pub(super) const WEBHOOK_SECRET: Grant = grant!("deploy/components/secret-webhook-cert/role.yaml");
 
+/// Asking who scrapes and whether they may, on the cluster of the process.
+pub(super) const SCRAPES: Grant = grant!("deploy/components/secure-metrics/role.yaml");
+
 /// One thing that a role does.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Right {
@@ -112,7 +115,9 @@ mod tests {
 
     #[test]
     fn every_file_of_rights_is_understood() {
-        for grant in [LEASES, CELL, CELL_ON_HUB, MANAGEMENT_ON_HUB, PROJECTS, PROJECT, WEBHOOK_SECRET] {
+        for grant in
+            [LEASES, CELL, CELL_ON_HUB, MANAGEMENT_ON_HUB, PROJECTS, PROJECT, WEBHOOK_SECRET, SCRAPES]
+        {
             let rights = grant.rights();
             assert!(!rights.is_empty(), "{}", grant.file);
             assert!(rights.iter().all(|right| !right.resource.is_empty() && !right.verb.is_empty()));
