@@ -497,15 +497,17 @@ async fn a_bare_cluster_that_binds_no_cities_and_keeps_no_quota_is_told_what_tha
     let desk = world.mk_desk();
     // The hub's plane stands for a cluster that has the kinds of compute and none of the platform.
     desk.write("own.kubeconfig", &world.kubeconfig("/planes/hub", &world.socket.authority, &[MASTERS]));
-    let config = json!({"apiVersion": "apiserver.config.datumapis.com/v1alpha1", "kind": "WorkloadOperator",
-        "discovery": {"mode": "single", "clusterName": "dfw-1"}});
-    desk.write("manager.yaml", &config.to_string());
-    desk.start_with(&["--enable-cell-controllers"])
-        .names(&[
-            "no quota is configured: every instance is let in without a claim",
-            "LocationBindings are not served here: workloads may use every city",
-        ])
-        .await;
+    let configure = |discovery: Value| {
+        let config = json!({"apiVersion": "apiserver.config.datumapis.com/v1alpha1", "kind": "WorkloadOperator",
+            "discovery": discovery});
+        desk.write("manager.yaml", &config.to_string());
+    };
+    configure(json!({"mode": "single"}));
+    let words = "LocationBindings are not served here: workloads may use every city";
+    desk.start().names(&[words]).await;
+    configure(json!({"mode": "milo", "discoveryKubeconfigPath": desk.path("projects.kubeconfig")}));
+    let words = "no quota is configured: every instance is let in without a claim";
+    desk.start_with(&["--enable-cell-controllers"]).names(&[words]).await;
 }
 
 /// Serves the metrics over TLS, as this says.

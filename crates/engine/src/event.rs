@@ -336,14 +336,19 @@ async fn wait_until(due: Option<Instant>) {
 mod tests {
     use bytes::Bytes;
     use http::{Request, Response};
-    use http_body_util::Full;
+    use http_body_util::{BodyExt, Full};
 
     use super::*;
 
     /// A plane that takes everything as it is.
     fn mk_plane() -> Plane {
         let takes = |request: Request<Full<Bytes>>| async {
-            Ok::<_, std::convert::Infallible>(Response::new(request.into_body()))
+            let content = request.into_body().collect().await?.to_bytes();
+            let mut object: serde_json::Value = serde_json::from_slice(&content).expect("JSON");
+            for field in ["uid", "resourceVersion"] {
+                object["metadata"][field] = "1".into();
+            }
+            Ok::<_, std::convert::Infallible>(Response::new(Full::<Bytes>::from(object.to_string())))
         };
         Plane::in_process("acme", tower::service_fn(takes))
     }
