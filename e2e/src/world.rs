@@ -7,6 +7,7 @@
 
 use std::{
     collections::BTreeMap,
+    io::Write as _,
     panic::AssertUnwindSafe,
     sync::{Arc, LazyLock, Mutex},
     time::{Duration, Instant},
@@ -188,6 +189,7 @@ async fn perform(stage: &'static Stage, play: impl AsyncFnOnce(&World)) {
     let playing = AssertUnwindSafe(Box::pin(play(&world))).catch_unwind();
     let outcome = tokio::time::timeout(SCENARIO_WITHIN, playing).await;
     world.hired.lock().expect("no scenario runs now").clear();
+    took(world.began.elapsed());
     match outcome {
         Ok(Ok(())) => world.leave().await,
         Ok(Err(panic)) => {
@@ -199,6 +201,13 @@ async fn perform(stage: &'static Stage, play: impl AsyncFnOnce(&World)) {
             panic!("the scenario did not end within {SCENARIO_WITHIN:?}");
         }
     }
+}
+
+/// Says how long a scenario took, past the capture of the test program: whoever waits for a suite wants to know on what.
+fn took(time: Duration) {
+    let thread = std::thread::current();
+    let name = thread.name().unwrap_or_default();
+    let _nobody_listens = writeln!(std::io::stderr(), "took {:>5.1} s: {name}", time.as_secs_f64());
 }
 
 impl Stage {

@@ -135,6 +135,12 @@ impl On {
     }
 }
 
+/// The stories of projects, cities, quota and networks, and of admission: each crate has its own, on embedded planes. Those of
+/// quota and admission run on real ones too, in `cargo xtask test`.
+const STORIES: &[&str] = &["--test", "platform", "--test", "webhooks"];
+/// A test of the program, which has it built, with the features that the suites are built with: the scenarios start the
+/// controllers as they are shipped, as the process `polis manager`.
+const PROGRAM: &[&str] = &["--test", "quota_credential"];
 /// What waits for minutes and does little: where planes cost little, it runs beside everything else, from the start.
 const PATIENT: &[&str] = &["silence::", "replicas::"];
 /// What counts requests, of which a busy machine makes more: it runs when everything else has ended.
@@ -142,38 +148,42 @@ const COUNTING: &[&str] = &["thrift::"];
 
 pub(crate) fn run(args: Args) -> Result<()> {
     let setting = Setting { on: args.on, staff: args.staff, kinds: args.kinds };
-    // The scenarios start the controllers as they are shipped: as the process `polis manager`.
-    cargo(&["build", "--package", "polis"], setting)?;
+    // All features in every step, as in `cargo xtask test`, so that nothing is compiled twice.
+    let suite = ["test", "--workspace", "--all-features", "--no-fail-fast"];
     let threads = format!("--test-threads={}", args.side_by_side);
-    let suite = ["test", "--package", "polis-e2e", "--features", "engines", "--no-fail-fast"];
     let targets: &[&str] = match (args.staff, args.on) {
         // What operators apply is held to a real API server, in a suite of its own.
-        (Staff::Plain, On::Real) => &[],
-        (Staff::Plain, _) => &["--lib", "--test", "planes", "--test", "scenarios"],
+        (Staff::Plain, On::Real) => &["--test", "packaging", "--test", "planes", "--test", "scenarios"],
+        (Staff::Plain, _) => &["--test", "planes", "--test", "scenarios"],
         _ => &["--test", "scenarios"],
     };
     let named: Vec<&str> = match args.filter.as_deref() {
         Some(filter) => vec![filter],
         None => args.staff.scenarios().to_vec(),
     };
+    let whole = args.on == On::Embedded && named.is_empty();
+    let stories = if whole { STORIES } else { &[] };
+    cargo(&[&suite[..], targets, stories, PROGRAM, &["--no-run"]].concat(), setting)?;
     let alone = [&suite, targets, &["--", &threads], &named].concat();
-    if args.on != On::Embedded || !named.is_empty() {
+    if !whole {
         return cargo(&alone, setting);
     }
-    cargo(&[&suite[..], targets, &["--no-run"]].concat(), setting)?;
     let apart = PATIENT.iter().chain(COUNTING);
     let skipped: Vec<&str> = apart.flat_map(|group| ["--skip", group]).collect();
     let busy = [&alone[..], &skipped].concat();
     let groups = |named: &[&'static str]| [&suite[..], &["--test", "scenarios", "--"], named].concat();
     let (patient, counting) = (groups(PATIENT), groups(COUNTING));
     let start = Instant::now();
-    let both = thread::scope(|scope| {
+    let mut outcomes = thread::scope(|scope| {
         let patient = scope.spawn(|| cargo(&patient, setting));
-        [cargo(&busy, setting), patient.join().expect("waiting for cargo does not panic")]
+        let busy = [cargo(&busy, setting), cargo(&[&suite[..], stories].concat(), setting)];
+        let mut outcomes = Vec::from(busy);
+        outcomes.push(patient.join().expect("waiting for cargo does not panic"));
+        outcomes
     });
-    let counted = cargo(&[&counting[..], &["--test-threads=1"]].concat(), setting);
+    outcomes.push(cargo(&[&counting[..], &["--test-threads=1"]].concat(), setting));
     println!("scenarios on embedded planes: {:.0?}", start.elapsed());
-    both.into_iter().chain([counted]).collect()
+    outcomes.into_iter().collect()
 }
 
 fn cargo(words: &[&str], setting: Setting) -> Result<()> {

@@ -52,6 +52,7 @@ const ENGINE_SUITES: &[(&str, &[&str], &str)] = &[
     ("differential", &[], "the embedded API server beside kube-apiserver, answer by answer"),
     ("kubectl", &[], "an unmodified kubectl in front of the embedded API server"),
     ("go_controllers", &[], "Karmada and kube-controller-manager at work on an embedded plane"),
+    ("laptop", &[], "polis up in front of a real Karmada, and with a real cell behind its own hub"),
     (
         "scenarios",
         &[

@@ -3,6 +3,8 @@
 /// Workload, its placements, WorkloadDeployment: something of it can be used. Also what later providers write on
 /// an Instance instead of [`RUNNING`].
 pub const AVAILABLE: &str = "Available";
+/// Placement of a Workload: the project may use every city that it asks for. There once one could not be used.
+pub const LOCATIONS_BOUND: &str = "LocationsBound";
 /// WorkloadDeployment: nothing holds its replicas back.
 pub const REPLICAS_READY: &str = "ReplicasReady";
 /// Instance: the provider has taken the spec over.

@@ -13,6 +13,13 @@ pub const NO_AVAILABLE_DEPLOYMENTS: &str = "NoAvailableDeployments";
 /// At least one deployment of the placement is available.
 pub const AVAILABLE_DEPLOYMENT_FOUND: &str = "AvailableDeploymentFound";
 
+// === Placement of a Workload: LocationsBound ===
+
+/// The project may use every city of the placement.
+pub const EVERY_LOCATION_BOUND: &str = "EveryLocationBound";
+/// The project may no longer use a city, and what runs there goes on. Also the reason of the event.
+pub const LOCATION_LOST: &str = "LocationLost";
+
 // === WorkloadDeployment: Available ===
 
 /// At least one instance is ready.

@@ -36,6 +36,25 @@ pub(crate) fn set_meta(object: &mut Value, field: &str, value: Option<Value>) {
     }
 }
 
+/// The fields of an object whose names fit, in the order of their names.
+pub(crate) fn fields_where(
+    object: &Value,
+    fits: impl Fn(&str) -> bool,
+) -> impl Iterator<Item = (&String, &Value)> {
+    object.as_object().into_iter().flatten().filter(move |(name, _)| fits(name))
+}
+
+/// Makes the fields of `new` whose names fit what they are in `old`. Nothing is copied where they agree.
+pub(crate) fn keep_where(old: &Value, new: &mut Value, fits: impl Fn(&str) -> bool) {
+    let Value::Object(fields) = new else { return };
+    fields.retain(|name, _| !fits(name) || old.get(name).is_some());
+    for (name, value) in fields_where(old, &fits) {
+        if fields.get(name) != Some(value) {
+            fields.insert(name.clone(), value.clone());
+        }
+    }
+}
+
 /// `metadata.finalizers`.
 pub(crate) fn finalizers(object: &Value) -> Vec<String> {
     texts(&object["metadata"]["finalizers"])
@@ -95,4 +114,19 @@ pub(crate) fn set_condition(
 /// A moment as the API writes it: whole seconds, UTC.
 pub(crate) fn timestamp(at: jiff::Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_as_it_was_and_the_rest_is_as_it_came() {
+        let old = json!({"metadata": {"a": 1}, "spec": {"x": 1}, "data": {"y": 2}, "status": "old"});
+        let mut new = json!({"metadata": {"b": 1}, "spec": {"x": 9}, "extra": true, "status": "new"});
+        keep_where(&old, &mut new, |name| name != "metadata" && name != "status");
+        assert_eq!(new, json!({"metadata": {"b": 1}, "spec": {"x": 1}, "data": {"y": 2}, "status": "new"}));
+    }
 }

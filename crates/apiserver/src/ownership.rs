@@ -99,29 +99,20 @@ pub(crate) fn apply(call: &Call, old: Option<&Value>, applied: &Value) -> Result
 
 /// Whether two objects differ in nothing but the times in `managedFields`.
 pub(crate) fn same_but_for_times(new: &Value, old: &Value) -> bool {
-    if new == old {
-        return true;
+    fn all_but<'a>(value: &'a Value, name: &'static str) -> impl Iterator<Item = (&'a String, &'a Value)> {
+        json::fields_where(value, move |field| field != name)
     }
-    let timeless = |object: &Value| {
-        let mut object = object.clone();
-        for entry in
-            object.pointer_mut("/metadata/managedFields").and_then(Value::as_array_mut).into_iter().flatten()
-        {
-            if let Value::Object(entry) = entry {
-                entry.remove("time");
-            }
+    fn owners(object: &Value) -> Option<&Vec<Value>> {
+        object["metadata"].get("managedFields").and_then(Value::as_array)
+    }
+    let same_owners = match (owners(new), owners(old)) {
+        (Some(new), Some(old)) => {
+            new.len() == old.len()
+                && new.iter().zip(old).all(|(new, old)| all_but(new, "time").eq(all_but(old, "time")))
         }
-        object
+        (new, old) => new == old,
     };
-    // Only worth the copies when the rest agrees.
-    let rest = |object: &Value| {
-        object.as_object().map(|fields| {
-            fields
-                .iter()
-                .filter(|(name, _)| *name != "metadata")
-                .map(|(name, value)| (name.clone(), value.clone()))
-                .collect::<Vec<_>>()
-        })
-    };
-    rest(new) == rest(old) && timeless(new) == timeless(old)
+    same_owners
+        && all_but(new, "metadata").eq(all_but(old, "metadata"))
+        && all_but(&new["metadata"], "managedFields").eq(all_but(&old["metadata"], "managedFields"))
 }

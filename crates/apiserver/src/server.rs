@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 
 use crate::{
     access::Access,
-    admission::{Policies, TlsWebhooks, WebhookTransport},
+    admission::{Configurations, Policies, TlsWebhooks, WebhookTransport},
     builtins,
     controllers::{self, Switches},
     extension::{Extension, Extensions},
@@ -169,6 +169,7 @@ impl Builder {
             access: self.access,
             webhooks: self.webhooks,
             policies: Policies::default(),
+            configurations: Configurations::default(),
             extensions: Arc::new(self.extensions),
         });
         for (_, stored) in core.store.view().all(&records()) {
@@ -378,6 +379,7 @@ pub(crate) struct Core {
     pub(crate) access: Access,
     pub(crate) webhooks: Arc<dyn WebhookTransport>,
     pub(crate) policies: Policies,
+    pub(crate) configurations: Configurations,
     extensions: Arc<Extensions>,
 }
 

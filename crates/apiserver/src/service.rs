@@ -285,6 +285,14 @@ impl Service {
         if verb.is_write() {
             access::audit(&call, parts, &result);
         }
+        tracing::trace!(
+            plane = &*call.plane.name,
+            user = call.identity.user,
+            verb = verb.as_str(),
+            path = parts.uri.path(),
+            code = result.as_ref().map_or_else(|failure| failure.code, |response| response.status().as_u16()),
+            "answered"
+        );
         let mut response = match result {
             Ok(response) => response,
             Err(refusal) => failure(&refusal),

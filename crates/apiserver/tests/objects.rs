@@ -371,6 +371,32 @@ async fn planes_of_one_catalogue_share_kinds_and_nothing_else() {
     assert!(shop.get("a").await.is_err());
 }
 
+/// On a paused clock time passes only while somebody waits for it.
+#[tokio::test(start_paused = true)]
+async fn a_plane_is_gone_in_the_moment_its_last_finalizer_is_released_and_nobody_looks_meanwhile() {
+    let server = Server::builder().build().await.expect("a server");
+    server.install_crd("projects", &mk_widgets_crd()).await.expect("installs");
+    server.create_plane(PlaneSpec::project("shop", "projects")).await.expect("a plane");
+    let shop = widgets(&kube::Client::new(server.project_service("shop"), "default"));
+    let mut held = mk_widget("held", json!({}));
+    held.metadata.finalizers = Some(vec!["example.com/keep".to_owned()]);
+    shop.create(&PostParams::default(), &held).await.expect("creates");
+    let leaving = tokio::spawn({
+        let server = server.clone();
+        async move { server.delete_plane("project:shop").await }
+    });
+    eventually("the object to be told", || async {
+        shop.get("held").await.expect("reads").metadata.deletion_timestamp
+    })
+    .await;
+    let begun = tokio::time::Instant::now();
+    let release = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    shop.patch("held", &PatchParams::default(), &release).await.expect("releases");
+    leaving.await.expect("no panic").expect("goes");
+    assert_eq!(begun.elapsed(), std::time::Duration::ZERO);
+    assert!(!server.has_plane("project:shop"));
+}
+
 #[tokio::test]
 async fn an_applied_null_is_refused_where_the_schema_allows_none() {
     let server = mk_server().await;

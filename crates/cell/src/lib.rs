@@ -110,6 +110,7 @@ pub fn declare(engine: &mut Engine, clock: Clock, cell: Cell) -> Result<(), Erro
     let recorder = engine.recorder("instance");
     let lag = engine.handle().registry().lag("instance");
     let write_back = WriteBack::new(hub.clone(), hub_name, name, recorder.clone(), metrics.clone(), lag);
+    let copies = write_back.newborns();
     let claims = treasury.planes();
     let instance =
         InstanceController { cell: plane.clone(), networks, quota: treasury, write_back, recorder, clock };
@@ -118,7 +119,11 @@ pub fn declare(engine: &mut Engine, clock: Clock, cell: Cell) -> Result<(), Erro
         .controller("instance", &plane, instance)
         .on::<Instance>()
         .maps::<WorkloadDeployment>(&plane, instance::keys_of_deployment)
-        .maps::<Instance>(&hub, move |_, copy| Ok(instance::key_of_copy(&here, copy)));
+        .maps::<Instance>(&hub, move |_, copy| {
+            let keys = instance::key_of_copy(&here, copy);
+            keys.iter().for_each(|key| copies.seen(key, copy));
+            Ok(keys)
+        });
     if networks == Networks::WhereServed {
         controller = controller.maps::<NetworkBinding>(&plane, instance::keys_of_binding);
     }

@@ -3,6 +3,9 @@
 //! A pass may follow the one that made an instance sooner than the watch brings it. Such a pass would make it again; the
 //! server refuses that, but it is a request for nothing. So a deployment is left alone until the watch has caught up
 //! with what was made for it, or for [`PATIENCE`]: an instance may have come and gone while the watch was interrupted.
+//!
+//! So it is with the copy of an instance on the hub: whoever does not see it yet would look for its deployment, its namespace
+//! and itself there, as often as the instance has something to say.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +19,7 @@ use tokio::time::Instant;
 /// How long a deployment waits for what was made for it to be seen.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The newborn of each deployment of a cell: one instance is made at a time.
+/// The newborn of each deployment of a cell, of which one instance is made at a time; or the copy of each instance.
 #[derive(Default)]
 pub(crate) struct Newborns(Mutex<BTreeMap<Key, Newborn>>);
 

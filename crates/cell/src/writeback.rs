@@ -5,6 +5,7 @@
 //! after a live look at the hub's deployment, so that what the hub has given up is never brought back. Origin is what the
 //! labels of the hub namespace say and nothing else.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use polis_api::compute::{Instance, WorkloadDeployment};
@@ -20,6 +21,7 @@ use polis_engine::{
 use crate::Error;
 use crate::link::{Link, Trouble};
 use crate::metrics::{Metrics, UNREACHABLE, Unknown};
+use crate::newborns::Newborns;
 
 /// After this time a state that only somebody on the hub can change is looked at again: those objects are not watched.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
@@ -38,6 +40,8 @@ pub(crate) struct WriteBack {
     metrics: Metrics,
     /// Instances that differ from their copies.
     lag: Lag,
+    /// Copies that the watch has not shown yet: what is to be said of them waits until it has.
+    newborns: Arc<Newborns>,
 }
 
 /// How an instance stands on the hub after a pass.
@@ -67,7 +71,13 @@ impl WriteBack {
         metrics: Metrics,
         lag: Lag,
     ) -> Self {
-        Self { hubs, hub, cell, link: Link::default(), recorder, metrics, lag }
+        let newborns = Arc::default();
+        Self { hubs, hub, cell, link: Link::default(), recorder, metrics, lag, newborns }
+    }
+
+    /// The copies that were made a moment ago, by the instance that each shows.
+    pub(crate) fn newborns(&self) -> Arc<Newborns> {
+        self.newborns.clone()
     }
 
     /// Brings the copy of an instance up to date. Says when to come back, if no event will say so.
@@ -79,7 +89,7 @@ impl WriteBack {
     ) -> Result<Option<Duration>, Error> {
         match self.settle(key, instance).await {
             Ok(Shown::Well) => {
-                self.forget(key);
+                self.in_order(key);
                 Ok(None)
             }
             Ok(Shown::Soon(rest)) => Ok(Some(rest)),
@@ -116,8 +126,14 @@ impl WriteBack {
         self.put_off(cell, key, instance, trouble)
     }
 
-    /// Nothing about the instance is in question any more.
+    /// The instance is gone.
     pub(crate) fn forget(&self, key: &Key) {
+        self.newborns.forget(key);
+        self.in_order(key);
+    }
+
+    /// Nothing about the instance is in question any more.
+    fn in_order(&self, key: &Key) {
         self.lag.caught_up(key);
         self.metrics.resolved(Unknown::Origin, key);
         self.metrics.resolved(Unknown::Copy, key);
@@ -130,6 +146,9 @@ impl WriteBack {
         };
         let hub = self.hub().await?;
         let mut copy = hub.get::<Instance>(key).map_err(Trouble::Failed)?;
+        if let Some(rest) = self.newborns.awaited(key, copy.as_slice()) {
+            return Ok(Shown::Soon(rest));
+        }
         let home = match copy.as_ref().and_then(|copy| Home::recorded_on(copy, deployment)) {
             Some(home) => home,
             None => match self.home(&hub, key, deployment).await? {
@@ -147,6 +166,7 @@ impl WriteBack {
                 }
                 Ok(Step::Create(wanted)) => match self.link.ask(hub.create(&*wanted)).await {
                     Ok(made) => {
+                        self.newborns.made(key, &made);
                         let status = instance.status.clone().map(Box::new);
                         return self.write(&hub, key, &made, Changes { object: None, status }).await;
                     }

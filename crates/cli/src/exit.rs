@@ -14,10 +14,10 @@ pub const CODES: &[(Exit, &str)] = &[
     (Exit::Failed, "failed, for a reason that no other code names"),
     (Exit::Usage, "the command line or a file is wrong; nothing was sent"),
     (Exit::NotFound, "what was named does not exist"),
-    (Exit::Refused, "the server refused: permission, validation, a conflict, or it does not offer this"),
+    (Exit::Refused, "the server refused: no permission, not valid, a conflict, or not offered"),
     (Exit::TimedOut, "the change was made, and what was waited for did not come in time"),
     (Exit::Unreachable, "no usable kubeconfig, or the server does not answer"),
-    (Exit::Unwell, "the question was answered, and the answer is that something is wrong (why, doctor)"),
+    (Exit::Unwell, "the answer to the question is that something is wrong (why, doctor)"),
     (Exit::Declined, "a person answered no; nothing was changed"),
 ];
 
@@ -96,7 +96,7 @@ impl Fault {
     }
 
     fn answered(what: String, code: u16, reason: &str, message: &str) -> Self {
-        let message = if message.is_empty() { reason } else { message };
+        let message = if message.is_empty() { reason } else { judged(message) };
         let (exit, next) = match code {
             401 => {
                 (Exit::Refused, "the server does not know you: check the user of the context, `polis doctor`")
@@ -118,8 +118,14 @@ impl Fault {
     }
 }
 
+/// What was judged to be wrong, without the name of the webhook that judged: nobody but the operator knows it.
+fn judged(message: &str) -> &str {
+    let words = message.strip_prefix("admission webhook ");
+    words.and_then(|words| words.split_once(" denied the request: ")).map_or(message, |(_, judged)| judged)
+}
+
 /// The innermost cause: the layers above it only say that something below failed.
-fn root_cause(error: &dyn std::error::Error) -> String {
+pub fn root_cause(error: &dyn std::error::Error) -> String {
     let mut innermost = error;
     while let Some(source) = innermost.source() {
         innermost = source;
@@ -162,6 +168,13 @@ mod tests {
             answer(409).to_string(),
             "failed to read workload web: the words of the server\n  → somebody changed it meanwhile: look again and repeat"
         );
+    }
+
+    #[test]
+    fn a_refusal_is_told_without_the_webhook_that_it_comes_from() {
+        let told = r#"admission webhook "vworkload.kb.io" denied the request: Workload "web" is invalid: no such city"#;
+        assert_eq!(judged(told), r#"Workload "web" is invalid: no such city"#);
+        assert_eq!(judged("admission webhook is away"), "admission webhook is away");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::view::age;
 /// Name of the Lease by which replicas elect a leader.
 const LEASE: &str = "polis-federation";
 
-/// Runs a federation that honours Karmada's API, over a hub without Karmada.
+/// Run a federation that honours Karmada's API, over a hub without Karmada.
 ///
 /// The hub is a Kubernetes API server with Karmada's CustomResourceDefinitions (and Cluster as one of them), the
 /// garbage collector and the namespace controller. Members are joined by a Cluster with an endpoint and a Secret that

@@ -64,7 +64,13 @@ fn main() -> ExitCode {
             log("off");
             verbs::run(verb)
         }
-        Verb::Up(flags) => serve(UP, || up::run(flags)),
+        Verb::Up(flags) => match flags.check() {
+            Err(error) => {
+                failed(&error);
+                exit::Exit::Usage.into()
+            }
+            Ok(()) => serve(UP, || up::run(flags)),
+        },
         Verb::Manager(flags) => match flags.check_config {
             Some(depth) => {
                 log("off");

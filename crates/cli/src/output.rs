@@ -108,7 +108,9 @@ fn plain<T: Serialize>(item: &T) -> Value {
 
 fn name_of(kind: &str, value: &Value) -> String {
     let name = value.pointer("/metadata/name").or_else(|| value.pointer("/name")).and_then(Value::as_str);
-    format!("{kind}/{}", name.unwrap_or_default())
+    // What has a number instead of a name is called by its kind: a revision.
+    let number = || value.get(kind).and_then(Value::as_u64).map(|number| number.to_string());
+    format!("{kind}/{}", name.map(str::to_owned).or_else(number).unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -119,6 +121,7 @@ mod tests {
     fn a_name_is_kind_and_name_as_kubectl_takes_it() {
         assert_eq!(name_of("workload", &json!({"metadata": {"name": "web"}})), "workload/web");
         assert_eq!(name_of("city", &json!({"name": "dfw"})), "city/dfw");
+        assert_eq!(name_of("revision", &json!({"revision": 3, "cause": "deploy"})), "revision/3");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 
 mod kinds;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Command;
 
@@ -59,4 +59,50 @@ fn the_command_line_is_well_formed() {
 #[test]
 fn the_reference_of_kinds_is_as_the_schemas_say() {
     check("kinds.md", &kinds::page());
+}
+
+/// What a heading is called in an address, as GitHub does it: lower case, spaces as dashes, no signs.
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim().to_lowercase();
+    let kept = kept.chars().filter(|letter| letter.is_alphanumeric() || matches!(letter, ' ' | '-' | '_'));
+    kept.map(|letter| if letter == ' ' { '-' } else { letter }).collect()
+}
+
+fn pages_below(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let pages = entries.flat_map(|path| match path.is_dir() {
+        true => pages_below(&path),
+        false => vec![path],
+    });
+    pages.filter(|path| path.extension().is_some_and(|ending| ending == "md")).collect()
+}
+
+#[test]
+fn every_link_of_the_documentation_leads_somewhere() {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let own = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(|name| root.join(name));
+    let mut lost = Vec::new();
+    for page in own.into_iter().chain(pages_below(&root.join("docs"))) {
+        let text = std::fs::read_to_string(&page).unwrap();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let (path, part) = link.split_once('#').unwrap_or((link, ""));
+            if link.contains("://") {
+                continue;
+            }
+            let target = if path.is_empty() { page.clone() } else { page.parent().unwrap().join(path) };
+            let there = match (target.exists(), part) {
+                (there, "") => there,
+                (false, _) => false,
+                (true, part) => {
+                    let text = std::fs::read_to_string(&target).unwrap();
+                    let mut heads = text.lines().filter(|line| line.starts_with('#'));
+                    heads.any(|head| anchor(head.trim_start_matches('#')) == part)
+                }
+            };
+            if !there {
+                lost.push(format!("{}: {link}", page.display()));
+            }
+        }
+    }
+    assert!(lost.is_empty(), "{}", lost.join("\n"));
 }

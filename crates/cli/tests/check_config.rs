@@ -96,6 +96,10 @@ impl Desk {
 
     /// Starts the manager as it would run; it ends when this is dropped.
     fn start(&self) -> Started {
+        self.start_with(&[])
+    }
+
+    fn start_with(&self, more: &[&str]) -> Started {
         // Each has a log of its own: several run at a time.
         let logs = std::fs::read_dir(self.home.path()).expect("a folder").count();
         let log = self.path(&format!("log-{logs}"));
@@ -106,6 +110,7 @@ impl Desk {
             .arg(self.path("manager.yaml"))
             .arg("--federation-kubeconfig")
             .arg(self.path("hub.kubeconfig"))
+            .args(more)
             .env_clear()
             .env("KUBECONFIG", self.path("own.kubeconfig"))
             .stdin(Stdio::null())
@@ -484,6 +489,25 @@ async fn a_start_says_in_its_log_what_planes_lack_and_what_has_ended_and_goes_on
         .await;
     // The first one has gone on all the while, without a fault.
     assert!(!started.said().contains("we may not"), "{}", started.said());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bare_cluster_that_binds_no_cities_and_keeps_no_quota_is_told_what_that_means() {
+    let world = World::new().await;
+    let desk = world.mk_desk();
+    // The hub's plane stands for a cluster that has the kinds of compute and none of the platform.
+    desk.write("own.kubeconfig", &world.kubeconfig("/planes/hub", &world.socket.authority, &[MASTERS]));
+    let configure = |discovery: Value| {
+        let config = json!({"apiVersion": "apiserver.config.datumapis.com/v1alpha1", "kind": "WorkloadOperator",
+            "discovery": discovery});
+        desk.write("manager.yaml", &config.to_string());
+    };
+    configure(json!({"mode": "single"}));
+    let words = "LocationBindings are not served here: workloads may use every city";
+    desk.start().names(&[words]).await;
+    configure(json!({"mode": "milo", "discoveryKubeconfigPath": desk.path("projects.kubeconfig")}));
+    let words = "no quota is configured: every instance is let in without a claim";
+    desk.start_with(&["--enable-cell-controllers"]).names(&[words]).await;
 }
 
 /// Serves the metrics over TLS, as this says.

@@ -43,6 +43,9 @@ pub struct Skipped {
     pub why: Unusable,
 }
 
+/// The most bindings that a person is told of at once.
+const TOLD: usize = 5;
+
 /// Why a binding does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unusable {
@@ -52,6 +55,27 @@ pub enum Unusable {
     NotAvailable,
     /// It is on its way out.
     Leaving,
+}
+
+impl std::fmt::Display for Skipped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let why = match self.why {
+            Unusable::NoCity => "names no city",
+            Unusable::NotAvailable => "says that it is not available",
+            Unusable::Leaving => "is being deleted",
+        };
+        write!(f, "{} {why}", self.binding)
+    }
+}
+
+/// What a person is told about bindings that do not count; nothing if all do.
+pub fn skipped_in_words(skipped: &[Skipped]) -> Option<String> {
+    let told: Vec<String> = skipped.iter().take(TOLD).map(Skipped::to_string).collect();
+    let more = match skipped.len().saturating_sub(TOLD) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    (!told.is_empty()).then(|| format!("bindings that do not count: {}{more}", told.join(", ")))
 }
 
 impl Cities {
@@ -160,6 +184,18 @@ mod tests {
             skipped.iter().map(|s| (s.binding.as_str(), s.why)).collect::<Vec<_>>(),
             [("a", Unusable::NoCity), ("b", Unusable::NoCity)]
         );
+    }
+
+    #[test]
+    fn bindings_that_do_not_count_are_told_with_their_reasons_and_not_all_of_many() {
+        let of = |number: usize, why| Skipped { binding: format!("b-{number}"), why };
+        assert_eq!(skipped_in_words(&[]), None);
+        assert_eq!(
+            skipped_in_words(&[of(1, Unusable::NotAvailable), of(2, Unusable::Leaving)]).unwrap(),
+            "bindings that do not count: b-1 says that it is not available, b-2 is being deleted"
+        );
+        let many: Vec<_> = (0..100).map(|number| of(number, Unusable::NoCity)).collect();
+        assert!(skipped_in_words(&many).unwrap().ends_with("b-4 names no city and 95 more"));
     }
 
     #[test]

@@ -4,14 +4,17 @@
 //! listed, sorted by name, even one that no city could be found for; a placement taken out of the spec is listed until
 //! its last deployment is gone. A placement is available when one of its deployments is, the workload when one of its
 //! placements is. If none is, the worst cause is told: of equals, that of the deployment first by name.
+//!
+//! A placement that is available in one city may still lack another. Once the project could not use a city of it, the
+//! placement says so in a condition of its own, and later that it can again.
 
 use std::collections::BTreeMap;
 
 use polis_api::compute::{Workload, WorkloadDeployment, WorkloadPlacementStatus, WorkloadStatus};
-use polis_api::conditions::AVAILABLE;
+use polis_api::conditions::{AVAILABLE, LOCATIONS_BOUND};
 use polis_api::reasons;
 
-use crate::cities::Cities;
+use crate::cities::{Cities, Skipped, skipped_in_words};
 use crate::conditions::{self, Truth, Verdict};
 use crate::ranking::NO_MATCHING_LOCATIONS;
 use crate::{Time, canonical, deployments, owner, ranking};
@@ -23,6 +26,8 @@ pub struct Facts<'a> {
     pub deployments: &'a [WorkloadDeployment],
     /// The cities that the project may use.
     pub cities: &'a Cities,
+    /// Its bindings that do not count.
+    pub skipped: &'a [Skipped],
     /// Networks that the template names and that do not exist, as `namespace/name`.
     pub missing_networks: &'a [String],
 }
@@ -47,12 +52,16 @@ pub fn status(workload: &Workload, facts: &Facts, now: &Time) -> Option<Workload
     let before = std::mem::take(&mut status.placements);
     let mut verdicts = Vec::new();
     for (name, place) in &places {
-        let verdict = place.verdict(facts.cities);
+        let verdict = place.verdict(facts);
         let mut entry = WorkloadPlacementStatus { name: name.to_string(), ..Default::default() };
         if let Some(before) = before.iter().find(|before| before.name == *name) {
             entry.conditions = before.conditions.clone();
         }
         conditions::set(&mut entry.conditions, &verdict, generation, now);
+        let known = conditions::find(&entry.conditions, LOCATIONS_BOUND).is_some();
+        if let Some(bound) = place.bound(facts).or_else(|| known.then(every_location_bound)) {
+            conditions::set(&mut entry.conditions, &bound, generation, now);
+        }
         let sums = Sums::over(&place.deployments);
         entry.replicas = sums.replicas;
         entry.current_replicas = sums.current;
@@ -84,30 +93,60 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    fn verdict(&self, cities: &Cities) -> Verdict {
+    fn verdict(&self, facts: &Facts) -> Verdict {
         let available = self.deployments.iter().filter(|deployment| is_available(deployment)).count();
         if available > 0 {
             let message = format!("{available} of {} deployments are available", self.deployments.len());
             return Verdict::yes(AVAILABLE, reasons::AVAILABLE_DEPLOYMENT_FOUND, message);
         }
-        let unserved = self.unserved(cities);
-        if !unserved.is_empty() {
-            let message = format!("no location for {}; {}", unserved.join(", "), cities.in_words());
+        if let Some(message) = self.unserved_in_words(facts) {
             return Verdict::no(AVAILABLE, NO_MATCHING_LOCATIONS, message);
         }
         let message = worst(&self.deployments).map(|cause| cause.in_words()).unwrap_or_default();
         Verdict::no(AVAILABLE, reasons::NO_AVAILABLE_DEPLOYMENTS, message)
     }
 
-    /// Cities asked for that may not be used and have no deployment.
-    fn unserved(&self, cities: &Cities) -> Vec<&str> {
-        let has = |city: &str| self.deployments.iter().any(|deployment| deployment.spec.city_code == city);
-        let mut unserved: Vec<_> =
-            self.cities.iter().copied().filter(|city| !cities.allow(city) && !has(city)).collect();
-        unserved.sort();
-        unserved.dedup();
-        unserved
+    /// What the placement says of cities that may not be used: those without a deployment first, since something is
+    /// missing there; none if every city may be used.
+    fn bound(&self, facts: &Facts) -> Option<Verdict> {
+        if let Some(message) = self.unserved_in_words(facts) {
+            return Some(Verdict::no(LOCATIONS_BOUND, NO_MATCHING_LOCATIONS, message));
+        }
+        let lost = self.closed(facts.cities, true);
+        (!lost.is_empty()).then(|| {
+            let words = "no longer open to this project; what runs there goes on";
+            let message = format!("{words}: {}; {}", lost.join(", "), facts.cities.in_words());
+            Verdict::no(LOCATIONS_BOUND, reasons::LOCATION_LOST, message)
+        })
     }
+
+    /// The cities that nothing could be made in, the choice that there is, and what may be wrong with it.
+    fn unserved_in_words(&self, facts: &Facts) -> Option<String> {
+        let unserved = self.closed(facts.cities, false);
+        if unserved.is_empty() {
+            return None;
+        }
+        let mut message = format!("no location for {}; {}", unserved.join(", "), facts.cities.in_words());
+        if let Some(skipped) = skipped_in_words(facts.skipped) {
+            message.push_str("; ");
+            message.push_str(&skipped);
+        }
+        Some(message)
+    }
+
+    /// Cities asked for that may not be used, with a deployment or without.
+    fn closed(&self, cities: &Cities, deployed: bool) -> Vec<&str> {
+        let has = |city: &str| self.deployments.iter().any(|deployment| deployment.spec.city_code == city);
+        let is = |city: &&str| !cities.allow(city) && has(city) == deployed;
+        let mut closed: Vec<_> = self.cities.iter().copied().filter(is).collect();
+        closed.sort();
+        closed.dedup();
+        closed
+    }
+}
+
+fn every_location_bound() -> Verdict {
+    Verdict::yes(LOCATIONS_BOUND, reasons::EVERY_LOCATION_BOUND, "every city of the placement may be used")
 }
 
 /// Why something is not available.
@@ -192,7 +231,7 @@ impl Sums {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cities::mk_cities;
+    use crate::cities::{Unusable, mk_cities};
     use crate::testing::{at, mk_condition, mk_deployment, mk_placement, mk_workload};
     use polis_api::compute::{WorkloadDeploymentStatus, WorkloadReference};
     use proptest::prelude::*;
@@ -216,7 +255,7 @@ mod tests {
     }
 
     fn status_of(workload: &Workload, deployments: &[WorkloadDeployment], cities: &[&str]) -> WorkloadStatus {
-        let facts = Facts { deployments, cities: &mk_cities(cities), missing_networks: &[] };
+        let facts = Facts { deployments, cities: &mk_cities(cities), skipped: &[], missing_networks: &[] };
         status(workload, &facts, &at(5)).unwrap()
     }
 
@@ -300,18 +339,56 @@ mod tests {
         assert_eq!(told(&status.conditions), ("False", "NoMatchingLocations"));
     }
 
+    /// What the one placement says of its cities: status, reason and message.
+    fn bound(status: &WorkloadStatus) -> Option<(&str, &str, &str)> {
+        let condition = conditions::find(&status.placements[0].conditions, "LocationsBound")?;
+        Some((&condition.status, &condition.reason, &condition.message))
+    }
+
     #[test]
-    fn a_deployment_in_a_city_that_was_lost_goes_on_counting() {
+    fn a_deployment_in_a_city_that_was_lost_goes_on_counting_and_the_placement_says_that_it_was() {
         let deployments = [mk_of("a", "default", "dfw", "True", "StableInstanceFound")];
-        let status = status_of(&mk_workload("web", &["dfw"]), &deployments, &[]);
-        assert_eq!(told(&status.conditions), ("True", "AvailablePlacementFound"));
+        let mut workload = mk_workload("web", &["dfw"]);
+        assert_eq!(bound(&status_of(&workload, &deployments, &["dfw"])), None, "nothing was ever lost");
+        let lost = status_of(&workload, &deployments, &["ord"]);
+        assert_eq!(told(&lost.conditions), ("True", "AvailablePlacementFound"));
+        let words =
+            "no longer open to this project; what runs there goes on: dfw; cities bound to this project: ord";
+        assert_eq!(bound(&lost), Some(("False", "LocationLost", words)));
+        workload.status = Some(lost);
+        let mended = status_of(&workload, &deployments, &["dfw"]);
+        let words = "every city of the placement may be used";
+        assert_eq!(bound(&mended), Some(("True", "EveryLocationBound", words)));
+    }
+
+    #[test]
+    fn a_placement_that_is_available_in_one_city_still_says_that_it_lacks_another() {
+        let deployments = [mk_of("a", "default", "dfw", "True", "StableInstanceFound")];
+        let status = status_of(&mk_workload("web", &["dfw", "lhr"]), &deployments, &["dfw"]);
+        assert_eq!(told(&status.placements[0].conditions), ("True", "AvailableDeploymentFound"));
+        let words = "no location for lhr; cities bound to this project: dfw";
+        assert_eq!(bound(&status), Some(("False", "NoMatchingLocations", words)));
+    }
+
+    #[test]
+    fn bindings_that_do_not_count_are_told_beside_the_city_that_nobody_bound() {
+        let skipped = [Skipped { binding: "lhr-1".into(), why: Unusable::NoCity }];
+        let facts =
+            Facts { deployments: &[], cities: &mk_cities(&[]), skipped: &skipped, missing_networks: &[] };
+        let status = status(&mk_workload("web", &["lhr"]), &facts, &at(5)).unwrap();
+        let condition = conditions::find(&status.placements[0].conditions, "Available").unwrap();
+        assert_eq!(
+            condition.message,
+            "no location for lhr; no city is bound to this project; bindings that do not count: lhr-1 names no city"
+        );
     }
 
     #[test]
     fn missing_networks_are_named() {
         let workload = mk_workload("web", &["dfw"]);
         let missing = ["shop/b".to_owned(), "nets/a".to_owned()];
-        let facts = Facts { deployments: &[], cities: &Cities::Any, missing_networks: &missing };
+        let facts =
+            Facts { deployments: &[], cities: &Cities::Any, skipped: &[], missing_networks: &missing };
         let status = status(&workload, &facts, &at(5)).unwrap();
         assert_eq!(told(&status.conditions), ("False", "NetworkNotFound"));
         assert_eq!(status.conditions[0].message, "networks that do not exist: nets/a, shop/b");
@@ -353,7 +430,8 @@ mod tests {
             let mut workload = mk_workload("web", &["dfw", "ord"]);
             workload.spec.placements.push(mk_placement("a", &["lhr"]));
             let cities = mk_cities(if bound { &["dfw", "lhr"] } else { &[] });
-            let facts = Facts { deployments: &deployments, cities: &cities, missing_networks: &[] };
+            let facts =
+                Facts { deployments: &deployments, cities: &cities, skipped: &[], missing_networks: &[] };
             workload.status = status(&workload, &facts, &at(5));
             prop_assert_eq!(status(&workload, &facts, &at(9)), None);
         }

@@ -189,11 +189,11 @@ impl Store {
         self.objects.iter().map(|(id, bytes)| (id.clone(), bytes.clone())).collect()
     }
 
-    pub(crate) fn within(&self, namespace: &str) -> Vec<Kept> {
+    pub(crate) fn within(&self, namespace: &str) -> impl Iterator<Item = Kept> {
         // '0' follows '/', so this is every id that starts with "namespace/".
         let (from, to) = (format!("{namespace}/"), format!("{namespace}0"));
         let range = (Bound::Included(from.as_str()), Bound::Excluded(to.as_str()));
-        self.objects.range::<str, _>(range).map(|(id, bytes)| (id.clone(), bytes.clone())).collect()
+        self.objects.range::<str, _>(range).map(|(id, bytes)| (id.clone(), bytes.clone()))
     }
 
     pub(crate) fn by_index(&self, number: u8, value: &str) -> Vec<Kept> {
@@ -203,6 +203,14 @@ impl Store {
             .filter_map(|(_, _, id)| self.objects.get_key_value(id))
             .map(|(id, bytes)| (id.clone(), bytes.clone()))
             .collect()
+    }
+
+    /// The names of the objects of a namespace that have a value under an index, in their order.
+    pub(crate) fn names_by_index(&self, number: u8, value: &str, namespace: &str) -> Vec<String> {
+        let from: (u8, Box<str>, Arc<str>) = (number, value.into(), format!("{namespace}/").into());
+        let entries = self.entries.range(from..).take_while(|(n, v, _)| *n == number && **v == *value);
+        let names = entries.map_while(|(_, _, id)| id.strip_prefix(namespace)?.strip_prefix('/'));
+        names.map(str::to_owned).collect()
     }
 
     #[cfg(test)]
@@ -295,7 +303,7 @@ impl Plane {
     /// The objects of one namespace, in the order of their names.
     pub fn list_within<K: Object>(&self, namespace: &str) -> Result<Vec<K>, Error> {
         let kind = Kind::of::<K>();
-        self.decode_all(&kind, self.with_store(&kind, |store| store.within(namespace))?)
+        self.decode_all(&kind, self.with_store(&kind, |store| store.within(namespace).collect())?)
     }
 
     /// The objects that have a value under an index which the watch declares.
@@ -311,6 +319,22 @@ impl Plane {
         let kind = Kind::of::<K>();
         let found = self.find_bytes(&kind, index, value)?;
         self.decode_all(&kind, found)
+    }
+
+    /// The names of those of one namespace (`""` for kinds without one). Nothing is decoded, and nothing else is looked at.
+    pub fn names_within<K: Object>(
+        &self,
+        namespace: &str,
+        index: &Index,
+        value: &str,
+    ) -> Result<Vec<String>, Error> {
+        let kind = Kind::of::<K>();
+        self.with_index(&kind, index, |store, number| store.names_by_index(number, value, namespace))
+    }
+
+    /// Whether the namespace has any object of the kind.
+    pub fn any_within<K: Object>(&self, namespace: &str) -> Result<bool, Error> {
+        self.with_store(&Kind::of::<K>(), |store| store.within(namespace).next().is_some())
     }
 
     /// The objects that name `uid` as an owner. The watch must declare [`Index::Owner`].
@@ -342,10 +366,19 @@ impl Plane {
     }
 
     fn find_bytes(&self, kind: &Kind, index: &Index, value: &str) -> Result<Vec<Kept>, Error> {
+        self.with_index(kind, index, |store, number| store.by_index(number, value))
+    }
+
+    fn with_index<T>(
+        &self,
+        kind: &Kind,
+        index: &Index,
+        read: impl FnOnce(&Store, u8) -> T,
+    ) -> Result<T, Error> {
         let (seen, watch) = self.watch_of(kind)?;
         let number = seen.watches[watch].indexes.iter().position(|declared| declared == index);
         match number.and_then(|number| u8::try_from(number).ok()) {
-            Some(number) => Ok(seen.store(watch).lock().by_index(number, value)),
+            Some(number) => Ok(read(&seen.store(watch).lock(), number)),
             None => Err(Error::NoIndex { kind: kind.to_string(), index: index.to_string() }),
         }
     }
@@ -430,12 +463,28 @@ mod tests {
     }
 
     #[test]
+    fn names_by_a_value_are_those_of_the_namespace_and_the_value_alone() {
+        let indexes = [Index::label("city"), Index::label("else")];
+        let mut store = Store::default();
+        for (id, city) in
+            [("a/x", "dfw"), ("a-b/x", "dfw"), ("a/y", "dfw"), ("a/z", "ord"), ("ab/x", "dfw"), ("/w", "dfw")]
+        {
+            let bytes = format!(r#"{{"metadata":{{"labels":{{"city":"{city}","else":"dfw"}}}}}}"#);
+            store.apply(&indexes, &Arc::from(id), Arc::from(bytes.as_bytes()));
+        }
+        assert_eq!(store.names_by_index(0, "dfw", "a"), ["x", "y"]);
+        assert_eq!(store.names_by_index(0, "ord", "a"), ["z"]);
+        assert_eq!(store.names_by_index(0, "df", "a"), [""; 0]);
+        assert_eq!(store.names_by_index(0, "dfw", ""), ["w"]);
+    }
+
+    #[test]
     fn a_namespace_is_not_confused_with_one_that_starts_alike() {
         let mut store = Store::default();
         for id in ["a/x", "a-b/x", "a/y", "ab/x", "/a"] {
             store.apply(&[], &Arc::from(id), Arc::from(&b"{}"[..]));
         }
-        let names: Vec<_> = store.within("a").into_iter().map(|(id, _)| id.to_string()).collect();
+        let names: Vec<_> = store.within("a").map(|(id, _)| id.to_string()).collect();
         assert_eq!(names, ["a/x", "a/y"]);
     }
 }

@@ -4,7 +4,7 @@
 //! gathered and written as a series, at most twice a minute. Recording never waits and never fails a reconcile: events are hints,
 //! and what cannot be written is dropped and counted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +26,9 @@ const SERIES: Duration = Duration::from_secs(6 * 60);
 const WRITE_EVERY: Duration = Duration::from_secs(30);
 /// Events waiting to be written; beyond it they are dropped.
 const WAITING: usize = 1024;
+/// Series that may go on at the same time. Beyond it the one that would end first is forgotten, and costs another object
+/// if it does go on: a project that floods has something to say of each of ten thousand objects, at 2 KiB each.
+const OPEN: usize = 4096;
 
 /// Whether an event is good news.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -116,8 +119,13 @@ impl Recorder {
             _ => {
                 let (sender, notes) = mpsc::channel(WAITING);
                 tokio::spawn(
-                    Writer { reporter: self.reporter, env: self.env.clone(), open: BTreeMap::new() }
-                        .run(notes),
+                    Writer {
+                        reporter: self.reporter,
+                        env: self.env.clone(),
+                        open: BTreeMap::new(),
+                        due: BTreeSet::new(),
+                    }
+                    .run(notes),
                 );
                 *line = Some(sender.clone());
                 sender
@@ -156,16 +164,31 @@ struct Series {
     written: Instant,
 }
 
+impl Series {
+    /// When it must be written, or forgotten.
+    fn due(&self) -> Instant {
+        if self.is_behind() { self.written + WRITE_EVERY } else { self.last + SERIES }
+    }
+
+    /// Whether the server has not been told of all repetitions.
+    fn is_behind(&self) -> bool {
+        self.count > self.written_count
+    }
+}
+
 struct Writer {
     reporter: &'static str,
     env: Arc<Env>,
-    open: BTreeMap<Subject, Series>,
+    open: BTreeMap<Arc<Subject>, Series>,
+    /// The open series by what is due next, so that nobody looks at all of them to find the one.
+    due: BTreeSet<(Instant, Arc<Subject>)>,
 }
 
 impl Writer {
     async fn run(mut self, mut notes: mpsc::Receiver<Note>) {
         loop {
-            let due = self.due();
+            // None while there is no series: an idle recorder has no timer.
+            let due = self.due.first().map(|(due, _)| *due);
             tokio::select! {
                 biased;
                 note = notes.recv() => match note {
@@ -175,35 +198,21 @@ impl Writer {
                 () = wait_until(due) => self.flush().await,
             }
         }
-        for subject in self.open.keys().cloned().collect::<Vec<_>>() {
-            self.write_series(&subject).await;
+        while let Some((subject, series)) = self.open.pop_first() {
+            self.write(&subject, series).await;
         }
-    }
-
-    /// When the next series must be written, or forgotten. None while there is none: an idle recorder has no timer.
-    fn due(&self) -> Option<Instant> {
-        self.open
-            .values()
-            .map(|series| {
-                if series.count > series.written_count {
-                    series.written + WRITE_EVERY
-                } else {
-                    series.last + SERIES
-                }
-            })
-            .min()
     }
 
     async fn take(&mut self, note: Note) {
         let now = Instant::now();
         let wall = MicroTime(self.env.clock.now());
-        if let Some(series) = self.open.get_mut(&note.subject)
+        if let Some((subject, mut series)) = self.close(&note.subject)
             && now.duration_since(series.last) < SERIES
         {
             series.count += 1;
             series.last = now;
             series.last_wall = wall;
-            return;
+            return self.keep(subject, series);
         }
         let event = self.event(&note.subject, wall.clone());
         match note.plane.create(&event).await {
@@ -217,7 +226,7 @@ impl Writer {
                     written_count: 1,
                     written: now,
                 };
-                self.open.insert(note.subject, series);
+                self.keep(Arc::new(note.subject), series);
             }
             Err(error) => {
                 self.env.metrics.event_dropped();
@@ -226,22 +235,41 @@ impl Writer {
         }
     }
 
+    /// Writes the series that are due, and forgets those that did not go on.
     async fn flush(&mut self) {
         let now = Instant::now();
-        for subject in self.open.keys().cloned().collect::<Vec<_>>() {
-            let Some(series) = self.open.get(&subject) else { continue };
-            if series.count > series.written_count && series.written + WRITE_EVERY <= now {
-                self.write_series(&subject).await;
-            } else if series.count == series.written_count && series.last + SERIES <= now {
-                self.open.remove(&subject);
+        while self.due.first().is_some_and(|(due, _)| *due <= now) {
+            let Some((_, subject)) = self.due.pop_first() else { break };
+            let Some(series) = self.open.remove(&subject) else { continue };
+            if series.is_behind()
+                && let Some(series) = self.write(&subject, series).await
+            {
+                self.keep(subject, series);
             }
         }
     }
 
-    async fn write_series(&mut self, subject: &Subject) {
-        let Some(series) = self.open.get_mut(subject) else { return };
-        if series.count == series.written_count {
-            return;
+    /// A series may go on, in place of the one that would end first if there are too many.
+    fn keep(&mut self, subject: Arc<Subject>, series: Series) {
+        if self.open.len() >= OPEN
+            && let Some((_, first)) = self.due.pop_first()
+        {
+            self.open.remove(&first);
+        }
+        self.due.insert((series.due(), subject.clone()));
+        self.open.insert(subject, series);
+    }
+
+    fn close(&mut self, subject: &Subject) -> Option<(Arc<Subject>, Series)> {
+        let (subject, series) = self.open.remove_entry(subject)?;
+        self.due.remove(&(series.due(), subject.clone()));
+        Some((subject, series))
+    }
+
+    /// Tells the server how far a series has come. None if it cannot be told: the next repetition starts a new one.
+    async fn write(&self, subject: &Subject, mut series: Series) -> Option<Series> {
+        if !series.is_behind() {
+            return Some(series);
         }
         let mut event = series.event.clone();
         event.series =
@@ -253,12 +281,13 @@ impl Writer {
                 if let Some(event) = written.into_object() {
                     series.event = event;
                 }
+                Some(series)
             }
             Err(error) => {
-                // Expired on the server, most likely: the next repetition starts a new one.
+                // Expired on the server, most likely.
                 self.env.metrics.event_dropped();
-                tracing::debug!(%error, "series of events not recorded");
-                self.open.remove(subject);
+                tracing::debug!(%error, reason = subject.reason, "series of events not recorded");
+                None
             }
         }
     }
@@ -305,7 +334,64 @@ async fn wait_until(due: Option<Instant>) {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use http::{Request, Response};
+    use http_body_util::{BodyExt, Full};
+
     use super::*;
+
+    /// A plane that takes everything as it is.
+    fn mk_plane() -> Plane {
+        let takes = |request: Request<Full<Bytes>>| async {
+            let content = request.into_body().collect().await?.to_bytes();
+            let mut object: serde_json::Value = serde_json::from_slice(&content).expect("JSON");
+            for field in ["uid", "resourceVersion"] {
+                object["metadata"][field] = "1".into();
+            }
+            Ok::<_, std::convert::Infallible>(Response::new(Full::<Bytes>::from(object.to_string())))
+        };
+        Plane::in_process("acme", tower::service_fn(takes))
+    }
+
+    fn mk_writer() -> Writer {
+        Writer { reporter: "tests", env: Arc::default(), open: BTreeMap::new(), due: BTreeSet::new() }
+    }
+
+    fn mk_note(plane: &Plane, number: usize) -> Note {
+        let subject = Subject {
+            plane: plane.name().to_string(),
+            namespace: "default".into(),
+            api_version: "v1".into(),
+            kind: "ConfigMap".into(),
+            name: format!("object-{number}"),
+            uid: String::new(),
+            tone: Tone::Normal,
+            reason: "Seen".into(),
+            action: "Look".into(),
+            note: String::new(),
+        };
+        Note { plane: plane.clone(), subject }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_keeps_as_many_series_open_as_may_go_on_and_each_ends() {
+        let (plane, mut writer) = (mk_plane(), mk_writer());
+        for number in 0..OPEN + 100 {
+            writer.take(mk_note(&plane, number)).await;
+            tokio::time::advance(Duration::from_millis(1)).await;
+        }
+        assert_eq!((writer.open.len(), writer.due.len()), (OPEN, OPEN));
+        writer.take(mk_note(&plane, OPEN)).await;
+        let repeated = &writer.open[&mk_note(&plane, OPEN).subject];
+        assert_eq!((repeated.count, repeated.written_count), (2, 1), "the youngest were kept");
+        tokio::time::advance(WRITE_EVERY).await;
+        writer.flush().await;
+        assert_eq!(writer.open[&mk_note(&plane, OPEN).subject].written_count, 2);
+        assert_eq!((writer.open.len(), writer.due.len()), (OPEN, OPEN));
+        tokio::time::advance(SERIES).await;
+        writer.flush().await;
+        assert_eq!((writer.open.len(), writer.due.len()), (0, 0));
+    }
 
     #[test]
     fn a_long_note_is_cut_to_what_the_server_takes() {

@@ -88,11 +88,17 @@ impl Plane {
 
     /// Replaces `current` by `desired` if they differ in anything but status. `desired` is usually a changed copy of `current`.
     pub async fn update<K: Object>(&self, current: &K, desired: &K) -> Result<Written<K>, Error> {
+        if same(current, desired)? {
+            return Ok(Written::Unchanged);
+        }
         self.replace(current, value_of(current)?, value_of(desired)?).await
     }
 
     /// Replaces the whole status if it differs, through the status subresource. Nothing else is touched.
     pub async fn update_status<K: Object>(&self, current: &K, desired: &K) -> Result<Written<K>, Error> {
+        if same(current, desired)? {
+            return Ok(Written::Unchanged);
+        }
         let mut value = value_of(current)?;
         let mut wanted = value_of(desired)?;
         let status = wanted.get_mut("status").map_or(Value::Null, Value::take);
@@ -322,6 +328,14 @@ pub(crate) fn value_of<K: Object + Serialize>(object: &K) -> Result<Value, Error
     value["apiVersion"] = kind.api_version().into();
     value["kind"] = kind.kind.as_ref().into();
     Ok(value)
+}
+
+/// Whether two objects are the same to the letter: the usual case, found without building trees of them.
+fn same<K: Object + Serialize>(current: &K, desired: &K) -> Result<bool, Error> {
+    let bytes = |object: &K| {
+        serde_json::to_vec(object).map_err(|source| Error::Encode { object: describe(object), source })
+    };
+    Ok(bytes(current)? == bytes(desired)?)
 }
 
 fn without_managed_fields(value: &mut Value) {

@@ -14,7 +14,7 @@ use std::sync::Mutex;
 use polis_api::karmada::Cluster;
 use polis_api::{annotations, labels};
 use polis_core::{metadata, owner};
-use polis_engine::{Error as EngineError, Key, Metrics, Outcome, Plane, Reconciler, Recorder, Tone};
+use polis_engine::{Error as EngineError, Index, Key, Metrics, Outcome, Plane, Reconciler, Recorder, Tone};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 
@@ -99,6 +99,11 @@ impl Reconciler for CityGuard {
 fn is_ready(cluster: &Cluster) -> bool {
     let conditions = cluster.status.iter().flat_map(|status| &status.conditions);
     conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+/// Members by their city.
+pub(crate) fn by_city() -> Index {
+    Index::label(labels::TOPOLOGY_CITY_CODE)
 }
 
 /// The city of a member; empty when it has none.

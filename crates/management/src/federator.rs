@@ -17,13 +17,18 @@ use polis_core::hub_copy::{self, CityError, Record};
 use polis_core::identity::{self, Identity};
 use polis_core::{Time, metadata, news, owner, policy};
 use polis_engine::{
-    Clock, Exactly, Key, Lag, Outcome, Plane, PlaneSet, Query, Reconciler, Recorder, Tone, Unresolved,
+    Clock, Exactly, Index, Key, Lag, Outcome, Plane, PlaneSet, Query, Reconciler, Recorder, Tone, Unresolved,
 };
 
 use crate::Error;
-use crate::city_guard::city_of;
+use crate::city_guard::{self, city_of};
 use crate::journeys::{Hop, Journeys};
 use crate::strangers::Strangers;
+
+/// Deployments by their city.
+pub(crate) fn by_city() -> Index {
+    Index::field("spec.cityCode")
+}
 
 /// See the head of this file.
 pub struct Federator {
@@ -225,7 +230,7 @@ impl Federator {
     /// Whether a member of the hub carries the city. A hub that does not show its members leaves it open.
     fn is_served(&self, city: &str) -> Result<bool, Error> {
         Ok(!self.hub.serves::<Cluster>()?
-            || self.hub.list::<Cluster>()?.iter().any(|cluster| city_of(cluster) == city))
+            || !self.hub.names_within::<Cluster>("", &city_guard::by_city(), city)?.is_empty())
     }
 
     /// Takes the deployment from the hub and releases it, in that order. The record alone says where it was; without
@@ -301,11 +306,11 @@ impl Federator {
     /// Policies of cities that no deployment of the namespace names any more: a deployment that moved leaves one
     /// behind. A look at the cache decides whether it is worth asking the hub.
     async fn retire_idle_policies(&self, project: &Plane, key: &Key, namespace: &str) -> Result<(), Error> {
-        let policies = self.hub.list_within::<PropagationPolicy>(namespace)?;
-        let mut tenants = self.hub.list_within::<WorkloadDeployment>(namespace)?;
-        tenants.extend(project.list_within::<WorkloadDeployment>(key.namespace())?);
-        for city in policies.iter().filter_map(policy::city_of) {
-            if tenants.iter().all(|tenant| tenant.spec.city_code != city) {
+        for city in self.hub.list_within::<PropagationPolicy>(namespace)?.iter().filter_map(policy::city_of) {
+            let of_city = |plane: &Plane, namespace: &str| {
+                plane.names_within::<WorkloadDeployment>(namespace, &by_city(), &city)
+            };
+            if of_city(&self.hub, namespace)?.is_empty() && of_city(project, key.namespace())?.is_empty() {
                 self.retire_policy(project, key, namespace, &city, None).await?;
             }
         }
@@ -384,10 +389,8 @@ pub(crate) fn keys_of_cluster(
     cluster: &Cluster,
 ) -> Result<Vec<Key>, Unresolved> {
     let mut keys = Vec::new();
-    for copy in
-        hub.list::<WorkloadDeployment>()?.iter().filter(|copy| copy.spec.city_code == city_of(cluster))
-    {
-        keys.extend(strangers.keys_of_copy(hub, copy)?);
+    for copy in hub.find::<WorkloadDeployment>(&by_city(), city_of(cluster))? {
+        keys.extend(strangers.keys_of_copy(hub, &copy)?);
     }
     Ok(keys)
 }

@@ -49,7 +49,7 @@ pub fn declare(
         projects,
         [
             Watch::of::<Workload>().index(workload::by_network()),
-            Watch::of::<WorkloadDeployment>().index(workload::by_workload()),
+            Watch::of::<WorkloadDeployment>().index(workload::by_workload()).index(federator::by_city()),
             Watch::of::<Instance>(),
             Watch::of::<Namespace>(),
             Watch::of::<Network>(),
@@ -63,10 +63,10 @@ pub fn declare(
             Watch::of::<Namespace>()
                 .labels(labels::UPSTREAM_CLUSTER_NAME)
                 .index(unknown_projects::by_project()),
-            Watch::of::<WorkloadDeployment>(),
+            Watch::of::<WorkloadDeployment>().index(federator::by_city()),
             Watch::of::<PropagationPolicy>(),
-            Watch::of::<Instance>(),
-            Watch::of::<Cluster>(),
+            Watch::of::<Instance>().index(projector::by_deployment()),
+            Watch::of::<Cluster>().index(city_guard::by_city()),
         ],
     );
 

@@ -13,7 +13,9 @@ use polis_api::{labels, names};
 use polis_core::identity::{Identity, IdentityError};
 use polis_core::projection::{self, Evidence, Removal, Step};
 use polis_core::{Changes, metadata, news, owner, template};
-use polis_engine::{Exactly, Key, Lag, Outcome, Plane, PlaneSet, Reconciler, Recorder, Tone, Unresolved};
+use polis_engine::{
+    Exactly, Index, Key, Lag, Outcome, Plane, PlaneSet, Reconciler, Recorder, Tone, Unresolved,
+};
 
 use crate::Error;
 use crate::journeys::{Hop, Journeys};
@@ -168,6 +170,11 @@ impl Projector {
     }
 }
 
+/// Copies of instances by the name of their deployment.
+pub(crate) fn by_deployment() -> Index {
+    Index::label(labels::WORKLOAD_DEPLOYMENT_NAME)
+}
+
 /// The instances of a deployment, by their copies on the hub: a projection waits for its owner.
 pub(crate) fn keys_of_deployment(
     hub: &Plane,
@@ -177,10 +184,7 @@ pub(crate) fn keys_of_deployment(
     let namespace = deployment.metadata.namespace.as_deref().unwrap_or_default();
     let Some(home) = project.get::<Namespace>(namespace)? else { return Ok(Vec::new()) };
     let hub_namespace = names::hub_namespace(owner::uid(&home.metadata));
-    let copies = hub.list_within::<Instance>(&hub_namespace)?;
-    let name = Some(owner::name(&deployment.metadata));
-    let of_it = copies
-        .iter()
-        .filter(|copy| metadata::label(&copy.metadata, labels::WORKLOAD_DEPLOYMENT_NAME) == name);
-    Ok(of_it.map(|copy| Key::new(project.name().clone(), namespace, owner::name(&copy.metadata))).collect())
+    let copies =
+        hub.names_within::<Instance>(&hub_namespace, &by_deployment(), owner::name(&deployment.metadata))?;
+    Ok(copies.iter().map(|copy| Key::new(project.name().clone(), namespace, copy)).collect())
 }

@@ -46,7 +46,7 @@ impl Reconciler for UnknownProjects {
         let known = self.projects.readiness();
         let coming = !known.listed || known.engaging.iter().any(|plane| plane.as_str() == project);
         // One that is engaged later is an event; see `keys_of_project`.
-        let empty = self.hub.list_within::<WorkloadDeployment>(&key.name)?.is_empty();
+        let empty = !self.hub.any_within::<WorkloadDeployment>(&key.name)?;
         let why = Unresolved(format!("project {project}, which its labels name, is not known"));
         self.strangers.tell(&self.hub, &home, Some(&why).filter(|_| !coming && !empty));
         Ok(if coming { Outcome::After(LOOK_AGAIN) } else { Outcome::Settled })

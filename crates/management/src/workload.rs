@@ -11,8 +11,8 @@ use polis_api::compute::{Workload, WorkloadDeployment};
 use polis_api::conditions::AVAILABLE;
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::networking::{LocationBinding, Network};
-use polis_api::{annotations, finalizers, names};
-use polis_core::cities::{Cities, Ground};
+use polis_api::{annotations, finalizers, names, reasons};
+use polis_core::cities::{Cities, Ground, Skipped};
 use polis_core::deployments::{self, Birth, Plan, Step, Withdrawal};
 use polis_core::workload_status::{self, Facts};
 use polis_core::{Time, conditions, metadata, networks, news, owner};
@@ -69,14 +69,19 @@ impl WorkloadController {
         self.journeys.sets_out(&workload);
         let workload =
             project.add_finalizer(&workload, finalizers::WORKLOAD).await?.into_object().unwrap_or(workload);
-        let cities = cities(self.ground, &project)?;
+        let (cities, skipped) = cities(self.ground, &project)?;
         let missing_networks = missing_networks(&project, &workload)?;
         let mut standing = standing(&project, key, &workload)?;
         if missing_networks.is_empty() {
             let plan = deployments::plan(&workload, &standing, &cities, &birth(&project, key)?);
             self.carry_out(&project, key, &workload, &mut standing, plan).await?;
         }
-        let facts = Facts { deployments: &standing, cities: &cities, missing_networks: &missing_networks };
+        let facts = Facts {
+            deployments: &standing,
+            cities: &cities,
+            skipped: &skipped,
+            missing_networks: &missing_networks,
+        };
         self.report(&project, key, &workload, &facts).await
     }
 
@@ -157,7 +162,7 @@ impl WorkloadController {
         for site in plan.stranded {
             let note =
                 format!("City {} is no longer open to this project; the deployment there goes on", site.city);
-            self.recorder.record(project, workload, Tone::Warning, "LocationLost", "Place", &note);
+            self.recorder.record(project, workload, Tone::Warning, reasons::LOCATION_LOST, "Place", &note);
         }
         Ok(())
     }
@@ -249,15 +254,11 @@ fn birth(project: &Plane, key: &Key) -> Result<Birth, Error> {
     })
 }
 
-/// The cities that a project may use.
-fn cities(ground: Ground, project: &Plane) -> Result<Cities, Error> {
+/// The cities that a project may use, and its bindings that do not count.
+fn cities(ground: Ground, project: &Plane) -> Result<(Cities, Vec<Skipped>), Error> {
     let served = project.serves::<LocationBinding>()?;
     let bindings = served.then(|| project.list::<LocationBinding>()).transpose()?;
-    let (cities, skipped) = Cities::of_project(ground, bindings.as_deref());
-    for skipped in skipped {
-        tracing::debug!(plane = %project.name(), binding = skipped.binding, why = ?skipped.why, "binding does not count");
-    }
-    Ok(cities)
+    Ok(Cities::of_project(ground, bindings.as_deref()))
 }
 
 /// The networks that the template names and the project does not have. A plane without networks is not asked.

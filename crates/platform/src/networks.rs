@@ -33,7 +33,7 @@ pub fn declare(engine: &mut Engine, clock: Clock, cell: Plane, city: &str, pool:
     let watches = [
         Watch::of::<Namespace>().fields("metadata.name=default"),
         Watch::of::<Location>(),
-        Watch::of::<NetworkBinding>(),
+        Watch::of::<NetworkBinding>().index(by_given_context()),
         Watch::of::<NetworkContext>(),
         Watch::of::<SubnetClaim>().index(by_context()),
         Watch::of::<Subnet>(),
@@ -72,6 +72,11 @@ pub fn declare(engine: &mut Engine, clock: Clock, cell: Plane, city: &str, pool:
 /// Subnet claims by the context that they are for.
 fn by_context() -> Index {
     Index::field("spec.networkContext.name")
+}
+
+/// Bindings by the context that they were given.
+fn by_given_context() -> Index {
+    Index::field("status.networkContextRef.name")
 }
 
 /// Keeps the location of the cell.

@@ -5,15 +5,16 @@
 //!         of all), AllowanceBucket, ResourceClaim (status)
 //! Order   grants → buckets, with what is being granted already counted → claims
 //!
-//! A project's quota is one set of books ([`books`]), balanced by one worker at a time. What is to be written is decided
-//! on live reads, because a watch may be behind what was granted a moment ago. After a crash between bucket and claim the
-//! same decision is made again.
+//! A project's quota is one set of books ([`books`]), balanced by one worker at a time. What was granted a moment ago
+//! must count, so nothing is decided before the watch has shown what was written last ([`recent`]). After a crash between
+//! bucket and claim the same decision is made again.
 //!
 //! Milo's rules, sharp edges included: every resource of a claim is decided by itself; **denied is final**, whatever is
 //! granted later; a claim that is denied on one resource goes on holding what it was granted of another, until it is
 //! deleted; without a grant the limit is zero.
 
 mod books;
+mod recent;
 
 use futures::{StreamExt, TryStreamExt, stream};
 use polis_api::conditions::ACTIVE;
@@ -34,7 +35,8 @@ use polis_engine::{
 };
 
 use crate::{Error, key_of_project, made_here, stays};
-use books::Books;
+use books::{Balance, Books};
+use recent::Recent;
 
 /// Where the grants and buckets of a project are.
 pub const NAMESPACE: &str = "milo-system";
@@ -86,7 +88,8 @@ pub fn declare(
     );
 
     let known = projects.clone();
-    let treasurer = Treasurer { root: root.clone(), projects: projects.clone(), clock, allowance };
+    let recent = Recent::default();
+    let treasurer = Treasurer { root: root.clone(), projects: projects.clone(), clock, allowance, recent };
     engine
         .controller("quota", &projects, treasurer)
         .maps::<ResourceGrant>(&projects, |project, _| Ok(vec![key_of_project(project.name())]))
@@ -134,6 +137,8 @@ struct Treasurer {
     projects: PlaneSet,
     clock: Clock,
     allowance: Option<Allowance>,
+    /// What was written and is not seen yet.
+    recent: Recent,
 }
 
 impl Reconciler for Treasurer {
@@ -145,6 +150,7 @@ impl Reconciler for Treasurer {
             && project.serves::<ResourceClaim>()?
             && project.serves::<AllowanceBucket>()?;
         if !served || !stays(&self.root, &key.plane)? {
+            self.recent.forget(project.name());
             return Ok(Outcome::Settled);
         }
         self.found(&project).await?;
@@ -152,25 +158,38 @@ impl Reconciler for Treasurer {
         if !opened(&registrations) {
             return Ok(Outcome::Settled); // the registrar is about to write them, and each is an event
         }
-        let seen = Books {
-            project: project.name().as_str(),
-            registrations: &registrations,
-            grants: &project.list::<ResourceGrant>()?,
-            claims: &project.list::<ResourceClaim>()?,
-            buckets: &project.list::<AllowanceBucket>()?,
-        };
-        if seen.balance(&Time(self.clock.now())).is_settled() {
-            return Ok(Outcome::Settled);
+        let grants = project.list::<ResourceGrant>()?;
+        let mut live = self.recent.is_doubted(project.name());
+        loop {
+            let (claims, buckets) = match live {
+                false => (project.list::<ResourceClaim>()?, project.list::<AllowanceBucket>()?),
+                true => {
+                    let (live, all) = (project.live(), Query::all());
+                    (live.list::<ResourceClaim>(&all).await?, live.list::<AllowanceBucket>(&all).await?)
+                }
+            };
+            let seen = claims.iter().map(|claim| &claim.metadata);
+            let seen = seen.chain(buckets.iter().map(|bucket| &bucket.metadata));
+            if !live && self.recent.is_awaited(project.name(), seen) {
+                return Ok(Outcome::Settled); // the event of what was written brings the key back
+            }
+            let books = Books {
+                project: project.name().as_str(),
+                registrations: &registrations,
+                grants: &grants,
+                claims: &claims,
+                buckets: &buckets,
+            };
+            let balance = books.balance(&Time(self.clock.now()));
+            // A bucket is made once, and that it is missing has to be certain.
+            if !live && balance.buckets.iter().any(|(standing, _)| standing.is_none()) {
+                live = true;
+                continue;
+            }
+            let written = self.write(&project, balance).await;
+            self.recent.doubt(project.name(), written.is_err());
+            return written.map(|()| Outcome::Settled);
         }
-        let live = project.live();
-        let books = Books {
-            grants: &live.list::<ResourceGrant>(&Query::all()).await?,
-            claims: &live.list::<ResourceClaim>(&Query::all()).await?,
-            buckets: &live.list::<AllowanceBucket>(&Query::all()).await?,
-            ..seen
-        };
-        self.write(&project, &books).await?;
-        Ok(Outcome::Settled)
     }
 }
 
@@ -199,8 +218,7 @@ impl Treasurer {
 
     /// Writes down what the books come to. A claim that is gone or changed meanwhile ends the pass; the next one reads
     /// everything anew.
-    async fn write(&self, project: &Plane, books: &Books<'_>) -> Result<(), Error> {
-        let balance = books.balance(&Time(self.clock.now()));
+    async fn write(&self, project: &Plane, balance: Balance<'_>) -> Result<(), Error> {
         for (standing, wanted) in balance.grants {
             project.update_status(standing, &wanted).await?;
         }
@@ -213,12 +231,16 @@ impl Treasurer {
                 }
             };
             let said = AllowanceBucket { status: wanted.status, ..standing.clone() };
-            project.update_status(&standing, &said).await?;
+            if project.update_status(&standing, &said).await?.changed() {
+                self.recent.written(project.name(), &standing.metadata);
+            }
         }
         // What they hold is in the buckets by now, so it does not matter in which order they hear of it.
         let told = stream::iter(balance.claims).map(Ok::<_, Error>);
         told.try_for_each_concurrent(AT_ONCE, async |(standing, wanted)| {
-            project.update_status(standing, &wanted).await?;
+            if project.update_status(standing, &wanted).await?.changed() {
+                self.recent.written(project.name(), &standing.metadata);
+            }
             Ok(())
         })
         .await

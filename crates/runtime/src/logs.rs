@@ -40,7 +40,8 @@ pub enum LogError {
     },
     /// The instance has no such container, or several and none was named.
     #[error(
-        "failed to find output of container {container:?} of instance {instance}: it has {}; name one of them",
+        "failed to find output of {} of instance {instance}: it has {}; name one of them",
+        if container.is_empty() { "a container that was not named".to_owned() } else { format!("container {container}") },
         there.join(", ")
     )]
     NoContainer {
@@ -228,7 +229,8 @@ impl Logs {
         let missing = || LogError::NoInstance { instance: uid.to_owned() };
         let seat = seat::folder(&self.dir, uid).ok_or_else(missing)?;
         let there = seat::containers(&seat).map_err(|_| missing())?;
-        if !seat.is_dir() {
+        // A seat without containers is that of an instance whose image cannot be had.
+        if !seat.is_dir() || there.is_empty() {
             return Err(missing());
         }
         let wanted = query.container.as_deref();
@@ -535,6 +537,10 @@ mod tests {
         assert!(matches!(escape, LogError::NoInstance { .. }), "{escape}");
         let unnamed = logs.lines(UID, &Query::default()).await.unwrap_err().to_string();
         assert!(unnamed.contains("it has app, side"), "{unnamed}");
+        // A seat for which nothing has started: its image cannot be had, or it waits for something.
+        fs::create_dir_all(folder.parent().unwrap().with_file_name("waiting")).unwrap();
+        let waiting = logs.lines("waiting", &Query::default()).await.unwrap_err();
+        assert!(matches!(waiting, LogError::NoInstance { .. }), "{waiting}");
         let named = Query { container: Some("app".into()), ..Query::default() };
         assert_eq!(logs.lines(UID, &named).await.unwrap(), []);
     }

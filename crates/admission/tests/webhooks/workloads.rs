@@ -147,6 +147,17 @@ async fn each_network_is_asked_about_once_with_all_that_is_known_of_the_user() {
 }
 
 #[tokio::test]
+async fn several_networks_are_asked_about_at_the_same_time() {
+    let world = World::new().await;
+    *world.line.authoriser.lock() = Authoriser::Together;
+    world.line.asked();
+    let mut workload = mk_sandbox("web", &["dfw"]);
+    workload["spec"]["template"]["spec"]["networkInterfaces"] =
+        json!([{"network": {"name": "blue"}}, {"network": {"name": "red"}}]);
+    create(&world.workloads("shop"), &workload).await.expect("each is answered once both are asked about");
+}
+
+#[tokio::test]
 async fn an_authoriser_that_is_out_of_order_is_told_from_one_that_denies() {
     let world = World::new().await;
     let api = world.workloads("shop");

@@ -12,8 +12,9 @@ pub(crate) use configuration::{faults, prepare};
 pub(crate) use policy::Policies;
 pub use webhook::{TlsWebhooks, WebhookCall, WebhookTransport};
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::{
@@ -23,7 +24,7 @@ use crate::{
     kinds::{Subresource, Version},
     route::Verb,
     status::{Cause, Failure},
-    store::{Collection, Stored},
+    store::{Collection, Revision, Stored},
     verbs::Call,
 };
 
@@ -34,7 +35,7 @@ pub(crate) fn namespace_accepts(call: &Call, object: &Value) -> Result<(), Failu
     let Some(stored) = call.core.store.view().get(&namespaces.collection(&call.plane.name), namespace) else {
         return Err(Failure::not_found(&namespaces.about(), namespace));
     };
-    if json::is_deleting(&stored.value()) {
+    if stored.head().is_deleting() {
         let why =
             format!("unable to create new content in namespace {namespace} because it is being terminated");
         let cause = Cause {
@@ -136,8 +137,35 @@ impl<'a> Request<'a> {
     }
 }
 
-/// All configurations of a kind that count for a call, with where they are.
-fn configurations(call: &Call, plural: &str) -> Vec<(Arc<str>, Arc<str>, Stored)> {
+/// A configuration that counts for a call.
+struct Configuration {
+    /// The plane that it is in.
+    home: Arc<str>,
+    name: Arc<str>,
+    stored: Stored,
+    object: Arc<Value>,
+}
+
+/// Configurations as values, by collection and name; the revision says whether they are still what is written.
+#[derive(Default)]
+pub(crate) struct Configurations(Mutex<HashMap<(Collection, Arc<str>), (Revision, Arc<Value>)>>);
+
+impl Configurations {
+    fn read(&self, collection: &Collection, name: &Arc<str>, stored: &Stored) -> Arc<Value> {
+        let mut known = self.0.lock();
+        match known.get(&(collection.clone(), name.clone())) {
+            Some((revision, object)) if *revision == stored.revision() => object.clone(),
+            _ => {
+                let object = Arc::new(stored.value());
+                known.insert((collection.clone(), name.clone()), (stored.revision(), object.clone()));
+                object
+            }
+        }
+    }
+}
+
+/// All configurations of a kind that count for a call.
+fn configurations(call: &Call, plural: &str) -> Vec<Configuration> {
     let mut homes = vec![call.plane.name.clone()];
     if call.plane.catalogue.home != call.plane.name {
         homes.push(call.plane.catalogue.home.clone());
@@ -147,8 +175,10 @@ fn configurations(call: &Call, plural: &str) -> Vec<(Arc<str>, Arc<str>, Stored)
     for home in homes {
         let collection = Collection::new(home.clone(), format!("{plural}.admissionregistration.k8s.io"));
         if view.count(&collection) > 0 {
-            found
-                .extend(view.all(&collection).into_iter().map(|(path, stored)| (home.clone(), path, stored)));
+            found.extend(view.all(&collection).into_iter().map(|(name, stored)| {
+                let object = call.core.configurations.read(&collection, &name, &stored);
+                Configuration { home: home.clone(), name, stored, object }
+            }));
         }
     }
     found

@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::{Request, configurations, matching};
+use super::{Configuration, Request, configurations, matching};
 use crate::{
     admission_cel::{Denial, Inputs, Policy},
     json,
@@ -43,21 +43,17 @@ pub(super) fn judge(request: &Request<'_>) -> Result<(), Failure> {
     if policies.is_empty() {
         return Ok(());
     }
-    let bindings: Vec<(Arc<str>, Value)> = configurations(call, "validatingadmissionpolicybindings")
-        .into_iter()
-        .map(|(home, _, stored)| (home, stored.value()))
-        .collect();
-    for (home, name, stored) in &policies {
-        let policy = stored.value();
+    let bindings = configurations(call, "validatingadmissionpolicybindings");
+    for Configuration { home, name, stored, object: policy } in &policies {
         let spec = &policy["spec"];
         let Some(version) = matching::resources_cover(&spec["matchConstraints"], request) else { continue };
         if spec["matchConstraints"]["resourceRules"].as_array().is_none_or(Vec::is_empty) {
             continue;
         }
-        let bound = bindings.iter().filter(|(binding_home, binding)| {
-            binding_home == home && binding["spec"]["policyName"] == **name
-        });
-        for (_, binding) in bound {
+        let bound = bindings
+            .iter()
+            .filter(|binding| binding.home == *home && binding.object["spec"]["policyName"] == **name);
+        for Configuration { object: binding, .. } in bound {
             let reach = &binding["spec"]["matchResources"];
             if reach.is_object() && matching::resources_cover(reach, request).is_none() {
                 continue;

@@ -125,9 +125,8 @@ struct Hook {
 /// The webhooks of a kind of configuration that are about the request.
 fn hooks(request: &Request<'_>, plural: &str) -> Result<Vec<Hook>, Failure> {
     let mut found = Vec::new();
-    for (_, _, stored) in configurations(request.call, plural) {
-        let configuration = stored.value();
-        for spec in configuration["webhooks"].as_array().into_iter().flatten() {
+    for configuration in configurations(request.call, plural) {
+        for spec in configuration.object["webhooks"].as_array().into_iter().flatten() {
             let equivalent = spec["matchPolicy"] != "Exact";
             let Some(version) = matching::covered_version(&spec["rules"], equivalent, request) else {
                 continue;

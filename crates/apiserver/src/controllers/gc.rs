@@ -10,14 +10,14 @@ use std::{
 
 use serde_json::Value;
 
-use super::{Place, Work, contains};
+use super::{Place, Work};
 use crate::{
     json,
     plane::Plane,
     route::Verb,
     server::Core,
     status::Failure,
-    store::{Change, Event},
+    store::{Change, Event, Head, OwnerReference},
     verbs::{Call, DeleteOptions, Propagation},
 };
 
@@ -47,11 +47,9 @@ impl Graph {
         }
         match event.change {
             Change::Put => {
-                if contains(event, b"\"ownerReferences\"") {
-                    let owners: Vec<String> = references(&event.object.value())
-                        .iter()
-                        .map(|reference| reference.uid.clone())
-                        .collect();
+                if event.object.contains(b"\"ownerReferences\"") {
+                    let references = event.object.head().owner_references;
+                    let owners: Vec<String> = references.into_iter().map(|reference| reference.uid).collect();
                     for uid in &owners {
                         self.dependents
                             .entry((plane.clone(), uid.clone()))
@@ -63,25 +61,25 @@ impl Graph {
                         enqueue(Work::Dependent(place.clone()));
                     }
                 }
-                if contains(event, b"\"deletionTimestamp\"")
-                    && (contains(event, b"\"orphan\"") || contains(event, b"\"foregroundDeletion\""))
+                if event.object.contains(b"\"deletionTimestamp\"")
+                    && (event.object.contains(b"\"orphan\"")
+                        || event.object.contains(b"\"foregroundDeletion\""))
                 {
                     enqueue(Work::Owner(place.clone()));
-                    let uid = json::meta(&event.object.value(), "uid").to_owned();
-                    self.each_dependent(&plane, &uid, |dependent| {
+                    self.each_dependent(&plane, &event.object.head().uid, |dependent| {
                         enqueue(Work::Dependent(dependent.clone()))
                     });
                 }
             }
             Change::Delete => {
-                let gone = event.object.value();
-                self.each_dependent(&plane, json::meta(&gone, "uid"), |dependent| {
+                let gone = event.object.head();
+                self.each_dependent(&plane, &gone.uid, |dependent| {
                     enqueue(Work::Dependent(dependent.clone()))
                 });
                 // Its owner may have waited for it.
                 let path = event.path.as_ref();
-                for reference in references(&gone) {
-                    enqueue(Work::Owner(owner_hint(place, path, &reference)));
+                for reference in &gone.owner_references {
+                    enqueue(Work::Owner(owner_hint(place, path, reference)));
                 }
             }
         }
@@ -96,38 +94,10 @@ impl Graph {
     }
 }
 
-/// An owner reference.
-struct Reference {
-    group: String,
-    kind: String,
-    name: String,
-    uid: String,
-    blocks: bool,
-}
-
-fn references(object: &Value) -> Vec<Reference> {
-    let text = |reference: &Value, field: &str| reference[field].as_str().unwrap_or_default().to_owned();
-    object["metadata"]["ownerReferences"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .map(|reference| Reference {
-            group: reference["apiVersion"]
-                .as_str()
-                .and_then(|version| version.split_once('/'))
-                .map_or(String::new(), |(group, _)| group.to_owned()),
-            kind: text(reference, "kind"),
-            name: text(reference, "name"),
-            uid: text(reference, "uid"),
-            blocks: reference["blockOwnerDeletion"] == true,
-        })
-        .collect()
-}
-
 /// Where an owner would be, as a key of work: resolved when it is looked at. Kind and group travel in the resource.
-fn owner_hint(dependent: &Place, path: &str, reference: &Reference) -> Place {
+fn owner_hint(dependent: &Place, path: &str, reference: &OwnerReference) -> Place {
     let mut collection = dependent.0.clone();
-    collection.resource = format!("?{}/{}", reference.group, reference.kind).into();
+    collection.resource = format!("?{}/{}", reference.group(), reference.kind).into();
     let path = path
         .split_once('/')
         .map_or_else(|| reference.name.clone(), |(namespace, _)| format!("{namespace}/{}", reference.name));
@@ -137,29 +107,29 @@ fn owner_hint(dependent: &Place, path: &str, reference: &Reference) -> Place {
 /// Where an owner lives.
 enum Owner {
     /// There, with the right uid.
-    Present { object: Value },
+    Present(Head),
     /// Not there, or another of the same name.
     Absent,
     /// Its kind is not served, or it cannot be an owner from there: nothing is known.
     Unknown,
 }
 
-fn find_owner(core: &Core, plane: &Plane, namespace: Option<&str>, reference: &Reference) -> Owner {
+fn find_owner(core: &Core, plane: &Plane, namespace: Option<&str>, reference: &OwnerReference) -> Owner {
     let kinds = plane.catalogue.kinds();
-    let Some(kind) = kinds.find_kind(&reference.group, &reference.kind) else { return Owner::Unknown };
+    let Some(kind) = kinds.find_kind(reference.group(), &reference.kind) else { return Owner::Unknown };
     let path = match (kind.namespaced, namespace) {
         (true, Some(namespace)) => format!("{namespace}/{}", reference.name),
         (true, None) => return Owner::Unknown,
         (false, _) => reference.name.clone(),
     };
-    match core.store.view().get(&kind.collection(&plane.name), &path).map(|stored| stored.value()) {
-        Some(object) if json::meta(&object, "uid") == reference.uid => Owner::Present { object },
+    match core.store.view().get(&kind.collection(&plane.name), &path).map(|stored| stored.head()) {
+        Some(owner) if owner.uid == reference.uid => Owner::Present(owner),
         _ => Owner::Absent,
     }
 }
 
-fn waits_for_dependents(object: &Value) -> bool {
-    json::is_deleting(object) && json::finalizers(object).iter().any(|name| name == FOREGROUND)
+fn waits_for_dependents(owner: &Head) -> bool {
+    owner.is_deleting() && owner.has_finalizer(FOREGROUND)
 }
 
 fn split(path: &str) -> (Option<&str>, &str) {
@@ -171,15 +141,15 @@ pub(super) async fn look_at_dependent(core: &Arc<Core>, place: &Place) -> Result
     let (collection, path) = place;
     let Some(plane) = core.plane(&collection.plane) else { return Ok(()) };
     let Some(stored) = core.store.view().get(collection, path) else { return Ok(()) };
-    let object = stored.value();
+    let head = stored.head();
     let (namespace, name) = split(path);
     let (mut solid, mut gone, mut waiting) = (0, Vec::new(), Vec::new());
-    for reference in references(&object) {
-        match find_owner(core, &plane, namespace, &reference) {
+    for reference in &head.owner_references {
+        match find_owner(core, &plane, namespace, reference) {
             Owner::Unknown => return Ok(()),
-            Owner::Absent => gone.push(reference.uid),
-            Owner::Present { object } if waits_for_dependents(&object) => waiting.push(reference.uid),
-            Owner::Present { .. } => solid += 1,
+            Owner::Absent => gone.push(reference.uid.clone()),
+            Owner::Present(owner) if waits_for_dependents(&owner) => waiting.push(reference.uid.clone()),
+            Owner::Present(_) => solid += 1,
         }
     }
     if gone.is_empty() && waiting.is_empty() {
@@ -188,7 +158,7 @@ pub(super) async fn look_at_dependent(core: &Arc<Core>, place: &Place) -> Result
     if solid > 0 {
         return detach(core, place, &[gone, waiting].concat()).await;
     }
-    if json::is_deleting(&object) {
+    if head.is_deleting() {
         return Ok(());
     }
     let kinds = plane.catalogue.kinds();
@@ -196,15 +166,14 @@ pub(super) async fn look_at_dependent(core: &Arc<Core>, place: &Place) -> Result
     // A dependent of an owner that waits takes its own dependents first; otherwise what it asked for itself holds.
     let propagation = if !waiting.is_empty() {
         Some(Propagation::Foreground)
-    } else if json::finalizers(&object).iter().any(|finalizer| finalizer == ORPHAN || finalizer == FOREGROUND)
-    {
+    } else if head.has_finalizer(ORPHAN) || head.has_finalizer(FOREGROUND) {
         None
     } else {
         Some(Propagation::Background)
     };
     let call = Call::internal(core, &plane, kind, Verb::Delete, namespace, Some(name));
     let options = DeleteOptions {
-        uid: Some(json::meta(&object, "uid").to_owned()),
+        uid: Some(head.uid),
         resource_version: Some(stored.revision().to_string()),
         propagation,
     };
@@ -235,22 +204,21 @@ pub(super) async fn look_at_owner(core: &Arc<Core>, graph: &Graph, place: &Place
     let Some(place) = resolve(core, place) else { return Ok(()) };
     let Some(plane) = core.plane(&place.0.plane) else { return Ok(()) };
     let Some(stored) = core.store.view().get(&place.0, &place.1) else { return Ok(()) };
-    let object = stored.value();
-    if !json::is_deleting(&object) {
+    let head = stored.head();
+    if !head.is_deleting() {
         return Ok(());
     }
-    let uid = json::meta(&object, "uid").to_owned();
-    let finalizers = json::finalizers(&object);
-    if finalizers.iter().any(|name| name == ORPHAN) {
-        for dependent in graph.dependents(&place.0.plane, &uid) {
-            detach(core, &dependent, std::slice::from_ref(&uid)).await?;
+    if head.has_finalizer(ORPHAN) {
+        for dependent in graph.dependents(&place.0.plane, &head.uid) {
+            detach(core, &dependent, std::slice::from_ref(&head.uid)).await?;
         }
         return release(core, &plane, &place, ORPHAN).await;
     }
-    if finalizers.iter().any(|name| name == FOREGROUND) {
-        let blocked = graph.dependents(&place.0.plane, &uid).iter().any(|(collection, path)| {
+    if head.has_finalizer(FOREGROUND) {
+        let blocked = graph.dependents(&place.0.plane, &head.uid).iter().any(|(collection, path)| {
             core.store.view().get(collection, path).is_some_and(|stored| {
-                references(&stored.value()).iter().any(|reference| reference.uid == uid && reference.blocks)
+                let references = stored.head().owner_references;
+                references.iter().any(|owner| owner.uid == head.uid && owner.block_owner_deletion)
             })
         });
         if !blocked {

@@ -9,7 +9,13 @@ mod gc;
 mod namespaces;
 mod tokens;
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    future::poll_fn,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use futures::future::join_all;
 use serde_json::Value;
@@ -22,7 +28,7 @@ use crate::{
     route::Verb,
     server::Core,
     status::Failure,
-    store::{Change, Collection, Event},
+    store::{Change, Collection, Event, Next, Watch},
     verbs::{Call, DeleteOptions, Propagation},
 };
 
@@ -47,6 +53,8 @@ impl Default for Switches {
 
 /// Looks at work done at the same time.
 const ABREAST: usize = 32;
+/// Pause after a failure of the store.
+const AGAIN: Duration = Duration::from_millis(100);
 /// Pause between sweeps of history and expired events.
 const SWEEP: Duration = Duration::from_secs(30);
 
@@ -105,7 +113,7 @@ impl Controllers {
                     self.note(&collection, &event);
                 }
                 if !failed.is_empty() {
-                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    tokio::time::sleep(AGAIN).await;
                     self.work.extend(failed);
                 }
             }
@@ -201,12 +209,7 @@ impl Controllers {
 
 /// Being deleted, judged without parsing where that is possible.
 fn is_marked(event: &Event) -> bool {
-    contains(event, b"\"deletionTimestamp\"") && json::is_deleting(&event.object.value())
-}
-
-/// Whether the bytes of an event's object hold a text. Objects are canonical, so keys look always the same.
-fn contains(event: &Event, text: &[u8]) -> bool {
-    event.object.json().windows(text.len()).any(|window| window == text)
+    event.object.contains(b"\"deletionTimestamp\"") && event.object.head().is_deleting()
 }
 
 /// Deletes every object under a prefix of a collection. Objects that hold on through finalizers are marked.
@@ -248,21 +251,82 @@ async fn delete_under(
 }
 
 /// Empties a plane that is to go, and waits until it is empty.
+///
+/// Everything is told to go once. From then on each write to the plane says what is left to do: who holds a finalizer may
+/// take hours, and hundreds of planes may leave at once, so nobody looks at them meanwhile.
 pub(crate) async fn empty_plane(core: &Arc<Core>, plane: &Arc<Plane>) {
-    loop {
-        let collections = core.store.view().collections(&plane.name);
-        if collections.is_empty() {
-            return;
+    while let Some(mut leaving) = Leaving::of(core, plane) {
+        if let Err(failure) = leaving.tell().await {
+            tracing::warn!(plane = %plane.name, %failure, "failed to empty a plane; trying again");
+            tokio::time::sleep(AGAIN).await;
+            continue;
         }
-        // Namespaced content first, then what it may depend on.
+        leaving.follow().await;
+    }
+}
+
+/// What is on a plane that is to go.
+struct Leaving<'a> {
+    core: &'a Arc<Core>,
+    plane: &'a Arc<Plane>,
+    /// The collections that hold something, and what is written to them from before they were looked at.
+    collections: Vec<(Collection, Watch)>,
+}
+
+impl<'a> Leaving<'a> {
+    /// None if the plane is empty.
+    fn of(core: &'a Arc<Core>, plane: &'a Arc<Plane>) -> Option<Self> {
+        let view = core.store.view();
+        let watched = |collection: Collection| {
+            // What was compacted meanwhile was written meanwhile: the latest write is as good a beginning.
+            let watch = view.watch(&collection, view.changed_at(&collection)).ok()?;
+            Some((collection, watch))
+        };
+        let found = view.collections(&plane.name);
+        (!found.is_empty()).then(|| Self {
+            core,
+            plane,
+            collections: found.into_iter().filter_map(watched).collect(),
+        })
+    }
+
+    /// Tells everything to go: namespaced content first, then what it may depend on.
+    async fn tell(&self) -> Result<(), Failure> {
         for last in [false, true] {
-            for collection in collections.iter().filter(|collection| is_late(&collection.resource) == last) {
-                if let Err(failure) = delete_under(core, plane, collection, "").await {
-                    tracing::warn!(plane = %plane.name, %failure, "failed to empty a plane; trying again");
+            for (collection, _) in self.collections.iter().filter(|(of, _)| is_late(&of.resource) == last) {
+                delete_under(self.core, self.plane, collection, "").await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until nothing is left of what was told to go, or until there is something else on the plane.
+    async fn follow(&mut self) {
+        loop {
+            let left = self.core.store.view().collections(&self.plane.name);
+            if left.iter().all(|left| !self.collections.iter().any(|(known, _)| known == left)) {
+                return;
+            }
+            let (collection, next) = poll_fn(|context| self.poll_next(context)).await;
+            let Next::Event(event) = next else { return };
+            if event.change == Change::Put && !is_marked(&event) {
+                // It was being written while everything was told to go.
+                if let Err(failure) = delete_under(self.core, self.plane, &collection, &event.path).await {
+                    tracing::warn!(plane = %self.plane.name, %failure, "failed to delete what came late");
+                    tokio::time::sleep(AGAIN).await;
+                    return;
                 }
             }
         }
-        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<(Collection, Next)> {
+        for (collection, watch) in &mut self.collections {
+            if let Poll::Ready(next) = watch.poll_next(context) {
+                return Poll::Ready((collection.clone(), next));
+            }
+        }
+        Poll::Pending
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
 /// Whether a namespace is being deleted.
 pub(super) fn is_leaving(core: &Core, plane: &Arc<str>, name: &str) -> bool {
     let namespaces = Collection::new(plane.clone(), "namespaces");
-    core.store.view().get(&namespaces, name).is_some_and(|stored| json::is_deleting(&stored.value()))
+    core.store.view().get(&namespaces, name).is_some_and(|stored| stored.head().is_deleting())
 }
 
 /// Empties a namespace as far as finalizers allow, reports what is left, and lets it go when nothing is.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Place, contains};
+use super::Place;
 use crate::{
     access, json,
     server::Core,
@@ -17,7 +17,7 @@ const ACCOUNT: &str = "kubernetes.io/service-account.name";
 
 /// Whether a secret may want a token.
 pub(super) fn concerns(event: &Event) -> bool {
-    contains(event, KIND) && !contains(event, b"\"token\":")
+    event.object.contains(KIND) && !event.object.contains(b"\"token\":")
 }
 
 /// Puts a token into a secret that names a service account.

@@ -22,6 +22,7 @@ mod watch;
 
 pub use memory::MemoryStore;
 pub use object::{Draft, Stored};
+pub(crate) use object::{Head, OwnerReference};
 pub use redb::RedbStore;
 pub use shard::{Change, Event};
 pub use view::{HistoryLimits, Page, Range, View};

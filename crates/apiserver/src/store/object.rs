@@ -4,6 +4,7 @@
 //! where `metadata.resourceVersion` goes; filling it is a copy of bytes, not an encoding.
 
 use bytes::Bytes;
+use serde::{Deserialize, Deserializer, de::IgnoredAny};
 use serde_json::{Map, Value};
 
 use super::Revision;
@@ -83,6 +84,54 @@ fn field(json: &mut Vec<u8>, name: &str, value: &Value) {
     let _ = serde_json::to_writer(&mut *json, value);
 }
 
+/// The part of an object's metadata that decides about its life.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Head {
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) uid: String,
+    #[serde(deserialize_with = "or_default")]
+    finalizers: Vec<String>,
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) owner_references: Vec<OwnerReference>,
+    deletion_timestamp: Option<IgnoredAny>,
+}
+
+/// A reference to an owner.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct OwnerReference {
+    api_version: String,
+    pub(crate) kind: String,
+    pub(crate) name: String,
+    pub(crate) uid: String,
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) block_owner_deletion: bool,
+}
+
+/// A null says as much as nothing.
+fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(from: D) -> Result<T, D::Error> {
+    Option::deserialize(from).map(Option::unwrap_or_default)
+}
+
+impl Head {
+    /// Being deleted.
+    pub(crate) fn is_deleting(&self) -> bool {
+        self.deletion_timestamp.is_some()
+    }
+
+    pub(crate) fn has_finalizer(&self, name: &str) -> bool {
+        self.finalizers.iter().any(|finalizer| finalizer == name)
+    }
+}
+
+impl OwnerReference {
+    /// The API group of the owner; empty for the core group.
+    pub(crate) fn group(&self) -> &str {
+        self.api_version.split_once('/').map_or("", |(group, _)| group)
+    }
+}
+
 /// An object as stored: its bytes and the revision that wrote them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
@@ -130,6 +179,21 @@ impl Stored {
         Self::splice(&self.json[..hole], &self.json[hole + old..], revision)
     }
 
+    /// What the server itself wants to know of an object, read without building the rest of it.
+    pub(crate) fn head(&self) -> Head {
+        #[derive(Deserialize)]
+        struct Object {
+            metadata: Head,
+        }
+        // As for `value`: the bytes are sound.
+        serde_json::from_slice(&self.json).map_or_else(|_| Head::default(), |Object { metadata }| metadata)
+    }
+
+    /// Whether the bytes hold a text. Objects are canonical, so that keys always look the same.
+    pub(crate) fn contains(&self, text: &[u8]) -> bool {
+        memchr::memmem::find(&self.json, text).is_some()
+    }
+
     /// The object as JSON values.
     pub fn value(&self) -> Value {
         // The bytes were encoded by `Draft::encode` or checked when the store was opened.
@@ -167,6 +231,26 @@ mod tests {
         wanted["metadata"]["resourceVersion"] = json!("1234");
         assert_eq!(stored.value(), wanted);
         assert!(stored.json().starts_with(b"{\"apiVersion\":\"v1\",\"kind\":\"ConfigMap\",\"metadata\":{"));
+    }
+
+    #[test]
+    fn the_head_says_what_decides_about_the_life_of_an_object() {
+        let head =
+            |metadata: Value| Draft::encode(&json!({"metadata": metadata, "spec": [1]})).finish(1).head();
+        let owned = head(json!({
+            "uid": "u", "name": "a", "finalizers": ["f"], "deletionTimestamp": "2026-01-01T00:00:00Z",
+            "ownerReferences": [
+                {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d", "uid": "d-1", "blockOwnerDeletion": true},
+                {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "p-1"},
+            ],
+        }));
+        assert!(owned.is_deleting() && owned.has_finalizer("f") && !owned.has_finalizer("g"));
+        assert_eq!(owned.uid, "u");
+        let owners = owned.owner_references.iter().map(|owner| (owner.group(), owner.block_owner_deletion));
+        assert_eq!(owners.collect::<Vec<_>>(), [("apps", true), ("", false)]);
+        let bare =
+            head(json!({"uid": "u", "finalizers": null, "ownerReferences": null, "deletionTimestamp": null}));
+        assert_eq!((bare.uid.as_str(), bare.is_deleting(), bare.owner_references.len()), ("u", false, 0));
     }
 
     #[test]

@@ -328,7 +328,7 @@ impl Call {
         if ownership::same_but_for_times(&new, old) {
             return Ok(Written::Stored(stored.clone()));
         }
-        let written = self.put(path, Expect::At(stored.revision()), &new).await?;
+        let written = self.put(path, Expect::At(stored.revision()), new).await?;
         if matches!(written, Written::Stored(_)) {
             builtins::after_write(self, &written).await;
         }
@@ -373,19 +373,12 @@ impl Call {
     fn keep_other_half(&self, old: &Value, new: &mut Value) {
         match self.subresource {
             Some(Subresource::Status) => {
-                let status = new.get("status").cloned();
-                let managed = new["metadata"].get("managedFields").cloned();
-                let metadata = new["metadata"].clone();
-                *new = old.clone();
-                match status {
-                    Some(status) => new["status"] = status,
-                    None => drop(new.as_object_mut().and_then(|fields| fields.remove("status"))),
-                }
+                json::keep_where(old, new, |name| name != "metadata" && name != "status");
+                // Built-in kinds take metadata through their status too.
                 if self.kind.is_custom() {
+                    let managed = new["metadata"].get_mut("managedFields").map(Value::take);
+                    new["metadata"] = old["metadata"].clone();
                     json::set_meta(new, "managedFields", managed);
-                } else {
-                    // Built-in kinds take metadata through their status too.
-                    new["metadata"] = metadata;
                 }
             }
             None if self.version.status => match old.get("status") {
@@ -401,15 +394,8 @@ impl Call {
         if self.kind.rules().is_some_and(|rules| !rules.generation) {
             return;
         }
-        let wish = |object: &Value| {
-            let mut fields = object.as_object().cloned().unwrap_or_default();
-            fields.remove("metadata");
-            if self.version.status {
-                fields.remove("status");
-            }
-            fields
-        };
-        if wish(old) != wish(new) {
+        let is_wish = |name: &str| name != "metadata" && (name != "status" || !self.version.status);
+        if !json::fields_where(old, is_wish).eq(json::fields_where(new, is_wish)) {
             let generation = old["metadata"]["generation"].as_i64().unwrap_or(0) + 1;
             json::set_meta(new, "generation", Some(json!(generation)));
         }

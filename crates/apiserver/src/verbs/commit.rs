@@ -27,20 +27,24 @@ pub(crate) enum Written {
 
 impl Call {
     /// Writes `object` (in the version of the request) under `path`.
-    pub(crate) async fn put(&self, path: &str, expect: Expect, object: &Value) -> Result<Written, Failure> {
-        let mut stored = object.clone();
+    pub(crate) async fn put(
+        &self,
+        path: &str,
+        expect: Expect,
+        mut object: Value,
+    ) -> Result<Written, Failure> {
+        let shown = (self.options.dry_run == DryRun::All).then(|| object.clone());
         if self.kind.is("events.k8s.io", "events") {
-            events::to_core(&mut stored);
+            events::to_core(&mut object);
         } else {
-            stored["apiVersion"] = self.kind.storage_version().api_version.clone().into();
+            object["apiVersion"] = self.kind.storage_version().api_version.clone().into();
         }
-        builtins::complete(self, &mut stored);
-        let draft = Draft::encode(&stored);
+        builtins::complete(self, &mut object);
+        let draft = Draft::encode(&object);
         if draft.len() > OBJECT_MAX {
             return Err(Failure::too_large(format!("Request entity too large: limit is {OBJECT_MAX}")));
         }
-        if self.options.dry_run == DryRun::All {
-            let mut object = object.clone();
+        if let Some(mut object) = shown {
             // A dry run shows the revision it looked at, or none for a new object.
             let revision = match expect {
                 Expect::At(revision) => Some(revision.to_string().into()),

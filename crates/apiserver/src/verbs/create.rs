@@ -205,7 +205,7 @@ impl Call {
             {
                 return Err(Failure::already_exists(&self.kind.about(), &name));
             }
-            match self.put(&path, Expect::Absent, &candidate).await? {
+            match self.put(&path, Expect::Absent, candidate).await? {
                 Written::Conflict if attempts > 0 => {
                     object = {
                         json::set_meta(&mut object, "name", None);

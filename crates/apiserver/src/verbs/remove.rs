@@ -239,7 +239,7 @@ impl Call {
         if marked == *old {
             return Ok(Some(Removed::Marked(Written::Stored(stored.clone()))));
         }
-        Ok(match self.put(path, Expect::At(stored.revision()), &marked).await? {
+        Ok(match self.put(path, Expect::At(stored.revision()), marked).await? {
             Written::Conflict => None,
             written => {
                 builtins::after_write(self, &written).await;

@@ -1,5 +1,7 @@
 //! The hub: shown what the cell has, and not needed for it.
 
+use std::time::Duration;
+
 use polis_api::compute::{Instance, WorkloadDeployment};
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -53,6 +55,26 @@ async fn one_instance_takes_few_requests_on_the_hub() {
         ["GET workloaddeployments/web", "GET namespace", "POST instances", "PUT instances/web-0/status"]
     );
     assert!(log.len() <= 9, "{log:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_copy_that_the_watch_has_not_shown_yet_is_not_looked_for() {
+    let mut world = World::new(Setup::default()).await;
+    world.hub.watch_late("instances", Duration::from_secs(2));
+    world.start();
+    world.deploy(&mk_deployment("web", 1)).await;
+    world.until("it is shown", async || world.copy("web-0").await).await;
+    // The instance starts and becomes ready while the watch is still silent about its copy.
+    world.provider();
+    world.until_ready(&["web-0"]).await;
+    world
+        .until("the copy is ready", async || {
+            world.copy("web-0").await.filter(polis_core::instances::is_ready)
+        })
+        .await;
+    assert_eq!(world.hub.logged("POST instances"), ["POST instances"]);
+    assert_eq!(world.hub.logged("GET workloaddeployments").len(), 1, "{:?}", world.hub.log());
+    assert_eq!(world.hub.logged("GET instances").len(), 0, "{:?}", world.hub.log());
 }
 
 #[tokio::test(start_paused = true)]

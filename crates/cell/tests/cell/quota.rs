@@ -1,6 +1,7 @@
 //! Quota: a claim per instance in its project, and what comes of the answer.
 
 use polis_api::k8s_openapi::api::core::v1::Namespace;
+use polis_api::k8s_openapi::api::events::v1::Event;
 use polis_api::quota::{RequestAllocation, ResourceClaim};
 use polis_api::{finalizers, labels};
 use polis_core::metadata;
@@ -251,6 +252,12 @@ async fn an_instance_of_no_known_project_says_so_claims_nothing_and_can_go() {
     assert_eq!(world.projects.log(), [""; 0]);
     world.undeploy("web").await;
     world.until_empty().await;
+    world
+        .until("people are told", async || {
+            let events = world.at_cell().live().list::<Event>(&Query::all()).await.unwrap();
+            events.iter().any(|event| event.reason.as_deref() == Some("QuotaClaimOrphaned")).then_some(())
+        })
+        .await;
     assert!(world.metrics().contains("compute_quota_claim_orphaned_total 1"));
     assert!(world.metrics().contains("compute_instances_unresolved{what=\"project\"} 0"));
 }

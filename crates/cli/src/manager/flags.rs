@@ -14,7 +14,7 @@ pub enum CheckConfig {
     Planes,
 }
 
-/// Runs the controllers of a management plane, of a cell, or of both.
+/// Run the controllers of a management plane, of a cell, or of both.
 ///
 /// Nothing runs unless a role is switched on. The process ends with an error when a role lacks what it needs: the
 /// hub for both roles, a configuration file for all but the defaults.

@@ -11,7 +11,7 @@ use polis_api::kube::config::Kubeconfig;
 use polis_api::milo;
 
 use super::Place;
-use crate::exit::{Exit, Fault};
+use crate::exit::{Exit, Fault, root_cause};
 
 /// Prefix of the contexts that `polis up` writes.
 const OURS: &str = "polis-";
@@ -77,7 +77,7 @@ pub fn find(flag: Option<&Path>) -> Result<Found, Fault> {
         Fault::new(
             Exit::Unreachable,
             format!("failed to read the kubeconfig {}", source.in_words()),
-            error.to_string(),
+            root_cause(&error),
             "check the file, or name another with --kubeconfig",
         )
     })?;

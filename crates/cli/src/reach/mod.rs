@@ -15,6 +15,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+/// The reason of a server that has an instance and nothing of its output, because nothing of it has started yet.
+pub const NOT_STARTED: &str = "NotStarted";
+
 /// Flags that say where a verb goes.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Where")]

@@ -31,7 +31,8 @@ pub struct Reach {
 }
 
 impl Reach {
-    /// Reaches the project of a place. Nothing is sent yet.
+    /// Reaches the project of a place. Nothing is sent yet, unless a project is named: whether there is one is asked, or every
+    /// kind of it would just not be served.
     pub async fn new(place: &Place) -> Result<Self, Fault> {
         let found = kubeconfig::find(place.kubeconfig.as_deref())?;
         let route = kubeconfig::route(&found.kubeconfig, place)?;
@@ -39,7 +40,25 @@ impl Reach {
         let namespace = place.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
         let server = config.cluster_url.to_string();
         let client = client(config, &route.context)?;
+        if let Some(project) = &place.project {
+            let asked = client.apiserver_version().await;
+            if let Err(kube::Error::Api(status)) = asked
+                && status.code == 404
+            {
+                return Err(Fault::new(
+                    Exit::NotFound,
+                    format!("failed to find project {project}"),
+                    format!("{} has none of that name", kubeconfig::root_server(&server)),
+                    "`polis projects` lists those that are there",
+                ));
+            }
+        }
         Ok(Reach { client, namespace, project: route.project, context: route.context, server, found })
+    }
+
+    /// The server without the path of the project, for people: the project is told beside it.
+    pub fn root_server(&self) -> &str {
+        kubeconfig::root_server(&self.server)
     }
 
     /// Where this is, for messages: `namespace default of project shop`.

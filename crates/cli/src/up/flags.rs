@@ -7,8 +7,13 @@ use anyhow::{Result, bail};
 use polis_api::names;
 use polis_platform::networks::CITIES as ROOM;
 
+use super::planes::HUB;
+
 /// Cities of a new data directory when nobody names any.
 const CITIES: [&str; 3] = ["dfw", "ord", "lhr"];
+
+/// Planes that are no projects and have a context, beside the cells.
+const OTHER_PLANES: [&str; 2] = [HUB, "platform"];
 
 /// Start the whole federation in one process: projects, hub, a cell per city, and everything that runs on them.
 ///
@@ -83,8 +88,16 @@ impl Flags {
     /// What can be known to be wrong before anything is touched.
     pub fn check(&self) -> Result<()> {
         self.all_cities(&[])?;
-        for project in &self.projects {
+        for (place, project) in self.projects.iter().enumerate() {
             check_name("project", project)?;
+            if self.projects[..place].contains(project) {
+                bail!("project {project} is named twice: name each project once in --projects");
+            }
+            if OTHER_PLANES.contains(&project.as_str()) || project.starts_with("cell-") {
+                bail!(
+                    "project {project} would be taken for another plane, whose context is polis-{project}: give it another name"
+                );
+            }
         }
         if self.federation_kubeconfig.is_some() && self.cells.is_empty() {
             bail!(
@@ -122,6 +135,17 @@ mod tests {
     }
 
     #[test]
+    fn nobody_but_this_machine_is_served_unless_told_otherwise() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            flags: Flags,
+        }
+        let flags = <Line as clap::Parser>::parse_from(["up"]).flags;
+        assert_eq!(flags.listen.to_string(), "127.0.0.1:7443");
+    }
+
+    #[test]
     fn a_new_data_directory_has_three_cities() {
         assert_eq!(mk_flags(&[]).all_cities(&[]).unwrap(), ["dfw", "ord", "lhr"]);
     }
@@ -139,6 +163,21 @@ mod tests {
             [(["dfw", "dfw"], "city dfw is named twice"), (["dfw", "D F W"], "cannot be the name of a city")]
         {
             let error = mk_flags(&cities).check().unwrap_err().to_string();
+            assert!(error.contains(told), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_project_named_twice_or_like_another_plane_is_told_so() {
+        for (projects, told) in [
+            (["shop", "shop"], "project shop is named twice"),
+            (["shop", "hub"], "would be taken for another plane"),
+            (["shop", "platform"], "polis-platform"),
+            (["shop", "cell-dfw"], "polis-cell-dfw"),
+            (["shop", "Shop"], "cannot be the name of a project"),
+        ] {
+            let flags = Flags { projects: projects.map(str::to_owned).to_vec(), ..mk_flags(&[]) };
+            let error = flags.check().unwrap_err().to_string();
             assert!(error.contains(told), "{error}");
         }
     }

@@ -49,10 +49,9 @@ fn mk_project(name: &str) -> Value {
     })
 }
 
-/// Whether a workload in every city would be taken now: the plane of the project, its bindings and admission say so. None
-/// is made.
-pub async fn would_run(planes: &Planes, project: &str) -> bool {
-    let cities: Vec<&str> = planes.cells.iter().map(|(city, _)| city.as_str()).collect();
+/// Whether a workload in these cities would be taken now: the plane of the project, its bindings and admission say so. None
+/// is made. An error says why not.
+pub async fn would_run(planes: &Planes, project: &str, cities: &[String]) -> Result<(), String> {
     let probe = json!({
         "apiVersion": "compute.datumapis.com/v1alpha", "kind": "Workload", "metadata": {"name": "probe"},
         "spec": {
@@ -66,16 +65,11 @@ pub async fn would_run(planes: &Planes, project: &str) -> bool {
             "placements": [{"name": "all", "cityCodes": cities, "scaleSettings": {"minReplicas": 1}}],
         },
     });
-    let Ok(probe) = serde_json::from_value::<Workload>(probe) else { return false };
+    let probe: Workload = serde_json::from_value(probe).map_err(|error| error.to_string())?;
     let client = Client::new(planes.server.project_service(project), "default");
     let asked = PostParams { dry_run: true, ..PostParams::default() };
-    match Api::<Workload>::namespaced(client, "default").create(&asked, &probe).await {
-        Err(refusal) => {
-            tracing::debug!(project, %refusal, "a workload would not be taken yet");
-            false
-        }
-        Ok(_) => true,
-    }
+    let taken = Api::<Workload>::namespaced(client, "default").create(&asked, &probe).await;
+    taken.map(drop).map_err(|refusal| refusal.to_string())
 }
 
 /// Puts an object in place, whatever stands there.

@@ -71,6 +71,8 @@ pub fn own() -> Option<PathBuf> {
 /// Puts the entries of one kubeconfig into another file, in place of those of the same name. The rest of the file, its
 /// current context included, stays as it is.
 pub fn merge(text: &str, into: &Path) -> Result<()> {
+    // A file that is kept elsewhere and linked stays so.
+    let into = &fs::canonicalize(into).unwrap_or_else(|_| into.to_owned());
     let ours: Value = serde_saphyr::from_str(text)?;
     let standing = match fs::read_to_string(into) {
         Ok(text) => {

@@ -15,6 +15,7 @@ use polis_apiserver::{Body, Extended, Failure, Server, Service};
 use polis_runtime::logs::{Ask, LogError, Logs};
 
 use super::planes::cell_plane;
+use crate::reach::NOT_STARTED;
 
 /// Reads logs once it is told where they are. Cheap to clone.
 #[derive(Clone, Default)]
@@ -35,6 +36,7 @@ impl Reader {
     pub async fn answer(self, request: Extended) -> Result<Response<Body>, Failure> {
         let known = self.0.get().ok_or_else(|| unavailable("Polis is still starting: ask again"))?;
         let (logs, namespace) = known.find(&request).await?;
+        let refused = |error| refused(&request.name, error);
         let nothing = || LogError::NoInstance { instance: request.name.clone() };
         let uid = logs.uid_of(&namespace, &request.name).ok_or_else(nothing).map_err(refused)?;
         let ask = Ask::read(|name| request.parameter(name), Timestamp::now()).map_err(|why| bad(&why))?;
@@ -65,10 +67,17 @@ impl Known {
     }
 }
 
-fn refused(error: LogError) -> Failure {
+/// The instance is there, or nobody would have asked here: what is missing is what it prints. Kubernetes says of a container
+/// that waits to start that the request was a bad one, too.
+fn refused(name: &str, error: LogError) -> Failure {
     match error {
-        LogError::NoInstance { .. } => Failure::new(404, "NotFound", error.to_string()),
-        LogError::NoContainer { .. } => bad(&error.to_string()),
+        LogError::NoInstance { .. } => {
+            Failure::new(400, NOT_STARTED, format!("instance {name} has printed nothing: it has not started"))
+        }
+        LogError::NoContainer { container, there, .. } => {
+            let instance = name.to_owned();
+            bad(&LogError::NoContainer { instance, container, there }.to_string())
+        }
         LogError::Read { .. } => Failure::new(500, "InternalError", error.to_string()),
     }
 }

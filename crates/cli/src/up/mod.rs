@@ -20,6 +20,7 @@ mod summary;
 pub use data::usual as usual_data_dir;
 pub use flags::Flags;
 
+use std::io::{IsTerminal as _, Write as _};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -27,8 +28,9 @@ use anyhow::{Context, Result, bail};
 use futures::FutureExt as _;
 use indicatif::ProgressBar;
 use polis_api::karmada::Cluster;
-use polis_api::kube::Api;
 use polis_api::kube::api::ListParams;
+use polis_api::kube::{Api, ResourceExt as _};
+use polis_api::labels::TOPOLOGY_CITY_CODE;
 use polis_apiserver::{Access, Authority, Server, Storage, Tls};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -46,7 +48,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// Runs until it is told to stop.
 pub fn run(flags: Flags) -> Result<()> {
-    flags.check()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(serve(flags))
 }
@@ -90,13 +91,16 @@ async fn serve(flags: Flags) -> Result<()> {
     tokio::pin!(told_to_stop, failed);
     // What runs is kept when the store fails: whoever starts again once there is room finds it running.
     let mut keep_instances = flags.keep_instances;
-    let ready = tokio::time::timeout(READY_WITHIN, ready(&planes, &flags.projects, &staff));
+    let ready = tokio::time::timeout(READY_WITHIN, ready(&planes, &flags.projects, &staff, &progress));
     let outcome = tokio::select! {
         ready = ready => match ready {
-            Ok(()) => Ok(true),
-            Err(_) => Err(anyhow::anyhow!("Polis was not ready within {} s: {}", READY_WITHIN.as_secs(), missing(&staff))),
+            Ok(cities) => Ok(Some(cities)),
+            Err(_) => {
+                let within = READY_WITHIN.as_secs();
+                Err(anyhow::anyhow!("Polis was not ready within {within} s: it was {}", progress.message()))
+            }
         },
-        () = &mut told_to_stop => Ok(false),
+        () = &mut told_to_stop => Ok(None),
         why = &mut failed => {
             keep_instances = true;
             Err(full(&data, &why))
@@ -104,9 +108,10 @@ async fn serve(flags: Flags) -> Result<()> {
     };
     progress.finish_and_clear();
     let outcome = match outcome {
-        Ok(true) => {
+        Ok(Some(served)) => {
             let summary = write_kubeconfig(&flags, &data, &authority, address, &planes)?;
-            println!("{}", Summary { took: start.elapsed(), ..summary });
+            let waiting = summary.cities.iter().filter(|city| !served.contains(city)).cloned().collect();
+            println!("{}", Summary { took: start.elapsed(), waiting, ..summary });
             tokio::select! {
                 trouble = staff.trouble() => Err(trouble),
                 () = &mut told_to_stop => Ok(()),
@@ -116,9 +121,14 @@ async fn serve(flags: Flags) -> Result<()> {
                 }
             }
         }
-        Ok(false) => Ok(()),
+        Ok(None) => Ok(()),
         Err(error) => Err(error),
     };
+    if outcome.is_ok() {
+        // At a terminal, over the `^C` that was typed; whoever started it may have gone, and that is no reason to stay.
+        let begin = if std::io::stdout().is_terminal() { "\r" } else { "" };
+        let _nobody_listens = writeln!(std::io::stdout(), "{begin}{}", summary::farewell(keep_instances));
+    }
     let dismissed = staff.dismiss(keep_instances).await;
     serving.abort();
     outcome.and(dismissed)
@@ -171,21 +181,42 @@ async fn server(
     builder.build().await.map_err(|error| anyhow::anyhow!("{error}"))
 }
 
-/// Waits until every engine sees its planes, every cell is a member, and a workload in every city would be taken.
-async fn ready(planes: &Planes, projects: &[String], staff: &Staff) {
-    let embedded = matches!(planes.hub, Reached::Here(_));
-    let clusters: Api<Cluster> = Api::all(planes.client(&planes.hub, "up"));
-    let joined = async || {
-        let members = clusters.list(&ListParams::default()).await;
-        !embedded || members.is_ok_and(|members| members.iter().all(is_ready))
-    };
-    while !staff.engines.values().all(|engine| engine.is_ready()) || !joined().await {
+/// Waits until every engine sees its planes, every cell is a member, and a workload would be taken in every city that the
+/// hub has a member for: these are returned. An operator labels a member of a real hub last, when everything runs.
+async fn ready(planes: &Planes, projects: &[String], staff: &Staff, progress: &ProgressBar) -> Vec<String> {
+    while let Some(missing) = missing(staff) {
+        progress.set_message(missing);
         tokio::time::sleep(LOOK_AGAIN).await;
     }
-    for project in projects {
-        while !furniture::would_run(planes, project).await {
+    let cities = loop {
+        match members(planes).await {
+            Ok(cities) => break cities,
+            Err(why) => progress.set_message(format!("waiting for the members of the hub: {why}")),
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    };
+    for project in projects.iter().filter(|_| !cities.is_empty()) {
+        while let Err(why) = furniture::would_run(planes, project, &cities).await {
+            progress.set_message(format!("waiting for project {project}: {why}"));
             tokio::time::sleep(LOOK_AGAIN).await;
         }
+    }
+    cities
+}
+
+/// The cities that the hub has a member for. Those of an embedded hub are all there once they are ready.
+async fn members(planes: &Planes) -> Result<Vec<String>, String> {
+    let clusters: Api<Cluster> = Api::all(planes.client(&planes.hub, "up"));
+    let members = clusters.list(&ListParams::default()).await.map_err(|error| error.to_string())?;
+    let cities = planes.cells.iter().map(|(city, _)| city.clone());
+    if matches!(planes.hub, Reached::There(_)) {
+        let label = |cluster: &Cluster| cluster.labels().get(TOPOLOGY_CITY_CODE).cloned();
+        let served: Vec<String> = members.iter().filter_map(label).collect();
+        return Ok(cities.filter(|city| served.contains(city)).collect());
+    }
+    match members.iter().find(|cluster| !is_ready(cluster)) {
+        Some(cluster) => Err(format!("{} is not ready", cluster.name_any())),
+        None => Ok(cities.collect()),
     }
 }
 
@@ -195,11 +226,11 @@ fn is_ready(cluster: &Cluster) -> bool {
 }
 
 /// What is not ready, in words.
-fn missing(staff: &Staff) -> String {
+fn missing(staff: &Staff) -> Option<String> {
     let waiting = staff.engines.iter().filter(|(_, engine)| !engine.is_ready());
     let words: Vec<String> =
-        waiting.map(|(role, engine)| format!("{role} waits for {:?}", engine.readiness())).collect();
-    if words.is_empty() { "a cell has not become a member of the hub".to_owned() } else { words.join("; ") }
+        waiting.map(|(role, engine)| format!("{role}, for {:?}", engine.readiness())).collect();
+    (!words.is_empty()).then(|| format!("waiting: {}", words.join("; ")))
 }
 
 fn write_kubeconfig(
@@ -229,6 +260,7 @@ fn write_kubeconfig(
         projects: flags.projects.clone(),
         cities: planes.cells.iter().map(|(city, _)| city.clone()).collect(),
         data: (!flags.ephemeral).then(|| data.folder().to_owned()),
+        waiting: Vec::new(),
         kubeconfig: path,
         took: Duration::ZERO,
     })

@@ -12,7 +12,7 @@ use crate::terminal;
   polis completion bash
   polis completion zsh
 
-For one bash session: source <(polis completion bash)")]
+For one session of bash or zsh: source <(polis completion bash)")]
 pub struct Flags {
     /// The shell
     shell: Shell,

@@ -20,7 +20,7 @@ use crate::wait::{self, WaitFlags};
 /// terminal the change waits for a yes.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  polis deploy web --image polis.local/hello --city dfw --city ord --port http=8080
+  polis deploy web --image polis.local/hello --city dfw --city ord --port 8080
   polis deploy web --image polis.local/hello --env GREETING=hello --yes
   polis deploy -f workload.yaml --yes --no-wait")]
 pub struct Flags {
@@ -34,7 +34,7 @@ pub struct Flags {
     #[arg(long = "city", value_name = "CITY")]
     cities: Vec<String>,
     /// Instances in each city; 1 for a new workload
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(0..=1000))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(0..=1000))]
     replicas: Option<i32>,
     /// Port that it listens on, as 8080 or http=8080; once for each
     #[arg(long = "port", value_name = "PORT")]

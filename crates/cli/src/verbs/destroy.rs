@@ -38,7 +38,7 @@ pub async fn run(flags: Flags) -> Result<Exit, Fault> {
     let reach = Reach::new(&flags.place).await?;
     let name = &flags.name;
     let (picture, _) = reach.picture(name).await?;
-    terminal::say(format!("This deletes {} in {}.", what_goes(name, &picture), reach.in_words()));
+    terminal::say(format!("This deletes {}.", what_goes(name, &reach.in_words(), &picture)));
     if !flags.yes {
         if !terminal::can_ask() {
             return Err(Fault::usage(
@@ -62,7 +62,7 @@ pub async fn run(flags: Flags) -> Result<Exit, Fault> {
     Ok(Exit::Done)
 }
 
-fn what_goes(name: &str, picture: &Picture) -> String {
+fn what_goes(name: &str, place: &str, picture: &Picture) -> String {
     let mut cities: Vec<&str> = picture.deployments.iter().map(|d| d.spec.city_code.as_str()).collect();
     cities.sort_unstable();
     cities.dedup();
@@ -71,8 +71,19 @@ fn what_goes(name: &str, picture: &Picture) -> String {
         many => format!("{many} instances"),
     };
     match cities.as_slice() {
-        [] => format!("workload {name}, which runs nowhere,"),
-        cities => format!("workload {name} and its {instances} in {}", cities.join(", ")),
+        [] => format!("workload {name} of {place}, which runs nowhere"),
+        [city] => format!("workload {name} of {place}, with its {instances} in {city}"),
+        [most @ .., last] => {
+            format!("workload {name} of {place}, with its {instances} in {} and {last}", most.join(", "))
+        }
+    }
+}
+
+/// What is left in the project, in words.
+fn left(picture: &Picture) -> String {
+    match (picture.instances.len(), picture.deployments.len()) {
+        (0, 0) => "nothing left but the workload itself".to_owned(),
+        (instances, cities) => format!("{} left", progress::spread(instances, cities)),
     }
 }
 
@@ -91,9 +102,7 @@ async fn until_gone(reach: &Reach, name: &str, timeout: Duration) -> Result<(), 
             return Ok(());
         }
         let words = match in_project {
-            true => {
-                format!("{} left", progress::spread(picture.instances.len(), picture.deployments.len()))
-            }
+            true => left(&picture),
             false => format!("left on: {}", holding.join(", ")),
         };
         if said.as_ref() != Some(&words) {
@@ -114,5 +123,31 @@ async fn until_gone(reach: &Reach, name: &str, timeout: Duration) -> Result<(), 
         } else {
             tokio::time::sleep(LOOK.min(left)).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::testing::mk_picture;
+
+    #[test]
+    fn what_will_go_is_one_sentence() {
+        let place = "namespace default of project shop";
+        for (cities, replicas, said) in [
+            (&["dfw"][..], 1, "with its 1 instance in dfw"),
+            (&["dfw", "ord"], 1, "with its 2 instances in dfw and ord"),
+            (&["dfw", "lhr", "ord"], 2, "with its 6 instances in dfw, lhr and ord"),
+            (&[], 1, "which runs nowhere"),
+        ] {
+            let expected = format!("workload web of {place}, {said}");
+            assert_eq!(what_goes("web", place, &mk_picture(cities, replicas)), expected);
+        }
+    }
+
+    #[test]
+    fn what_is_left_is_counted_until_only_the_workload_is() {
+        assert_eq!(left(&mk_picture(&["dfw"], 2)), "2 instances in 1 city left");
+        assert_eq!(left(&mk_picture(&[], 2)), "nothing left but the workload itself");
     }
 }

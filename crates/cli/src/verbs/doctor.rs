@@ -128,10 +128,10 @@ async fn server(reach: &Reach) -> Check {
     match reach.client.apiserver_version().await {
         Ok(info) => {
             let took = start.elapsed().as_millis();
-            Check::good("server", format!("{} at {} in {took} ms", info.git_version, reach.server))
+            Check::good("server", format!("{} at {} in {took} ms", info.git_version, reach.root_server()))
         }
         Err(error) => {
-            let fault = Fault::request(format!("{} does not answer", reach.server), &error);
+            let fault = Fault::request(format!("{} does not answer", reach.root_server()), &error);
             let advice = "start it (`polis up`), or choose another with --context or --kubeconfig";
             Check { advice: advice.into(), ..Check::fault("server", fault) }
         }

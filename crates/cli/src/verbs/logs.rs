@@ -13,7 +13,7 @@ use polis_api::kube;
 use polis_core::owner;
 
 use crate::exit::{Exit, Fault};
-use crate::reach::{Place, Reach};
+use crate::reach::{NOT_STARTED, Place, Reach};
 use crate::terminal;
 use crate::view::{age, picture};
 
@@ -58,34 +58,66 @@ pub async fn run(flags: Flags) -> Result<Exit, Fault> {
     // One instance asked for by its own name needs no prefix.
     let alone = instances.len() == 1 && owner::name(&instances[0].metadata) == flags.name;
     let mut known = BTreeSet::new();
+    let mut told = BTreeSet::new();
     let mut reading = FuturesUnordered::new();
     let mut fresh = false;
     loop {
         for instance in instances {
-            let identity =
-                (owner::uid(&instance.metadata).to_owned(), owner::name(&instance.metadata).to_owned());
-            if known.insert(identity) {
+            if known.insert(identity(&instance)) {
                 let prefix = if alone { String::new() } else { prefix(&instance) };
                 // What came after the start is shown from its beginning.
                 reading.push(read(&reach, &flags, instance, prefix, fresh));
             }
         }
-        if !flags.follow {
-            while let Some(read) = reading.next().await {
-                read?;
+        let ended = match flags.follow {
+            false => reading.next().await,
+            true => tokio::select! {
+                ended = reading.next(), if !reading.is_empty() => ended,
+                () = tokio::time::sleep(LOOK) => None,
+            },
+        };
+        match ended.transpose()? {
+            Some(Outcome::NotYet { identity, says }) => {
+                if told.insert(identity.clone()) {
+                    terminal::remark(says);
+                }
+                known.remove(&identity);
             }
-            return Ok(Exit::Done);
+            Some(Outcome::Read) if flags.follow && alone => return Ok(Exit::Done),
+            Some(Outcome::Read) => {}
+            None if !flags.follow => return Ok(Exit::Done),
+            None => {}
         }
-        fresh = true;
-        tokio::select! {
-            Some(read) = reading.next(), if !reading.is_empty() => read?,
-            () = tokio::time::sleep(LOOK) => {}
-        }
-        instances = chosen(&reach, &flags).await?;
-        if reading.is_empty() && alone {
-            return Ok(Exit::Done);
+        instances = Vec::new();
+        if flags.follow {
+            fresh = true;
+            instances = match chosen(&reach, &flags).await {
+                Ok(instances) => instances,
+                // What is still being read is read to its end.
+                Err(fault) if fault.exit == Exit::NotFound && !reading.is_empty() => Vec::new(),
+                Err(fault) if fault.exit == Exit::NotFound => {
+                    terminal::remark(format!("{} is gone.", flags.name));
+                    return Ok(Exit::Done);
+                }
+                Err(fault) => return Err(fault),
+            };
         }
     }
+}
+
+/// Who an instance is: one of the same name that comes later is another.
+type Identity = (String, String);
+
+fn identity(instance: &Instance) -> Identity {
+    (owner::uid(&instance.metadata).to_owned(), owner::name(&instance.metadata).to_owned())
+}
+
+/// What came of reading one instance.
+enum Outcome {
+    /// It was read to its end.
+    Read,
+    /// It has not started, so there is nothing to read yet.
+    NotYet { identity: Identity, says: String },
 }
 
 /// The instances that are asked for.
@@ -114,22 +146,32 @@ async fn read(
     instance: Instance,
     prefix: String,
     whole: bool,
-) -> Result<(), Fault> {
+) -> Result<Outcome, Fault> {
     let name = owner::name(&instance.metadata).to_owned();
     let what = format!("failed to read the log of {name}");
     let request = http::Request::get(path(&reach.namespace, &name, flags, whole)).body(Vec::new());
     let request = request.map_err(|error| Fault::new(Exit::Failed, what.as_str(), error.to_string(), ""))?;
     let lines = match reach.client.request_stream(request).await {
         Ok(lines) => lines,
+        Err(kube::Error::Api(status)) if status.reason == NOT_STARTED => {
+            if flags.follow {
+                tokio::time::sleep(LOOK).await;
+            }
+            return Ok(Outcome::NotYet { identity: identity(&instance), says: status.message.clone() });
+        }
+        // It has gone between two looks.
+        Err(kube::Error::Api(status)) if status.code == 404 && reach.instance(&name).await?.is_none() => {
+            return Ok(Outcome::Read);
+        }
         Err(error) => return Err(explained(what, &error)),
     };
     let mut lines = lines.lines();
     loop {
         match lines.try_next().await {
             Ok(Some(line)) => terminal::say(format!("{prefix}{line}")),
-            Ok(None) => return Ok(()),
+            Ok(None) => return Ok(Outcome::Read),
             // The end of an instance that is followed ends its stream, which is no fault.
-            Err(_) if flags.follow => return Ok(()),
+            Err(_) if flags.follow => return Ok(Outcome::Read),
             Err(error) => {
                 let next = "repeat; what was shown is complete up to here";
                 return Err(Fault::new(Exit::Failed, what, error.to_string(), next));

@@ -16,7 +16,7 @@ pub struct Flags {
     /// Name of the workload
     name: String,
     /// Instances in each city
-    #[arg(value_parser = clap::value_parser!(i32).range(0..=1000))]
+    #[arg(allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(0..=1000))]
     replicas: i32,
     /// Only in the cities of this placement
     #[arg(long)]

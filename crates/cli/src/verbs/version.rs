@@ -25,17 +25,19 @@ pub async fn run(flags: Flags) -> Result<Exit, Fault> {
     // Without a server there is still a version.
     let server = match Reach::new(&flags.place).await {
         Ok(reach) => match reach.client.apiserver_version().await {
-            Ok(info) => Ok((info.git_version, reach.server)),
+            Ok(info) => Ok((info.git_version, reach)),
             Err(error) => Err(Fault::request("failed to ask the server", &error).why),
         },
         Err(fault) => Err(fault.why),
     };
     let answer = match &server {
-        Ok((version, url)) => json!({"name": "polis", "client": client, "server": version, "url": url}),
+        Ok((version, reach)) => {
+            json!({"name": "polis", "client": client, "server": version, "url": reach.server})
+        }
         Err(why) => json!({"name": "polis", "client": client, "server": null, "why": why}),
     };
     flags.output.one("version", &answer, |_| match &server {
-        Ok((version, url)) => format!("polis {client}\nserver {version} at {url}"),
+        Ok((version, reach)) => format!("polis {client}\nserver {version} at {}", reach.root_server()),
         Err(why) => format!("polis {client}\nserver unknown: {why}"),
     })?;
     Ok(Exit::Done)

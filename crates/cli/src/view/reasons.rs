@@ -124,10 +124,22 @@ pub const TABLE: &[Entry] = &[
     ),
     stuck(
         "NoMatchingLocations",
-        "Workload placement Available",
-        "The project may use none of the cities that the placement names. Codes are compared letter by letter: DFW and dfw are two cities.",
+        "Workload placement Available, LocationsBound",
+        "The project may not use a city that the placement names. Codes are compared letter by letter: DFW and dfw are two cities.",
         Turn::You,
         "Choose from `polis cities`, or ask the operator to bind the location to the project.",
+    ),
+    good(
+        "EveryLocationBound",
+        "Workload placement LocationsBound",
+        "The project may use every city of the placement again.",
+    ),
+    stuck(
+        "LocationLost",
+        "Workload placement LocationsBound",
+        "The project may no longer use a city of the placement. What runs there goes on; nothing new is made.",
+        Turn::You,
+        "Take the city out of the placement to end what runs there, or ask the operator to bind the location again.",
     ),
     // === WorkloadDeployment ===
     good(

@@ -69,9 +69,23 @@ fn made(meta: &ObjectMeta) -> Option<Timestamp> {
     meta.creation_timestamp.as_ref().map(|time| time.0)
 }
 
+/// What is told of a row below the tree.
+struct Note {
+    name: String,
+    reason: String,
+    message: String,
+}
+
+impl Note {
+    /// Whether this is a word about that: who adds up says whom it counted, as `name: Reason`.
+    fn passes_on(&self, other: &Note) -> bool {
+        self.name != other.name && self.message.contains(&format!("{}: {}", other.name, other.reason))
+    }
+}
+
 struct Tree {
     table: Table,
-    notes: Vec<String>,
+    notes: Vec<Note>,
     now: Timestamp,
     wide: bool,
 }
@@ -132,14 +146,19 @@ impl Tree {
         if self.wide {
             cells.extend([row.cell, row.state.message]);
         } else if row.state.mood != Mood::Good && !row.state.message.is_empty() {
-            self.notes.push(format!("{}: {}", row.name, row.state.message));
+            let State { reason, message, .. } = row.state;
+            self.notes.push(Note { name: row.name.to_owned(), reason, message });
         }
         self.table.row(cells);
     }
 
     fn finish(self, width: Option<u16>) -> String {
         let table = self.table.draw(width).replace('\u{a0}', " ");
-        if self.notes.is_empty() { table } else { format!("{table}\n\n{}", self.notes.join("\n")) }
+        // What an instance says itself is not repeated by its city and its workload.
+        let own = |note: &&Note| !self.notes.iter().any(|other| note.passes_on(other));
+        let notes: Vec<String> =
+            (self.notes.iter().filter(own)).map(|note| format!("{}: {}", note.name, note.message)).collect();
+        if notes.is_empty() { table } else { format!("{table}\n\n{}", notes.join("\n")) }
     }
 }
 
@@ -173,6 +192,23 @@ mod tests {
         let status = picture.deployments[1].status.as_mut().unwrap();
         status.conditions = vec![mk_condition("Available", "False", "ProvisioningInstances", "", 5)];
         insta::assert_snapshot!(draw(&picture, now(65), Some(80), false));
+    }
+
+    #[test]
+    fn a_city_and_a_workload_that_only_pass_on_what_an_instance_says_are_not_told_beside_it() {
+        let mut picture = mk_picture(&["dfw"], 1);
+        picture.instances[0] =
+            mk_blocked(mk_instance("dfw", 0), "InstanceCrashing", "it ends again and again");
+        let instance = owner::name(&picture.instances[0].metadata).to_owned();
+        let passed_on = format!("no instance is ready; {instance}: InstanceCrashing");
+        let condition =
+            |words: &str| vec![mk_condition("Available", "False", "ProvisioningInstances", words, 5)];
+        picture.deployments[0].status.as_mut().unwrap().conditions = condition(&passed_on);
+        picture.workload.as_mut().unwrap().status.as_mut().unwrap().conditions =
+            condition("the network is missing");
+        let text = draw(&picture, now(65), Some(80), false);
+        let (_, notes) = text.split_once("\n\n").unwrap();
+        assert_eq!(notes, format!("web: the network is missing\n{instance}: it ends again and again"));
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod bad_input;
 mod killed;
 mod rolling;
 mod site;
+mod terminal;
 mod tour;
 
 use polis_api::compute::{Instance, Workload, WorkloadDeployment};
@@ -71,6 +72,100 @@ async fn a_workload_runs_in_two_cities_answers_speaks_and_leaves_nothing_behind(
         .await;
     }
     eventually("no process is left", async || site.shims().is_empty().then_some(())).await;
+    site.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_example_of_its_help_starts() {
+    let home = tempfile::tempdir().expect("a folder");
+    let help = std::process::Command::new(env!("CARGO_BIN_EXE_polis")).args(["up", "--help"]).output();
+    let help = String::from_utf8(help.expect("polis starts").stdout).expect("a text");
+    let (_, examples) = help.split_once("Examples:\n").expect("examples");
+    let examples: Vec<&str> =
+        examples.lines().filter_map(|line| line.trim().strip_prefix("polis up")).collect();
+    assert!(examples.len() >= 3, "{help}");
+    for example in examples {
+        // What it is for stands behind it, two spaces away.
+        let flags = example.split("  ").next().unwrap_or_default();
+        let site = Site::start_at(home.path(), &flags.split_whitespace().collect::<Vec<_>>()).await;
+        assert!(site.summary.starts_with("Polis is up"), "{}", site.summary);
+        site.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_project_that_is_named_has_a_context_and_is_served_on_loopback() {
+    let site = Site::start(&["--ephemeral", "--cities", "dfw", "--projects", "shop,blog"]).await;
+    assert!(site.summary.contains("projects    shop, blog"), "{}", site.summary);
+    assert!(site.summary.contains("planes      https://127.0.0.1:"), "{}", site.summary);
+    let asked = PostParams { dry_run: true, ..PostParams::default() };
+    for context in ["polis-shop", "polis-blog"] {
+        let api: Api<Workload> = Api::namespaced(site.client(context).await, "default");
+        api.create(&asked, &mk_workload("web", &["dfw"], 1)).await.expect("a workload that would be taken");
+    }
+    site.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_users_own_kubeconfig_is_left_alone_unless_it_is_to_be_merged() {
+    let home = tempfile::tempdir().expect("a folder");
+    let elsewhere = home.path().join("kept-elsewhere");
+    let own = home.path().join(".kube/config");
+    std::fs::create_dir(own.parent().expect("a folder")).expect("made");
+    let standing = "apiVersion: v1\nkind: Config\ncurrent-context: work\ncontexts:\n- {name: work, context: {cluster: work, user: me}}\n";
+    std::fs::write(&elsewhere, standing).expect("written");
+    std::os::unix::fs::symlink(&elsewhere, &own).expect("linked");
+    let read = || std::fs::read_to_string(&own).expect("a kubeconfig");
+
+    Site::start_at(home.path(), &["--cities", "dfw"]).await.stop().await;
+    assert_eq!(read(), standing);
+    let site = Site::start_at(home.path(), &["--merge-kubeconfig"]).await;
+    let merged = polis_api::kube::config::Kubeconfig::from_yaml(&read()).expect("a kubeconfig");
+    let names: Vec<&str> = merged.contexts.iter().map(|context| context.name.as_str()).collect();
+    assert_eq!(names, ["work", "polis-default", "polis-hub", "polis-cell-dfw", "polis-platform"]);
+    assert_eq!(merged.current_context.as_deref(), Some("work"));
+    assert!(own.is_symlink(), "what was linked is still linked");
+    site.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn logs_come_from_those_that_have_started_and_the_others_are_named() {
+    let site = Site::start(&["--ephemeral", "--cities", "dfw"]).await;
+    run(&site, &mk_workload("web", &["dfw"], 2)).await;
+    all_ready(&site, 2).await;
+    let api: Api<Workload> = Api::namespaced(site.client("polis-default").await, "default");
+    let image = json!([{"op": "replace", "path": "/spec/template/spec/runtime/sandbox/containers/0/image", "value": "nginx"}]);
+    let image: Patch<()> = Patch::Json(serde_json::from_value(image).expect("a patch"));
+    api.patch("web", &PatchParams::default(), &image).await.expect("a workload that changes");
+    eventually("an instance waits for its image", async || {
+        let mut conditions = instances(&site).await.into_iter().filter_map(|instance| instance.status);
+        conditions
+            .any(|status| status.conditions.iter().any(|c| c.reason == "ImageUnavailable"))
+            .then_some(())
+    })
+    .await;
+    let said = site.verb("logs web").output().await.expect("polis starts");
+    let (out, err) = (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
+    assert!(said.status.success() && out.lines().all(|line| line.starts_with("dfw-0 | ")), "{said:?}");
+    assert!(out.contains("listening"), "{said:?}");
+    assert!(
+        err.contains("-1 has printed nothing: it has not started") && err.lines().count() == 1,
+        "{said:?}"
+    );
+
+    // Whoever follows is told once, sees those that come, and is told when nothing is left to come.
+    let following = site.verb("logs web --follow").stderr(std::process::Stdio::piped()).output();
+    let following = tokio::spawn(following);
+    let image = json!([{"op": "replace", "path": "/spec/template/spec/runtime/sandbox/containers/0/image", "value": "polis.local/hello"}]);
+    let image: Patch<()> = Patch::Json(serde_json::from_value(image).expect("a patch"));
+    api.patch("web", &PatchParams::default(), &image).await.expect("a workload that changes");
+    all_ready(&site, 2).await;
+    api.delete("web", &DeleteParams::default()).await.expect("a workload that goes");
+    let said = following.await.expect("a task").expect("polis starts");
+    assert!(
+        said.status.success() && String::from_utf8_lossy(&said.stderr).ends_with("web is gone.\n"),
+        "{said:?}"
+    );
     site.stop().await;
 }
 

@@ -225,12 +225,7 @@ async fn restart_under_load(cities: &[&str], requests: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rolling_restart_fails_no_request_and_takes_one_instance_of_a_city_at_a_time() {
-    restart_under_load(&["dfw", "ord"], 500).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "takes a minute: cargo test -p polis --test up -- --ignored --nocapture ten_thousand_requests"]
-async fn ten_thousand_requests_to_three_cities_live_through_a_rolling_restart() {
+async fn of_ten_thousand_requests_none_fails_in_a_rolling_restart_which_takes_one_instance_of_a_city_at_a_time()
+ {
     restart_under_load(&["dfw", "ord", "lhr"], 10_000).await;
 }

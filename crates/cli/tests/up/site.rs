@@ -58,10 +58,11 @@ impl Site {
         Self::launch(polis(&args)).await
     }
 
-    /// Starts it for a user with this home, as one who says nothing starts it, but on a free port.
-    pub async fn start_at(home: &Path) -> Site {
-        let mut command = polis(&["--listen", "127.0.0.1:0"]);
-        command.env("HOME", home);
+    /// Starts it for a user with this home, as one who says no more than that starts it, but on a free port.
+    pub async fn start_at(home: &Path, args: &[&str]) -> Site {
+        let args: Vec<&str> = args.iter().copied().chain(["--listen", "127.0.0.1:0"]).collect();
+        let mut command = polis(&args);
+        command.env("HOME", home).env_remove("KUBECONFIG").env_remove("XDG_DATA_HOME");
         Self::launch(command).await
     }
 
@@ -175,6 +176,14 @@ impl Site {
         );
         let request = http::Request::get(path).body(Vec::new()).expect("a request");
         self.client(context).await.request_text(request).await.expect("a log")
+    }
+
+    /// A verb, as a user of this site types it.
+    pub fn verb(&self, words: &str) -> tokio::process::Command {
+        let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_polis"));
+        command.args(words.split_whitespace()).env("KUBECONFIG", &self.kubeconfig).stdin(Stdio::null());
+        command.kill_on_drop(true);
+        command
     }
 
     /// The shims of this site, by pid.

@@ -139,7 +139,7 @@ async fn every_command_of_the_tour_says_what_the_page_says() {
     let folder = tempfile::tempdir().expect("a folder");
     let steps = steps(TOUR);
     assert!(steps.len() > 10 && steps[0].command == START, "a tour that begins with {START}");
-    let site = Site::start_at(folder.path()).await;
+    let site = Site::start_at(folder.path(), &[]).await;
     assert!(fits(&steps[0].shown, &site.summary), "{}", site.summary);
     Newcomer { home: folder.path(), exports: String::new() }.follows(&steps[1..]).await;
     site.stop().await;
@@ -153,7 +153,7 @@ async fn every_command_of_the_readme_says_what_the_page_says() {
     let steps = steps(tried);
     let blocks = tried.matches("```sh").count();
     assert!(steps.len() == blocks && blocks >= 3, "{} of {blocks} blocks show what they say", steps.len());
-    let site = Site::start_at(folder.path()).await;
+    let site = Site::start_at(folder.path(), &[]).await;
     Newcomer { home: folder.path(), exports: String::new() }.follows(&steps).await;
     site.stop().await;
 }

@@ -125,7 +125,7 @@ async fn scale_and_restart_wait_until_the_new_instances_are_ready() {
     assert!(after.iter().all(|uid| !before.contains(uid)), "every instance was replaced");
     assert!(world.polis("scale web 0").await.ok().contains("web is ready: 0 instances"));
     assert!(world.polis("scale web 2 --placement west").await.fault(4).contains("it has default"));
-    assert!(world.polis("scale web -- -1").await.fault(2).contains("-1"));
+    assert!(world.polis("scale web -1").await.fault(2).contains("-1 is not in 0..=1000"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -199,7 +199,7 @@ async fn destroy_says_what_goes_and_waits_until_it_is_gone() {
     let world = World::new().await;
     world.polis(DEPLOY).await.ok();
     let ended = world.polis("destroy web").await;
-    assert!(ended.stdout.contains("workload web and its 2 instances in dfw, ord"), "{ended:?}");
+    assert!(ended.stdout.contains("This deletes workload web of namespace default of project default, with its 2 instances in dfw and ord."), "{ended:?}");
     assert!(ended.fault(2).contains("--yes"), "a pipe cannot say yes");
     assert!(world.polis("destroy web --yes").await.ok().ends_with("workload web is gone\n"));
     let left = Api::<Instance>::default_namespaced(world.project("default"))
@@ -346,8 +346,14 @@ async fn a_project_is_chosen_by_its_context_or_by_its_path() {
     let names = world.polis("workloads -o name --project shop").await.ok();
     assert_eq!(names, "workload/one\nworkload/two\n");
     assert_eq!(world.polis("workloads -o name").await.ok(), "");
-    let fault = world.polis("workloads --context root --project nothing").await.fault(3);
-    assert!(fault.contains("failed to list workloads"), "{fault}");
+    // Of a project that is not there nothing is said that would sound like one that has nothing.
+    for verb in ["workloads", "cities", "quota", "status web"] {
+        let fault = world.polis(&format!("{verb} --context root --project nothing")).await.fault(3);
+        assert!(
+            fault.contains("failed to find project nothing") && fault.contains("polis projects"),
+            "{fault}"
+        );
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -487,6 +493,8 @@ async fn every_verb_has_examples_and_every_example_runs() {
         let examples = examples(&world, &verb).await;
         assert!(!examples.is_empty(), "polis {verb} --help has no example");
         for example in examples {
+            let shown = format!("  polis {example}");
+            assert!(shown.len() <= 80, "it does not fit a terminal of 80 columns: {shown}");
             // Logs are served where `polis up` serves them.
             let place = if verb == "logs" { " --context with-logs" } else { "" };
             world.polis(&format!("{example}{place}")).await.ok();

@@ -37,9 +37,16 @@ fn seen(text: &str) -> Vec<String> {
 
 /// What a person sees who types this at a terminal of 80 columns; none where no terminal can be had.
 fn typed(world: &World, line: &str) -> Option<String> {
+    answered(world, line, "").map(|(seen, _)| seen)
+}
+
+/// The same for one who answers a question, and the code that it ends with.
+fn answered(world: &World, line: &str, answer: &str) -> Option<(String, i32)> {
     let typed = format!("stty cols 80 rows 24; exec {} {line}", env!("CARGO_BIN_EXE_polis"));
+    let keyboard = world.write("answer", answer);
     let output = Command::new("script")
         .args(["-q", "-e", "-c", &typed, "/dev/null"])
+        .stdin(std::fs::File::open(keyboard).expect("an answer"))
         .current_dir(world.dir())
         .env_remove("KUBECONFIG")
         .env("HOME", world.dir())
@@ -47,7 +54,10 @@ fn typed(world: &World, line: &str) -> Option<String> {
         .env("TERM", "xterm")
         .output();
     match output {
-        Ok(output) => Some(String::from_utf8_lossy(&output.stdout).into_owned()),
+        Ok(output) => {
+            let seen = String::from_utf8_lossy(&output.stdout).into_owned();
+            Some((seen, output.status.code().unwrap_or_default()))
+        }
         Err(error) => {
             eprintln!("skipped, no terminal can be had: {error}");
             None
@@ -60,12 +70,16 @@ async fn at_a_terminal_of_80_columns_no_line_is_longer_and_in_a_pipe_there_is_ne
     let world = World::new().await;
     let long = "deploy web --image polis.local/hello --city dfw --city ord --replicas 2 --port http=8080";
     world.polis(long).await.ok();
-    let verbs = SHOWN.into_iter().chain(["why web", "doctor"]);
+    let wide = ["workloads -o wide", "instances -o wide", "status web -o wide", "cities -o wide"];
+    let verbs = SHOWN.into_iter().chain(["why web", "doctor"]).chain(wide);
     for verb in verbs {
         let piped = world.polis(verb).await;
         assert!(!piped.stdout.contains('\u{1b}') && !piped.stderr.contains('\u{1b}'), "{verb}: {piped:?}");
         let Some(shown) = typed(&world, verb) else { return };
         fits(verb, &shown);
+        if verb.starts_with("instances") || verb.starts_with("status") {
+            assert!(shown.contains("127.1.0.1:8080"), "an address can be copied: {shown}");
+        }
     }
 }
 
@@ -77,6 +91,30 @@ async fn a_sentence_that_is_too_long_for_the_terminal_is_folded() {
     let verb = format!("destroy {name} --yes");
     let Some(shown) = typed(&world, &verb) else { return };
     fits(&verb, &shown);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn at_a_terminal_a_change_and_an_end_are_asked_about_and_only_a_yes_is_one() {
+    let world = World::new().await;
+    world.polis("deploy web --image polis.local/hello --city dfw").await.ok();
+    let image = async || {
+        let web = world.polis("status web -o json").await.json();
+        web["spec"]["template"]["spec"]["runtime"]["sandbox"]["containers"][0]["image"].clone()
+    };
+    let change = "deploy web --image polis.local/sleep";
+    for no in ["n\n", "\n", "nein\n"] {
+        let Some((seen, code)) = answered(&world, change, no) else { return };
+        assert!(seen.contains("image: polis.local/sleep"), "the difference is shown first: {seen}");
+        assert!(seen.contains("Change it? [y/N]") && seen.contains("nothing was changed"), "{seen}");
+        assert_eq!((code, image().await), (8, "polis.local/hello".into()), "{no:?}");
+    }
+    let (seen, code) = answered(&world, change, "y\n").expect("a terminal");
+    assert_eq!((code, image().await), (0, "polis.local/sleep".into()), "{seen}");
+    let (seen, code) = answered(&world, "destroy web", "n\n").expect("a terminal");
+    assert!(code == 8 && seen.contains("Delete it? [y/N]"), "{seen}");
+    world.polis("status web").await.ok();
+    let (seen, code) = answered(&world, "destroy web", "yes\n").expect("a terminal");
+    assert!(code == 0 && seen.contains("workload web is gone"), "{seen}");
 }
 
 /// Says something, and nothing beyond the 80th column.

@@ -53,7 +53,7 @@ proptest! {
             prop_assert_eq!(ids(store.all()), model.keys().cloned().collect::<Vec<_>>());
             for namespace in ["a", "a-b", "b"] {
                 let expected: Vec<_> = model.iter().filter(|(_, o)| o["metadata"]["namespace"] == namespace).map(|(id, _)| id.clone()).collect();
-                prop_assert_eq!(ids(store.within(namespace)), expected);
+                prop_assert_eq!(ids(store.within(namespace).collect()), expected);
             }
             for value in 0..3 {
                 let (uid, label) = (format!("u{value}"), format!("v{value}"));

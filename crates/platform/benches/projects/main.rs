@@ -2,8 +2,8 @@
 //! others, and whether anything is left of those that went.
 //!
 //! Projects, hub, federation, a cell and all controllers run in one process on the embedded API server, in real time. Each
-//! project has a workload that goes the whole way. There is no peer in this repository; the flood is measured beside the calm
-//! before it. Prints a table and writes `target/bench/projects.json`. `POLIS_BENCH_PROJECTS` sets how many (1,000),
+//! project has a workload that goes the whole way. What a project costs a manager is measured in managers that are
+//! processes of their own. There is no peer in this repository; the flood is measured beside the calm before it. Prints a table and writes `target/bench/projects.json`. `POLIS_BENCH_PROJECTS` sets how many (1,000),
 //! `POLIS_BENCH_CHURNED` how many of them come and go (200), `POLIS_BENCH_MINUTES` for how long (5), and
 //! `POLIS_BENCH_FLOOD` how much the bad one has (10,000 objects).
 
@@ -14,9 +14,11 @@ mod cells;
 #[allow(dead_code)]
 #[path = "../../tests/platform/line.rs"]
 mod line;
+mod manager;
 #[allow(dead_code)]
 #[path = "../../tests/platform/many.rs"]
 mod many;
+mod rows;
 #[allow(dead_code)]
 #[path = "../../tests/platform/world.rs"]
 mod world;
@@ -26,51 +28,29 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use polis_api::compute::{Instance, Workload, WorkloadDeployment};
-use polis_engine::{MiloProjects, Plane, Watch};
-use serde_json::{Value, json};
+use polis_api::compute::Workload;
+use polis_api::milo::Project;
+use polis_engine::Plane;
 
 use cells::mk_workload;
+use manager::Door;
 use many::{Town, tenant};
+use rows::Rows;
 use world::change;
+
+/// The allocator of the program, since a manager is measured here.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Projects that are opened at once.
 const BATCH: usize = 50;
+/// Rounds of churn after which everything has happened to every project.
+const CYCLE: usize = 5;
 /// Scale-ups that are timed, calm and beside the flood.
 const PROBES: usize = 60;
 
 fn number(name: &str, default: usize) -> usize {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-}
-
-/// Memory of this process, in KiB.
-fn resident() -> f64 {
-    let text = std::fs::read_to_string("/proc/self/statm").expect("Linux");
-    let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<f64>().ok()).expect("a number");
-    pages * 4.0
-}
-
-/// The figures, as a table and as JSON.
-#[derive(Default)]
-struct Rows(Vec<Value>);
-
-impl Rows {
-    fn add(&mut self, measure: &str, unit: &str, polis: f64, beside: Option<(f64, &str)>, goal: Option<f64>) {
-        let (peer, peer_name) = beside.unzip();
-        let show = |figure: Option<f64>| figure.map_or("-".to_owned(), |figure| format!("{figure:.1}"));
-        println!("{measure:64} {polis:>10.1} {unit:6} beside {:>8}  goal {:>8}", show(peer), show(goal));
-        self.0.push(json!({"measure": measure, "unit": unit, "polis": polis, "peer": peer,
-            "peer_name": peer_name, "goal": goal, "better": "lower"}));
-    }
-
-    fn write(&self) {
-        // Three levels up from `release/deps/projects-…`.
-        let program = std::env::current_exe().expect("this program");
-        let folder = program.ancestors().nth(3).expect("built by cargo").join("bench");
-        std::fs::create_dir_all(&folder).expect("a folder for the figures");
-        let text = serde_json::to_string_pretty(&self.0).expect("plain JSON");
-        std::fs::write(folder.join("projects.json"), text + "\n").expect("the figures can be written");
-    }
 }
 
 /// Milliseconds from a change of scale to the moment that the project sees all of it, sorted, for one project after
@@ -117,31 +97,36 @@ async fn run() {
     let mut town = Town::new(&["dfw"]).await;
     let names: Vec<String> = (0..count).map(tenant).collect();
 
+    // What a project costs a manager, with nothing in it and then with a workload. The one that it is compared with has a
+    // single project, so that all of its code is in memory.
+    let door = Door::open(&town.world.server).await;
     let started = Instant::now();
     for batch in names.chunks(BATCH) {
-        town.open(batch.to_vec()).await;
+        town.found(batch).await;
+    }
+    rows.add(&format!("{count} projects made and ready"), "s", started.elapsed().as_secs_f64(), None, None);
+    let mark = |project: &mut Project| {
+        project.metadata.labels.get_or_insert_default().insert("bench".into(), "one".into());
+    };
+    change::<Project>(&town.world.at(""), names[0].as_str(), mark).await;
+    let one = door.measure(Some("bench=one")).await;
+    let idle = door.measure(None).await;
+    assert_eq!((one.engaged, idle.engaged), (1, count));
+    let each = |all: f64| (all - one.resident) / (count - 1) as f64;
+    rows.add("a manager with one idle project", "KiB", one.resident, None, None);
+    rows.add("an idle project in a manager", "KiB", each(idle.resident), None, Some(10.0));
+
+    let started = Instant::now();
+    for batch in names.chunks(BATCH) {
+        town.furnish(batch).await;
     }
     town.served(&names).await;
-    rows.add(&format!("{count} projects made and served"), "s", started.elapsed().as_secs_f64(), None, None);
+    rows.add(&format!("{count} workloads made and served"), "s", started.elapsed().as_secs_f64(), None, None);
     town.is_tidy().await;
-
-    // Another manager comes: it has all of them to see.
-    let (before, started) = (resident(), Instant::now());
-    let root = town.world.root();
-    town.world.start("another", |engine| {
-        let watches = [Watch::of::<Workload>(), Watch::of::<WorkloadDeployment>(), Watch::of::<Instance>()];
-        engine.planes("project", MiloProjects::new(root), watches);
-    });
-    let handle = town.world.look_into("another");
-    while !handle.is_ready() {
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-    let engaged = handle.readiness()[0].1.engaged;
-    assert_eq!(engaged, count);
-    rows.add(&format!("{count} projects engaged"), "s", started.elapsed().as_secs_f64(), None, Some(10.0));
-    let each = (resident() - before) / count as f64;
-    rows.add("a project with 3 objects, watched; server's side with it", "KiB", each, None, None);
-    town.world.stop("another").await;
+    let busy = door.measure(None).await;
+    assert_eq!(busy.engaged, count);
+    rows.add(&format!("{count} projects engaged"), "s", busy.time, None, Some(10.0));
+    rows.add("a project with a workload in a manager", "KiB", each(busy.resident), None, None);
 
     let probed = &names[..PROBES.min(count)];
     let calm = probe(&mut town, probed).await;
@@ -166,9 +151,14 @@ async fn run() {
     town.close(std::slice::from_ref(&bad)).await;
     town.tenants.remove(&bad);
 
+    // Whoever tells of things has a task from the first thing on: everything has happened once before tasks are counted.
+    let group = &names[..churned.min(count)];
+    for round in 0..CYCLE {
+        town.churn(group, round).await;
+    }
+    town.served(&names).await;
     let tasks = town.rests().await;
     let (started, mut rounds) = (Instant::now(), 0);
-    let group = &names[..churned.min(count)];
     while started.elapsed() < Duration::from_secs(60 * minutes as u64) {
         town.churn(group, rounds).await;
         rounds += 1;
@@ -191,6 +181,10 @@ async fn run() {
 }
 
 fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    if arguments.get(1).is_some_and(|role| role == manager::ROLE) {
+        return manager::run(&arguments[2..]);
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     runtime.block_on(run());
 }

@@ -10,7 +10,7 @@ use polis_core::conditions::{self, Verdict};
 use polis_core::owner;
 use polis_engine::{Clock, Exactly, Key, Outcome, Plane, Query, Reconciler, Unresolved};
 
-use super::{by_context, failed, keys, ready, say};
+use super::{by_context, by_given_context, failed, keys, ready, say};
 use crate::{Error, made_here};
 
 /// Answers bindings.
@@ -103,7 +103,13 @@ impl Reconciler for Contexts {
         let used = |bindings: &[NetworkBinding]| {
             bindings.iter().any(|b| !owner::is_deleting(&b.metadata) && context_of(b) == *key.name)
         };
-        if owner::is_deleting(&context.metadata) || used(&self.cell.list_within(key.namespace())?) {
+        // Most often somebody was given it, which is found without a look at the bindings themselves.
+        let given =
+            self.cell.names_within::<NetworkBinding>(key.namespace(), &by_given_context(), &key.name)?;
+        if owner::is_deleting(&context.metadata)
+            || !given.is_empty()
+            || used(&self.cell.list_within(key.namespace())?)
+        {
             return Ok(Outcome::Settled);
         }
         if !used(&self.cell.live().list(&Query::within(key.namespace())).await?) {

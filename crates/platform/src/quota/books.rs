@@ -42,6 +42,7 @@ pub(super) struct Balance<'a> {
     pub(super) claims: Vec<(&'a ResourceClaim, ResourceClaim)>,
 }
 
+#[cfg(test)]
 impl Balance<'_> {
     pub(super) fn is_settled(&self) -> bool {
         self.grants.is_empty() && self.buckets.is_empty() && self.claims.is_empty()

@@ -3,8 +3,10 @@
 use polis_api::compute::{Workload, WorkloadDeployment};
 use polis_api::k8s_openapi::api::events::v1::Event;
 use polis_api::karmada::Cluster;
+use polis_api::labels::TOPOLOGY_CITY_CODE;
 use polis_api::networking::{LocationBinding, Network};
 use polis_core::cities::Ground;
+use polis_core::conditions;
 use polis_engine::{Fixed, MiloProjects, Plane, Query};
 
 use crate::cells::mk_workload;
@@ -45,6 +47,11 @@ fn placement_says(workload: &Workload) -> Option<(String, String)> {
     told(&workload.status.as_ref()?.placements.first()?.conditions, "Available")
 }
 
+/// What the first placement says of its cities.
+fn bound(workload: &Workload) -> Option<(String, String)> {
+    told(&workload.status.as_ref()?.placements.first()?.conditions, "LocationsBound")
+}
+
 fn message(workload: &Workload) -> &str {
     let placements = &workload.status.as_ref().unwrap().placements;
     &polis_core::conditions::find(&placements[0].conditions, "Available").unwrap().message
@@ -79,10 +86,35 @@ async fn a_city_taken_away_keeps_what_runs_there_and_gets_nothing_new() {
             events.iter().any(|event| event.reason.as_deref() == Some("LocationLost")).then_some(())
         })
         .await;
+    let lost = Some(("False".to_owned(), "LocationLost".to_owned()));
+    world.has::<Workload>(&acme, ("default", "web"), |workload| bound(workload) == lost).await;
     acme.create(&mk_workload("late", &["ord"])).await.unwrap();
     world.has::<Workload>(&acme, ("default", "late"), |workload| workload.status.is_some()).await;
     world.quiet(LONG).await;
     assert_eq!(deployed(&acme).await, ["dfw", "ord"], "nothing was removed, and nothing was added");
+
+    world.join("ord-2", Some("ord")).await;
+    let again = Some(("True".to_owned(), "EveryLocationBound".to_owned()));
+    world.has::<Workload>(&acme, ("default", "web"), |workload| bound(workload) == again).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_binding_without_a_city_and_a_second_one_of_the_same_city_change_nothing_and_are_told() {
+    let (world, acme) = mk_world(&["dfw"]).await;
+    let mut blank = LocationBinding { metadata: mk_meta(None, "blank"), ..LocationBinding::default() };
+    acme.create(&blank).await.unwrap();
+    blank.metadata = mk_meta(None, "dfw-again");
+    blank.spec.topology.insert(TOPOLOGY_CITY_CODE.into(), "dfw".into());
+    acme.create(&blank).await.unwrap();
+    acme.create(&mk_workload("web", &["dfw", "lhr"])).await.unwrap();
+    let lacks = Some(("False".to_owned(), "NoMatchingLocations".to_owned()));
+    let workload =
+        world.has::<Workload>(&acme, ("default", "web"), |workload| bound(workload) == lacks).await;
+    let placement = &workload.status.as_ref().unwrap().placements[0];
+    let says = conditions::find(&placement.conditions, "LocationsBound").unwrap();
+    assert!(says.message.contains("cities bound to this project: dfw; "), "{}", says.message);
+    assert!(says.message.ends_with("bindings that do not count: blank names no city"), "{}", says.message);
+    until_deployed(&world, &acme, &["dfw"]).await;
 }
 
 /// A plane that knows workloads and no bindings, with the management controllers at work on such ground.

@@ -119,22 +119,32 @@ impl Town {
     /// Opens projects with a workload in each, all at once.
     pub async fn open(&mut self, names: impl IntoIterator<Item = String>) {
         let names: Vec<String> = names.into_iter().collect();
-        for name in &names {
+        self.found(&names).await;
+        self.furnish(&names).await;
+    }
+
+    /// Makes projects, all at once, and waits until each is ready. There is nothing in them yet.
+    pub async fn found(&mut self, names: &[String]) {
+        for name in names {
             let life = self.tenants.get(name).map_or(1, |tenant| tenant.life + 1);
             self.tenants.insert(name.clone(), Tenant { life, replicas: 1 });
         }
-        let open = |name: &String| {
-            let (town, name) = (&*self, name.clone());
-            async move {
-                town.world.at("").create(&mk_project(&name)).await.unwrap();
-                town.world.ready(&name).await;
-                let plane = town.plane(&name);
-                let network = Network { metadata: mk_meta(Some("default"), "default"), ..Network::default() };
-                plane.create(&network).await.unwrap();
-                plane.create(&town.tenants[&name].workload(&name, &town.cities[..1])).await.unwrap();
-            }
+        let found = async |name: &String| {
+            self.world.at("").create(&mk_project(name)).await.unwrap();
+            self.world.ready(name).await;
         };
-        join_all(names.iter().map(open)).await;
+        join_all(names.iter().map(found)).await;
+    }
+
+    /// The users of projects make a network and a workload in each, all at once.
+    pub async fn furnish(&self, names: &[String]) {
+        let furnish = async |name: &String| {
+            let plane = self.plane(name);
+            let network = Network { metadata: mk_meta(Some("default"), "default"), ..Network::default() };
+            plane.create(&network).await.unwrap();
+            plane.create(&self.tenants[name].workload(name, &self.cities[..1])).await.unwrap();
+        };
+        join_all(names.iter().map(furnish)).await;
     }
 
     /// Tells projects to go, all at once, and waits until they are gone.

@@ -85,7 +85,6 @@ async fn what_is_granted_is_what_runs_on_a_real_plane_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "takes minutes: cargo test -p polis-platform --features engines --test quota_on_real -- --ignored"]
 async fn what_is_granted_is_what_runs_with_a_real_hub_and_real_cells_too() {
     let bed = Bed::up(Options::federation(CITIES.iter().copied())).await.expect("a bed");
     stories(Stage::set(&bed, "project-1", 2).await).await;
