@@ -3,12 +3,11 @@
 //! A benchmark is a bench target of the crate that it measures. It prints a table and writes
 //! `target/bench/<name>.json`; it judges nothing, so it is no part of `cargo xtask test`.
 
-use std::process::Command;
-
 use anyhow::{Context, Result, bail};
 
 use crate::crds::root;
 use crate::e2e::{On, Setting};
+use crate::outside;
 
 /// The benchmarks: name of the bench target, and what it compares.
 const BENCHES: &[(&str, &str)] = &[
@@ -67,7 +66,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
 
 fn cargo(args: &[&str], on: On) -> Result<()> {
     let status =
-        Command::new("cargo").args(args).current_dir(root()).envs(Setting::on(on).variables()).status();
+        outside::command("cargo").args(args).current_dir(root()).envs(Setting::on(on).variables()).status();
     if !status.context("failed to start cargo")?.success() {
         bail!("cargo {} failed: see above", args.join(" "));
     }

@@ -1,10 +1,10 @@
 //! `cargo xtask e2e`: the scenarios over all planes, on real engines or on embedded ones.
 
-use std::{process::Command, thread, time::Instant};
+use std::{thread, time::Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::crds::root;
+use crate::{crds::root, outside};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -187,7 +187,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
 }
 
 fn cargo(words: &[&str], setting: Setting) -> Result<()> {
-    let status = Command::new("cargo").args(words).current_dir(root()).envs(setting.variables()).status();
+    let status = outside::command("cargo").args(words).current_dir(root()).envs(setting.variables()).status();
     if !status.context("failed to start cargo")?.success() {
         bail!("cargo {} failed: see above", words.join(" "));
     }

@@ -7,7 +7,6 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
-    process::Command,
 };
 
 use anyhow::{Context, Result, bail};
@@ -15,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::crds::root;
 use crate::oci::{self, Entry, Layout};
+use crate::outside;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -108,7 +108,7 @@ fn version() -> &'static str {
 fn build() -> Result<PathBuf> {
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     // With a target of its own name: flags for it do not reach build scripts and macros, which cannot be static.
-    let status = Command::new("cargo")
+    let status = outside::command("cargo")
         .args(["build", "--release", "--locked", "--bin", "polis", "--target", &target])
         .env("RUSTFLAGS", flags())
         // Names of functions stay for backtraces, and panics say their line anyway; tables of lines would be most of the image.
@@ -197,7 +197,7 @@ fn write(out: &Path, program: Vec<u8>, packages: &[Value]) -> Result<String> {
 
 /// The packages that the program is made of.
 fn packages() -> Result<Vec<Value>> {
-    let output = Command::new("cargo")
+    let output = outside::command("cargo")
         .args(["metadata", "--format-version=1", "--locked"])
         .current_dir(root())
         .output()
@@ -231,6 +231,8 @@ fn bill_of_materials(packages: &[Value]) -> Value {
 mod tests {
     use std::io::Read as _;
     use std::os::unix::fs::PermissionsExt as _;
+
+    use std::process::Command;
 
     use super::*;
     use crate::oci::reading;

@@ -12,6 +12,7 @@ mod dashboards;
 mod e2e;
 mod image;
 mod oci;
+mod outside;
 mod test;
 mod testbed;
 
@@ -38,7 +39,7 @@ enum Task {
     /// Run the scenarios over all planes: project, hub, cells, with the controllers as real processes.
     ///
     /// Needs: Rust alone for --on embedded, what `testbed` needs for --on real.
-    /// Takes: on two cores, warm, about 8 minutes on real engines.
+    /// Takes: on two cores, warm, under 3 minutes on embedded planes, about 8 on real engines.
     E2e(e2e::Args),
     /// Measure Polis beside its peers, print a table and write target/bench/<name>.json.
     ///

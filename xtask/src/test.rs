@@ -13,7 +13,7 @@
 use std::{
     env,
     io::{BufRead, BufReader},
-    process::{Command, Stdio},
+    process::Stdio,
     sync::Mutex,
     thread,
     time::Instant,
@@ -24,7 +24,7 @@ use serde_json::Value;
 
 use crate::crds::{self, root};
 use crate::e2e::{IN_THE_GATE, Kinds, On, Setting, Staff};
-use crate::{alerts, dashboards};
+use crate::{alerts, dashboards, outside};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -156,7 +156,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
 
 /// What cargo knows of the workspace.
 fn metadata() -> Result<Value> {
-    let metadata = Command::new("cargo")
+    let metadata = outside::command("cargo")
         .args(["metadata", "--format-version=1", "--no-deps"])
         .current_dir(root())
         .output()
@@ -414,7 +414,7 @@ impl Counts {
 /// Runs a command in the root of the repository and reads the counts from what it says, which is passed through as it
 /// comes, or in one piece at its end.
 fn stream(program: &str, args: &[&str], setting: Setting, at_the_end: bool) -> Result<(bool, Said)> {
-    let mut child = Command::new(program)
+    let mut child = outside::command(program)
         .args(args)
         .current_dir(root())
         .envs(setting.variables())
@@ -450,7 +450,7 @@ fn read(from: impl std::io::Read, say: impl Fn(&str)) -> Said {
 }
 
 fn succeeds(program: &str, args: &[&str]) -> bool {
-    Command::new(program)
+    outside::command(program)
         .args(args)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
