@@ -153,7 +153,9 @@ impl Reconciler for Treasurer {
             self.recent.forget(project.name());
             return Ok(Outcome::Settled);
         }
-        self.found(&project).await?;
+        if !self.is_founded(&project).await? {
+            return Ok(Outcome::Settled); // nothing is denied for want of a grant that is on its way: it is an event
+        }
         let registrations = self.root.list::<ResourceRegistration>()?;
         if !opened(&registrations) {
             return Ok(Outcome::Settled); // the registrar is about to write them, and each is an event
@@ -194,14 +196,15 @@ impl Reconciler for Treasurer {
 }
 
 impl Treasurer {
-    /// The default grant, and the namespace that it is in.
-    async fn found(&self, project: &Plane) -> Result<(), Error> {
-        let Some(allowance) = &self.allowance else { return Ok(()) };
+    /// Whether the default grant is seen. It is made if it is not there, with the namespace that it is in.
+    async fn is_founded(&self, project: &Plane) -> Result<bool, Error> {
+        let Some(allowance) = &self.allowance else { return Ok(true) };
         if project.get::<ResourceGrant>((NAMESPACE, DEFAULT_GRANT))?.is_some() {
-            return Ok(());
+            return Ok(true);
         }
         self.settle_namespace(project).await?;
-        ignore_existing(project.create(&mk_default_grant(project.name().as_str(), allowance)).await)
+        ignore_existing(project.create(&mk_default_grant(project.name().as_str(), allowance)).await)?;
+        Ok(false)
     }
 
     async fn settle_namespace(&self, project: &Plane) -> Result<(), Error> {
