@@ -7,6 +7,7 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use anyhow::{Context, Result, bail};
@@ -95,7 +96,7 @@ fn try_out(image: &Path) -> Result<String> {
 
 /// Something that is run with a folder as the root of all files.
 fn within(folder: &Path, program: &str) -> Command {
-    let mut command = Command::new("unshare");
+    let mut command = outside::command("unshare");
     command.args(["--map-root-user", "chroot"]).arg(folder).arg(program);
     command
 }
@@ -231,8 +232,6 @@ fn bill_of_materials(packages: &[Value]) -> Value {
 mod tests {
     use std::io::Read as _;
     use std::os::unix::fs::PermissionsExt as _;
-
-    use std::process::Command;
 
     use super::*;
     use crate::oci::reading;

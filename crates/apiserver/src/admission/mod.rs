@@ -148,7 +148,10 @@ struct Configuration {
 
 /// Configurations as values, by collection and name; the revision says whether they are still what is written.
 #[derive(Default)]
-pub(crate) struct Configurations(Mutex<HashMap<(Collection, Arc<str>), (Revision, Arc<Value>)>>);
+pub(crate) struct Configurations(Mutex<HashMap<(Collection, Arc<str>), Read>>);
+
+/// A configuration as of a revision.
+type Read = (Revision, Arc<Value>);
 
 impl Configurations {
     fn read(&self, collection: &Collection, name: &Arc<str>, stored: &Stored) -> Arc<Value> {
