@@ -1,9 +1,9 @@
 //! What the treasurer has written a moment ago and the watch has not shown yet.
 //!
 //! Books that are balanced on what a watch has shown would grant the same unit twice if the watch were behind the last
-//! grant. So it is noted of every object in which version it was when it was written to; while it is seen in that version,
-//! the books wait. Its next version is an event, whoever wrote it, and so is its end: nothing is waited for in vain. After
-//! a write that failed nobody knows what became of it, and the next look is at the server itself.
+//! grant. So it is noted of every object in which version it was when it was written to; while it is seen in that version
+//! or an earlier one, the books wait. Its next version is an event, whoever wrote it, and so is its end: nothing is waited
+//! for in vain. After a write that failed nobody knows what became of it, and the next look is at the server itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -62,12 +62,20 @@ impl Recent {
         let mut notes = self.0.lock();
         let Some(written) = notes.written.get_mut(project) else { return false };
         let seen: BTreeMap<&str, &str> = seen.map(|meta| (owner::uid(meta), version(meta))).collect();
-        written.retain(|uid, version| seen.get(uid.as_str()) == Some(&version.as_str()));
+        written.retain(|uid, before| seen.get(uid.as_str()).is_some_and(|seen| !is_later(seen, before)));
         let awaited = !written.is_empty();
         if !awaited {
             notes.written.remove(project);
         }
         awaited
+    }
+}
+
+/// Whether a version is later than another. Versions are numbers; of anything else it is only known whether it differs.
+fn is_later(version: &str, than: &str) -> bool {
+    match (version.parse::<u64>(), than.parse::<u64>()) {
+        (Ok(version), Ok(than)) => version > than,
+        _ => version != than,
     }
 }
 
@@ -94,6 +102,14 @@ mod tests {
         assert!(!recent.is_awaited(&PlaneName::from("other"), [mk_meta("b", "2")].iter()));
         assert!(!recent.is_awaited(&project, [mk_meta("a", "3"), mk_meta("b", "9")].iter()));
         assert!(!recent.is_awaited(&project, [mk_meta("a", "1")].iter()), "answered notes are forgotten");
+    }
+
+    #[test]
+    fn what_is_seen_as_it_was_even_earlier_is_waited_for() {
+        let (recent, project) = (Recent::default(), PlaneName::from("shop"));
+        recent.written(&project, &mk_meta("a", "10"));
+        assert!(recent.is_awaited(&project, [mk_meta("a", "9")].iter()), "decided on a look at the server");
+        assert!(!recent.is_awaited(&project, [mk_meta("a", "11")].iter()));
     }
 
     #[test]
