@@ -1,4 +1,4 @@
-//! `/healthz`, `/readyz` and `/metrics`, for probes and scrapers.
+//! The admin server: `/healthz`, `/readyz` and `/metrics` over HTTP.
 
 use std::convert::Infallible;
 
@@ -13,28 +13,28 @@ use tokio::net::TcpListener;
 use crate::Metrics;
 use crate::engine::Handle;
 
-/// Names of planes listed per state in `/readyz?verbose`; more would only fill the screen.
-const NAMED: usize = 20;
+/// Maximum number of plane names per state in `/readyz?verbose`.
+const MAX_NAMES: usize = 20;
 
-/// What is served.
+/// The paths that a listener serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pages {
-    /// Everything.
+    /// All paths.
     All,
-    /// Everything but `/metrics`, which are served elsewhere to those who may see them.
+    /// All paths except `/metrics`, which the program serves elsewhere with authentication.
     Probes,
-    /// `/metrics` alone, for scrapers that are let in to nothing else.
+    /// Only `/metrics`, for scrapers.
     Metrics,
 }
 
-/// Serves until dropped.
+/// Serves until the future is dropped.
 pub(crate) async fn serve(listener: TcpListener, pages: Pages, handle: Handle) {
     loop {
         let socket = match listener.accept().await {
             Ok((socket, _)) => socket,
             Err(error) => {
-                // Out of file descriptors, most likely: give others time to return some.
-                tracing::warn!(%error, "admin server cannot accept a connection");
+                // Most likely out of file descriptors: wait until some are closed.
+                tracing::warn!(%error, "admin server failed to accept a connection; will retry");
                 tokio::time::sleep(std::time::Duration::from_secs(1)).await;
                 continue;
             }
@@ -43,10 +43,10 @@ pub(crate) async fn serve(listener: TcpListener, pages: Pages, handle: Handle) {
         tokio::spawn(async move {
             let service = service_fn(move |request: Request<Incoming>| {
                 let (path, query) = (request.uri().path(), request.uri().query());
-                let answer = answer(request.method(), pages, path, query, &handle);
-                async move { Ok::<_, Infallible>(answer) }
+                let response = respond(request.method(), pages, path, query, &handle);
+                async move { Ok::<_, Infallible>(response) }
             });
-            // A client that hangs up in the middle is no concern of ours.
+            // An error means that the client closed the connection.
             let _ = hyper::server::conn::http1::Builder::new()
                 .serve_connection(TokioIo::new(socket), service)
                 .await;
@@ -54,7 +54,7 @@ pub(crate) async fn serve(listener: TcpListener, pages: Pages, handle: Handle) {
     }
 }
 
-fn answer(
+fn respond(
     method: &Method,
     pages: Pages,
     path: &str,
@@ -62,13 +62,13 @@ fn answer(
     handle: &Handle,
 ) -> Response<Full<Bytes>> {
     if method != Method::GET {
-        return text(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered here\n".to_owned());
+        return text(StatusCode::METHOD_NOT_ALLOWED, "method not allowed: use GET\n".to_owned());
     }
     if pages == Pages::Metrics && path != "/metrics" {
-        return text(StatusCode::NOT_FOUND, "only /metrics is here\n".to_owned());
+        return text(StatusCode::NOT_FOUND, "not found: this address serves only /metrics\n".to_owned());
     }
     if pages == Pages::Probes && path == "/metrics" {
-        let elsewhere = "metrics are served over TLS, at the address of their own\n";
+        let elsewhere = "not found: /metrics is served over TLS at the address of the metrics server\n";
         return text(StatusCode::NOT_FOUND, elsewhere.to_owned());
     }
     match path {
@@ -82,7 +82,7 @@ fn answer(
             let short = if ready {
                 "ok\n".to_owned()
             } else {
-                "not ready; ask with ?verbose for details\n".to_owned()
+                "not ready; use /readyz?verbose for details\n".to_owned()
             };
             text(code, if verbose { report } else { short })
         }
@@ -92,11 +92,12 @@ fn answer(
             response.headers_mut().insert(http::header::CONTENT_TYPE, kind);
             response
         }
-        _ => text(StatusCode::NOT_FOUND, "try /healthz, /readyz?verbose or /metrics\n".to_owned()),
+        _ => text(StatusCode::NOT_FOUND, "not found: use /healthz, /readyz?verbose or /metrics\n".to_owned()),
     }
 }
 
-/// Whether every set of planes is complete, and a line for each with the planes that are not.
+/// Whether every set of planes is ready, and a report with one line for each set and for each plane that is
+/// not engaged.
 fn readiness(handle: &Handle) -> (bool, String) {
     let mut report = String::new();
     for (set, readiness) in handle.readiness() {
@@ -106,19 +107,19 @@ fn readiness(handle: &Handle) -> (bool, String) {
             "[{mark}] {set}: {engaged} engaged, {engaging} engaging, {} failing\n",
             readiness.failing.len()
         ));
-        if let Some(fault) = &readiness.fault {
-            report.push_str(&format!("      cannot tell which planes there are: {fault}\n"));
+        if let Some(error) = &readiness.error {
+            report.push_str(&format!("      failed to list the planes: {error}\n"));
         } else if !readiness.listed {
-            report.push_str("      not yet known which planes there are\n");
+            report.push_str("      the planes have not been listed yet\n");
         }
-        for (plane, reason, story) in readiness.failing.iter().take(NAMED) {
-            report.push_str(&format!("      {plane} ({reason}): {story}\n"));
+        for (plane, reason, message) in readiness.failing.iter().take(MAX_NAMES) {
+            report.push_str(&format!("      {plane} ({reason}): {message}\n"));
         }
-        let quiet = readiness
+        let syncing = readiness
             .engaging
             .iter()
             .filter(|plane| !readiness.failing.iter().any(|(failing, ..)| failing == *plane));
-        for plane in quiet.take(NAMED) {
+        for plane in syncing.take(MAX_NAMES) {
             report.push_str(&format!("      {plane}: engaging\n"));
         }
     }

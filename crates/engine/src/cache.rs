@@ -1,8 +1,9 @@
-//! What was seen of a plane: compact JSON bytes, decoded when someone asks.
+//! The informer cache of a plane: objects as compact JSON bytes, decoded on each read.
 //!
-//! A typed object in memory is five to six times as large as its JSON, and most objects are never looked at between two
-//! changes. So the cache keeps bytes: without `managedFields` (nobody here reads them, and they are a third of an object) and
-//! without `apiVersion` and `kind` (the same for every object of a store, and absent in the lists of some servers).
+//! A typed object in memory is five to six times as large as its JSON, and most objects are never read
+//! between two changes. The cache therefore stores bytes: without `managedFields` (a third of an object, and
+//! no controller reads them) and without `apiVersion` and `kind` (the same for all objects of a store, and
+//! absent in the lists of some servers).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -15,25 +16,25 @@ use serde_json::Value;
 use crate::error::field_at;
 use crate::index::{Index, for_each_field};
 use crate::watch::Watch;
-use crate::{Error, Kind, Object, Place, Plane};
+use crate::{Error, Kind, NamespacedName, Object, Plane};
 
-/// What is kept of one plane: a store for each declared watch.
+/// The cache of one plane: one [`Store`] for each declared watch.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct InformerStore {
     /// The set that the plane belongs to.
     pub(crate) set: usize,
     pub(crate) watches: Arc<[Watch]>,
     stores: Box<[Mutex<Store>]>,
-    /// Every kind was listed (or found absent) at least once.
+    /// Every kind has been listed, or found not to be served, at least once.
     engaged: AtomicBool,
 }
 
-/// Why a kind is not up to date at the moment.
+/// Why the watch of a kind fails at the moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Trouble {
-    /// One word, for metrics.
+pub(crate) struct WatchError {
+    /// The reason, as a metric label.
     pub(crate) reason: &'static str,
-    /// The whole story, for people.
+    /// The full error message.
     pub(crate) message: String,
 }
 
@@ -41,66 +42,66 @@ pub(crate) struct Trouble {
 #[derive(Debug, Default)]
 pub(crate) struct Store {
     objects: BTreeMap<Arc<str>, Arc<[u8]>>,
-    /// (which index, value, object). A set of flat entries: no allocation at all while there are no objects.
+    /// (index number, value, object id). A flat set, so that an empty store allocates nothing.
     entries: BTreeSet<(u8, Box<str>, Arc<str>)>,
-    /// Listed completely at least once.
+    /// A complete list has been received at least once.
     synced: bool,
-    /// The plane is known not to serve the kind.
+    /// The plane does not serve the kind, or does not allow the watch.
     absent: bool,
-    trouble: Option<Box<Trouble>>,
+    error: Option<Box<WatchError>>,
 }
 
-/// An object as it is kept: `namespace/name` and its bytes.
-pub(crate) type Kept = (Arc<str>, Arc<[u8]>);
+/// A cached object: its id (`namespace/name`) and its bytes.
+pub(crate) type StoredObject = (Arc<str>, Arc<[u8]>);
 
-/// A change of one object, by its bytes before and after.
+/// A change of one object: its bytes before and after.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Change {
+pub(crate) struct ObjectChange {
     /// `namespace/name`, or `/name`.
     pub(crate) id: Arc<str>,
     pub(crate) before: Option<Arc<[u8]>>,
     pub(crate) after: Option<Arc<[u8]>>,
 }
 
-impl Change {
-    pub(crate) fn place(&self) -> Place<'_> {
-        place_of_id(&self.id)
+impl ObjectChange {
+    pub(crate) fn name(&self) -> NamespacedName<'_> {
+        name_of_id(&self.id)
     }
 }
 
-/// An object as it is kept, and what the watch must know about it.
+/// An object from a list or watch: its bytes for the cache, and the metadata that the reflector needs.
 #[derive(Debug)]
-pub(crate) struct Intake {
+pub(crate) struct ParsedObject {
     pub(crate) id: Arc<str>,
     pub(crate) version: String,
     pub(crate) created: Option<String>,
     pub(crate) bytes: Arc<[u8]>,
 }
 
-pub(crate) fn id_of(place: Place<'_>) -> String {
-    format!("{}/{}", place.namespace.unwrap_or_default(), place.name)
+pub(crate) fn id_of(object: NamespacedName<'_>) -> String {
+    format!("{}/{}", object.namespace.unwrap_or_default(), object.name)
 }
 
-pub(crate) fn place_of_id(id: &str) -> Place<'_> {
+pub(crate) fn name_of_id(id: &str) -> NamespacedName<'_> {
     match id.split_once('/') {
-        Some(("", name)) => Place { namespace: None, name },
-        Some((namespace, name)) => Place { namespace: Some(namespace), name },
-        None => Place { namespace: None, name: id },
+        Some(("", name)) => NamespacedName { namespace: None, name },
+        Some((namespace, name)) => NamespacedName { namespace: Some(namespace), name },
+        None => NamespacedName { namespace: None, name: id },
     }
 }
 
-/// Takes an object in: strips it down to what is kept and finds out what it is called.
-pub(crate) fn intake(json: &[u8]) -> Result<Intake, serde_json::Error> {
+/// Parses an object from a list or watch and removes the fields that the cache does not store.
+pub(crate) fn parse_object(json: &[u8]) -> Result<ParsedObject, serde_json::Error> {
     let mut bytes = Vec::with_capacity(json.len());
     let (mut namespace, mut name, mut version, mut created) = (None, None, None, None);
-    let mut meta_fault = None;
+    let mut metadata_error = None;
     bytes.push(b'{');
     for_each_field(json, |field, value| match &*field {
         "apiVersion" | "kind" => {}
         "metadata" => {
             put_name(&mut bytes, &field);
             bytes.push(b'{');
-            let outcome = for_each_field(value.get().as_bytes(), |field, value| {
+            let result = for_each_field(value.get().as_bytes(), |field, value| {
                 let text = || serde_json::from_str::<String>(value.get()).ok();
                 match &*field {
                     "managedFields" => return,
@@ -113,7 +114,7 @@ pub(crate) fn intake(json: &[u8]) -> Result<Intake, serde_json::Error> {
                 put_name(&mut bytes, &field);
                 bytes.extend_from_slice(value.get().as_bytes());
             });
-            meta_fault = outcome.err();
+            metadata_error = result.err();
             bytes.push(b'}');
         }
         _ => {
@@ -122,35 +123,40 @@ pub(crate) fn intake(json: &[u8]) -> Result<Intake, serde_json::Error> {
         }
     })?;
     bytes.push(b'}');
-    if let Some(fault) = meta_fault {
-        return Err(fault);
+    if let Some(error) = metadata_error {
+        return Err(error);
     }
     let Some(name) = name else {
         return Err(serde::de::Error::missing_field("metadata.name"));
     };
-    let id = id_of(Place { namespace: namespace.as_deref(), name: &name });
-    Ok(Intake { id: id.into(), version: version.unwrap_or_default(), created, bytes: bytes.into() })
+    let id = id_of(NamespacedName { namespace: namespace.as_deref(), name: &name });
+    Ok(ParsedObject { id: id.into(), version: version.unwrap_or_default(), created, bytes: bytes.into() })
 }
 
 fn put_name(bytes: &mut Vec<u8>, name: &str) {
     if bytes.last() != Some(&b'{') {
         bytes.push(b',');
     }
-    // Writing text as JSON into memory cannot fail.
+    // Writing a string as JSON into memory cannot fail.
     let _ = serde_json::to_writer(&mut *bytes, name);
     bytes.push(b':');
 }
 
 impl Store {
-    /// Keeps an object. None if that changes nothing.
-    pub(crate) fn apply(&mut self, indexes: &[Index], id: &Arc<str>, bytes: Arc<[u8]>) -> Option<Change> {
+    /// Stores an object. None if it is unchanged.
+    pub(crate) fn apply(
+        &mut self,
+        indexes: &[Index],
+        id: &Arc<str>,
+        bytes: Arc<[u8]>,
+    ) -> Option<ObjectChange> {
         let (id, before) = match self.objects.get_key_value(id) {
             Some((_, before)) if *before == bytes => return None,
             Some((id, before)) => (id.clone(), Some(before.clone())),
             None => (id.clone(), None),
         };
         if let Some(before) = &before {
-            self.unlist(indexes, &id, before);
+            self.remove_from_indexes(indexes, &id, before);
         }
         for (index, number) in indexes.iter().zip(0u8..) {
             for value in index.values(&bytes) {
@@ -158,17 +164,17 @@ impl Store {
             }
         }
         self.objects.insert(id.clone(), bytes.clone());
-        Some(Change { id, before, after: Some(bytes) })
+        Some(ObjectChange { id, before, after: Some(bytes) })
     }
 
-    /// Forgets an object. None if it was not there.
-    pub(crate) fn remove(&mut self, indexes: &[Index], id: &str) -> Option<Change> {
+    /// Removes an object. None if it was not stored.
+    pub(crate) fn remove(&mut self, indexes: &[Index], id: &str) -> Option<ObjectChange> {
         let (id, before) = self.objects.remove_entry(id)?;
-        self.unlist(indexes, &id, &before);
-        Some(Change { id, before: Some(before), after: None })
+        self.remove_from_indexes(indexes, &id, &before);
+        Some(ObjectChange { id, before: Some(before), after: None })
     }
 
-    fn unlist(&mut self, indexes: &[Index], id: &Arc<str>, bytes: &[u8]) {
+    fn remove_from_indexes(&mut self, indexes: &[Index], id: &Arc<str>, bytes: &[u8]) {
         for (index, number) in indexes.iter().zip(0u8..) {
             for value in index.values(bytes) {
                 self.entries.remove(&(number, value.into(), id.clone()));
@@ -176,7 +182,7 @@ impl Store {
         }
     }
 
-    /// The names that are kept but not in `listed`: what was deleted while nobody looked.
+    /// The stored objects that are not in `listed`: they were deleted while the watch was interrupted.
     pub(crate) fn missing_from(&self, listed: &BTreeSet<Arc<str>>) -> Vec<Arc<str>> {
         self.objects.keys().filter(|id| !listed.contains(*id)).cloned().collect()
     }
@@ -185,18 +191,18 @@ impl Store {
         self.objects.get(id).cloned()
     }
 
-    pub(crate) fn all(&self) -> Vec<Kept> {
+    pub(crate) fn all(&self) -> Vec<StoredObject> {
         self.objects.iter().map(|(id, bytes)| (id.clone(), bytes.clone())).collect()
     }
 
-    pub(crate) fn within(&self, namespace: &str) -> impl Iterator<Item = Kept> {
+    pub(crate) fn within(&self, namespace: &str) -> impl Iterator<Item = StoredObject> {
         // '0' follows '/', so this is every id that starts with "namespace/".
         let (from, to) = (format!("{namespace}/"), format!("{namespace}0"));
         let range = (Bound::Included(from.as_str()), Bound::Excluded(to.as_str()));
         self.objects.range::<str, _>(range).map(|(id, bytes)| (id.clone(), bytes.clone()))
     }
 
-    pub(crate) fn by_index(&self, number: u8, value: &str) -> Vec<Kept> {
+    pub(crate) fn by_index(&self, number: u8, value: &str) -> Vec<StoredObject> {
         let from: (u8, Box<str>, Arc<str>) = (number, value.into(), Arc::from(""));
         let entries = self.entries.range(from..).take_while(|(n, v, _)| *n == number && **v == *value);
         entries
@@ -205,7 +211,7 @@ impl Store {
             .collect()
     }
 
-    /// The names of the objects of a namespace that have a value under an index, in their order.
+    /// The names of the objects in a namespace with this value of an index, in order.
     pub(crate) fn names_by_index(&self, number: u8, value: &str, namespace: &str) -> Vec<String> {
         let from: (u8, Box<str>, Arc<str>) = (number, value.into(), format!("{namespace}/").into());
         let entries = self.entries.range(from..).take_while(|(n, v, _)| *n == number && **v == *value);
@@ -229,24 +235,24 @@ impl Store {
     pub(crate) fn set_synced(&mut self) {
         self.synced = true;
         self.absent = false;
-        self.trouble = None;
+        self.error = None;
     }
 
     pub(crate) fn set_absent(&mut self) {
         self.absent = true;
-        self.trouble = None;
+        self.error = None;
     }
 
-    pub(crate) fn set_trouble(&mut self, trouble: Option<Trouble>) {
-        self.trouble = trouble.map(Box::new);
+    pub(crate) fn set_error(&mut self, error: Option<WatchError>) {
+        self.error = error.map(Box::new);
     }
 
-    pub(crate) fn trouble(&self) -> Option<&Trouble> {
-        self.trouble.as_deref()
+    pub(crate) fn error(&self) -> Option<&WatchError> {
+        self.error.as_deref()
     }
 }
 
-impl Seen {
+impl InformerStore {
     pub(crate) fn new(set: usize, watches: Arc<[Watch]>) -> Self {
         let stores = watches.iter().map(|_| Mutex::default()).collect();
         Self { set, watches, stores, engaged: AtomicBool::new(false) }
@@ -256,7 +262,7 @@ impl Seen {
         self.engaged.load(Ordering::Acquire)
     }
 
-    /// Notes that the plane is engaged. True the first time.
+    /// Marks the plane as engaged. True if it was not engaged before.
     pub(crate) fn set_engaged(&self) -> bool {
         !self.engaged.swap(true, Ordering::AcqRel)
     }
@@ -265,16 +271,17 @@ impl Seen {
         &self.stores[watch]
     }
 
-    /// Every kind is listed, or known not to be served.
+    /// True if every kind has been listed or is not served.
     pub(crate) fn is_synced(&self) -> bool {
         self.stores.iter().all(|store| store.lock().is_synced())
     }
 
-    /// The first trouble, with the kind it is about.
-    pub(crate) fn trouble(&self) -> Option<(Kind, Trouble)> {
-        self.watches.iter().zip(&self.stores).find_map(|(watch, store)| {
-            store.lock().trouble().map(|trouble| (watch.kind.clone(), trouble.clone()))
-        })
+    /// The first watch error, with its kind.
+    pub(crate) fn error(&self) -> Option<(Kind, WatchError)> {
+        self.watches
+            .iter()
+            .zip(&self.stores)
+            .find_map(|(watch, store)| store.lock().error().map(|error| (watch.kind.clone(), error.clone())))
     }
 
     fn position(&self, plane: &Plane, kind: &Kind) -> Result<usize, Error> {
@@ -285,28 +292,28 @@ impl Seen {
     }
 }
 
-/// Reads from the cache: plain calls, no request, as of the last event that arrived.
+/// Cached reads: synchronous, without a request, as of the last received watch event.
 impl Plane {
-    /// The object, if the cache has it.
-    pub fn get<'p, K: Object>(&self, place: impl Into<Place<'p>>) -> Result<Option<K>, Error> {
-        let (kind, place) = (Kind::of::<K>(), place.into());
-        let found = self.with_store(&kind, |store| store.get(&id_of(place)))?;
-        found.map(|bytes| decode(self, &kind, &place.to_string(), &bytes)).transpose()
+    /// The cached object; none if the cache does not contain it.
+    pub fn get<'p, K: Object>(&self, name: impl Into<NamespacedName<'p>>) -> Result<Option<K>, Error> {
+        let (kind, name) = (Kind::of::<K>(), name.into());
+        let found = self.with_store(&kind, |store| store.get(&id_of(name)))?;
+        found.map(|bytes| decode(self, &kind, &name.to_string(), &bytes)).transpose()
     }
 
-    /// Every object of the kind, in the order of namespace and name.
+    /// Every object of the kind, ordered by namespace and name.
     pub fn list<K: Object>(&self) -> Result<Vec<K>, Error> {
         let kind = Kind::of::<K>();
         self.decode_all(&kind, self.with_store(&kind, Store::all)?)
     }
 
-    /// The objects of one namespace, in the order of their names.
+    /// The objects in one namespace, ordered by name.
     pub fn list_within<K: Object>(&self, namespace: &str) -> Result<Vec<K>, Error> {
         let kind = Kind::of::<K>();
         self.decode_all(&kind, self.with_store(&kind, |store| store.within(namespace).collect())?)
     }
 
-    /// The objects that have a value under an index which the watch declares.
+    /// The objects with this value of an index. The watch must declare the index.
     ///
     /// ```
     /// # use polis_engine::{Error, Index, Plane};
@@ -321,7 +328,8 @@ impl Plane {
         self.decode_all(&kind, found)
     }
 
-    /// The names of those of one namespace (`""` for kinds without one). Nothing is decoded, and nothing else is looked at.
+    /// The names of the objects in one namespace with this value of an index, without decoding them. The
+    /// namespace is `""` for cluster-scoped kinds.
     pub fn names_within<K: Object>(
         &self,
         namespace: &str,
@@ -332,40 +340,33 @@ impl Plane {
         self.with_index(&kind, index, |store, number| store.names_by_index(number, value, namespace))
     }
 
-    /// Whether the namespace has any object of the kind.
+    /// Whether the namespace contains an object of the kind.
     pub fn any_within<K: Object>(&self, namespace: &str) -> Result<bool, Error> {
         self.with_store(&Kind::of::<K>(), |store| store.within(namespace).next().is_some())
     }
 
-    /// The objects that name `uid` as an owner. The watch must declare [`Index::Owner`].
+    /// The objects with an owner reference to `uid`. The watch must declare [`Index::Owner`].
     pub fn owned_by<K: Object>(&self, uid: &str) -> Result<Vec<K>, Error> {
         self.find(&Index::Owner, uid)
     }
 
-    /// True once the kind was listed completely, or is known not to be served.
+    /// True if the kind has been listed completely or is not served.
     pub fn synced<K: Object>(&self) -> Result<bool, Error> {
         self.with_store(&Kind::of::<K>(), |store| store.is_synced())
     }
 
-    /// False if the plane is known not to serve the kind; its reads are empty then.
+    /// False if the plane does not serve the kind. Cached reads of the kind are then empty.
     pub fn serves<K: Object>(&self) -> Result<bool, Error> {
         self.with_store(&Kind::of::<K>(), |store| !store.is_absent())
     }
 
-    /// An object of a kind that is only known at run time.
-    pub fn get_value<'p>(&self, kind: &Kind, place: impl Into<Place<'p>>) -> Result<Option<Value>, Error> {
-        let place = place.into();
-        let found = self.with_store(kind, |store| store.get(&id_of(place)))?;
-        found.map(|bytes| decode_any(self, kind, &place.to_string(), &bytes)).transpose()
-    }
-
-    /// Every object of a kind that is only known at run time.
+    /// Like [`Plane::list`], for a kind that is only known at run time.
     pub fn list_values(&self, kind: &Kind) -> Result<Vec<Value>, Error> {
         let found = self.with_store(kind, Store::all)?;
-        found.iter().map(|(id, bytes)| decode_any(self, kind, &place_of_id(id).to_string(), bytes)).collect()
+        found.iter().map(|(id, bytes)| decode_any(self, kind, &name_of_id(id).to_string(), bytes)).collect()
     }
 
-    fn find_bytes(&self, kind: &Kind, index: &Index, value: &str) -> Result<Vec<Kept>, Error> {
+    fn find_bytes(&self, kind: &Kind, index: &Index, value: &str) -> Result<Vec<StoredObject>, Error> {
         self.with_index(kind, index, |store, number| store.by_index(number, value))
     }
 
@@ -375,33 +376,33 @@ impl Plane {
         index: &Index,
         read: impl FnOnce(&Store, u8) -> T,
     ) -> Result<T, Error> {
-        let (seen, watch) = self.watch_of(kind)?;
-        let number = seen.watches[watch].indexes.iter().position(|declared| declared == index);
+        let (informers, watch) = self.watch_of(kind)?;
+        let number = informers.watches[watch].indexes.iter().position(|declared| declared == index);
         match number.and_then(|number| u8::try_from(number).ok()) {
-            Some(number) => Ok(read(&seen.store(watch).lock(), number)),
+            Some(number) => Ok(read(&informers.store(watch).lock(), number)),
             None => Err(Error::NoIndex { kind: kind.to_string(), index: index.to_string() }),
         }
     }
 
     fn with_store<T>(&self, kind: &Kind, read: impl FnOnce(&Store) -> T) -> Result<T, Error> {
-        let (seen, watch) = self.watch_of(kind)?;
-        let store = seen.store(watch).lock();
+        let (informers, watch) = self.watch_of(kind)?;
+        let store = informers.store(watch).lock();
         Ok(read(&store))
     }
 
-    fn watch_of(&self, kind: &Kind) -> Result<(&Arc<Seen>, usize), Error> {
-        let Some(seen) = self.seen() else {
+    fn watch_of(&self, kind: &Kind) -> Result<(&Arc<InformerStore>, usize), Error> {
+        let Some(informers) = self.informers() else {
             return Err(Error::NotWatched { plane: self.name().clone(), kind: kind.to_string() });
         };
-        Ok((seen, seen.position(self, kind)?))
+        Ok((informers, informers.position(self, kind)?))
     }
 
-    fn decode_all<K: Object>(&self, kind: &Kind, found: Vec<Kept>) -> Result<Vec<K>, Error> {
-        found.iter().map(|(id, bytes)| decode(self, kind, &place_of_id(id).to_string(), bytes)).collect()
+    fn decode_all<K: Object>(&self, kind: &Kind, found: Vec<StoredObject>) -> Result<Vec<K>, Error> {
+        found.iter().map(|(id, bytes)| decode(self, kind, &name_of_id(id).to_string(), bytes)).collect()
     }
 }
 
-/// Bytes to an object; a failure names the object and the field, and is counted.
+/// Decodes an object. A failure is counted, and its error names the object and the field.
 pub(crate) fn decode<T: serde::de::DeserializeOwned>(
     plane: &Plane,
     kind: &Kind,
@@ -416,7 +417,7 @@ pub(crate) fn decode<T: serde::de::DeserializeOwned>(
     })
 }
 
-/// Bytes to a tree that says what it is, whether or not the bytes did.
+/// Decodes an object to a JSON tree and sets its `apiVersion` and `kind`, which cached bytes do not contain.
 pub(crate) fn decode_any(plane: &Plane, kind: &Kind, name: &str, bytes: &[u8]) -> Result<Value, Error> {
     let mut value: Value = decode(plane, kind, name, bytes)?;
     if let Some(object) = value.as_object_mut() {
@@ -431,39 +432,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn intake_drops_what_nobody_reads_and_keeps_the_rest_byte_for_byte() {
-        let taken = intake(
+    fn parsing_removes_unused_fields_and_keeps_the_others_byte_for_byte() {
+        let parsed = parse_object(
             br#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","managedFields":[{"x":"}"}],"namespace":"n","resourceVersion":"7","labels":{"q\"":"1"}},"data":{"k":"v\u00e9"}}"#,
         )
         .unwrap();
-        assert_eq!(&*taken.id, "n/a");
-        assert_eq!(taken.version, "7");
+        assert_eq!(&*parsed.id, "n/a");
+        assert_eq!(parsed.version, "7");
         assert_eq!(
-            std::str::from_utf8(&taken.bytes).unwrap(),
+            std::str::from_utf8(&parsed.bytes).unwrap(),
             r#"{"metadata":{"name":"a","namespace":"n","resourceVersion":"7","labels":{"q\"":"1"}},"data":{"k":"v\u00e9"}}"#
         );
     }
 
     #[test]
-    fn an_object_without_a_name_is_turned_away() {
-        assert!(intake(br#"{"metadata":{}}"#).is_err());
-        assert!(intake(br#"{"metadata":[]}"#).is_err());
-        assert!(intake(b"[]").is_err());
-        assert!(intake(br#"{"metadata":{"name":"a"}"#).is_err());
+    fn an_object_without_a_name_is_rejected() {
+        assert!(parse_object(br#"{"metadata":{}}"#).is_err());
+        assert!(parse_object(br#"{"metadata":[]}"#).is_err());
+        assert!(parse_object(b"[]").is_err());
+        assert!(parse_object(br#"{"metadata":{"name":"a"}"#).is_err());
     }
 
     #[test]
-    fn the_same_bytes_again_are_no_change() {
+    fn storing_the_same_bytes_again_is_no_change() {
         let mut store = Store::default();
-        let taken = intake(br#"{"metadata":{"name":"a","namespace":"n"}}"#).unwrap();
-        assert!(store.apply(&[], &taken.id, taken.bytes.clone()).is_some());
-        assert_eq!(store.apply(&[], &taken.id, taken.bytes.clone()), None);
+        let parsed = parse_object(br#"{"metadata":{"name":"a","namespace":"n"}}"#).unwrap();
+        assert!(store.apply(&[], &parsed.id, parsed.bytes.clone()).is_some());
+        assert_eq!(store.apply(&[], &parsed.id, parsed.bytes.clone()), None);
         assert!(store.remove(&[], "n/a").is_some());
         assert_eq!(store.remove(&[], "n/a"), None);
     }
 
     #[test]
-    fn names_by_a_value_are_those_of_the_namespace_and_the_value_alone() {
+    fn names_by_index_match_exactly_one_namespace_and_value() {
         let indexes = [Index::label("city"), Index::label("else")];
         let mut store = Store::default();
         for (id, city) in
@@ -479,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_is_not_confused_with_one_that_starts_alike() {
+    fn a_namespace_is_not_confused_with_one_that_shares_its_prefix() {
         let mut store = Store::default();
         for id in ["a/x", "a-b/x", "a/y", "ab/x", "/a"] {
             store.apply(&[], &Arc::from(id), Arc::from(&b"{}"[..]));

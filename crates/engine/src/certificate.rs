@@ -1,9 +1,12 @@
-//! A certificate in a Secret that is watched: where no volume brings it into files.
+//! [`CertificateSecret`]: a serving certificate from a watched Secret, for processes without a mounted
+//! volume.
 
 use std::fmt;
 
 use polis_api::k8s_openapi::api::core::v1::Secret;
-use polis_tls::{Certificates, Clients, Pem, Source, Stamp, TlsError, server};
+use polis_tls::{
+    CertificateError, CertificateSource, ClientAuth, Pem, ReloadingCertificate, SourceVersion, server_config,
+};
 use rustls::ServerConfig;
 
 use crate::{Engine, Error, Plane, Watch};
@@ -12,87 +15,91 @@ use crate::{Engine, Error, Plane, Watch};
 const CERTIFICATE: &str = "tls.crt";
 const KEY: &str = "tls.key";
 
-/// Which Secret a certificate is in. Cheap to clone.
+/// A Secret of type `kubernetes.io/tls` that contains a serving certificate. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct CertificateSecret {
     plane: Plane,
     namespace: String,
     name: String,
-    /// The key with the authority of clients, where they must show a certificate.
-    clients: Option<String>,
+    /// The key of the client CA, if clients must present a certificate.
+    client_ca: Option<String>,
 }
 
-/// Why there is no certificate from a Secret.
+/// Why the certificate of a Secret cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
-    /// Its server does not give it.
+    /// The Secret cannot be read.
     #[error("failed to read {secret}: {source}")]
-    Ask {
+    Read {
         /// The Secret.
         secret: String,
-        /// Why.
+        /// The reason.
         source: Error,
     },
-    /// It is not there, or not a certificate.
+    /// The Secret does not exist, or contains no valid certificate.
     #[error(transparent)]
-    Tls(#[from] TlsError),
+    Tls(#[from] CertificateError),
 }
 
 impl CertificateSecret {
-    /// The Secret of that name and no other is watched by the engine, on every replica, under a role of its own. It takes
-    /// the rights to get, list and watch that one Secret.
-    pub fn watched(
+    /// Declares a watch of this one Secret on the engine, on every replica and as a plane with the given
+    /// role. It needs the permissions get, list and watch for that Secret.
+    pub fn watch(
         engine: &mut Engine,
         role: &'static str,
         plane: Plane,
         (namespace, name): (&str, &str),
-        clients: Option<&str>,
+        client_ca: Option<&str>,
     ) -> Self {
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
         let watch = Watch::of::<Secret>().within(namespace.clone()).fields(format!("metadata.name={name}"));
         let plane = engine.plane(role, plane, [watch]);
-        Self { plane, namespace, name, clients: clients.map(str::to_owned) }
+        Self { plane, namespace, name, client_ca: client_ca.map(str::to_owned) }
     }
 
-    /// The certificate that is in the Secret now, and follows it. Asks for it: the watch may not have seen anything yet.
-    pub async fn open(&self) -> Result<Certificates, SecretError> {
-        let asked = self.plane.live().get::<Secret>((self.namespace.as_str(), self.name.as_str())).await;
-        let found = asked.map_err(|source| SecretError::Ask { secret: self.to_string(), source })?;
-        let standing = found.ok_or_else(|| TlsError::Missing { what: self.to_string() })?;
-        let config = self.load(&standing)?;
-        Ok(Certificates::new(self.clone(), stamp(&standing), config))
+    /// Loads the certificate, and reloads it when the Secret changes. The first read is uncached, because the
+    /// watch may not have synced yet.
+    pub async fn open(&self) -> Result<ReloadingCertificate, SecretError> {
+        let result = self.plane.uncached().get::<Secret>((self.namespace.as_str(), self.name.as_str())).await;
+        let found = result.map_err(|source| SecretError::Read { secret: self.to_string(), source })?;
+        let secret = found.ok_or_else(|| CertificateError::Missing { what: self.to_string() })?;
+        let config = self.load(&secret)?;
+        Ok(ReloadingCertificate::new(self.clone(), version(&secret), config))
     }
 
-    /// The certificate as the watch has seen it, in PEM; its key is not told.
+    /// The cached certificate in PEM, without its private key.
     pub fn certificate(&self) -> Option<Vec<u8>> {
-        self.seen()?.data?.remove(CERTIFICATE).map(|bytes| bytes.0)
+        self.cached()?.data?.remove(CERTIFICATE).map(|bytes| bytes.0)
     }
 
-    /// The Secret as the watch has seen it. None before the first sight, and once it is deleted.
-    fn seen(&self) -> Option<Secret> {
+    /// The cached Secret. None before the watch has synced, and after the Secret is deleted.
+    fn cached(&self) -> Option<Secret> {
         self.plane.get::<Secret>((self.namespace.as_str(), self.name.as_str())).ok().flatten()
     }
 
-    fn load(&self, secret: &Secret) -> Result<ServerConfig, TlsError> {
-        let clients = self.clients.as_deref().map(|key| self.pem(secret, key)).transpose()?;
-        let clients = clients.as_ref().map_or(Clients::Unasked, Clients::Required);
-        server(&self.pem(secret, CERTIFICATE)?, &self.pem(secret, KEY)?, clients)
+    fn load(&self, secret: &Secret) -> Result<ServerConfig, CertificateError> {
+        let client_ca = self.client_ca.as_deref().map(|key| self.pem(secret, key)).transpose()?;
+        let client_auth = client_ca.as_ref().map_or(ClientAuth::Disabled, ClientAuth::Required);
+        server_config(&self.pem(secret, CERTIFICATE)?, &self.pem(secret, KEY)?, client_auth)
     }
 
-    fn pem(&self, secret: &Secret, key: &str) -> Result<Pem, TlsError> {
-        let place = format!("{key} of {self}");
+    fn pem(&self, secret: &Secret, key: &str) -> Result<Pem, CertificateError> {
+        let source = format!("{key} of {self}");
         match secret.data.as_ref().and_then(|data| data.get(key)) {
-            Some(bytes) => Ok(Pem::new(place, bytes.0.clone())),
-            None => Err(TlsError::Missing { what: place }),
+            Some(bytes) => Ok(Pem::new(source, bytes.0.clone())),
+            None => Err(CertificateError::Missing { what: source }),
         }
     }
 }
 
-impl Source for CertificateSecret {
-    fn renewed(&self, before: &Stamp) -> Option<(Stamp, Result<ServerConfig, TlsError>)> {
-        let seen = self.seen()?;
-        let stamp = stamp(&seen);
-        (stamp != *before).then(|| (stamp, self.load(&seen)))
+impl CertificateSource for CertificateSecret {
+    fn renewed(
+        &self,
+        before: &SourceVersion,
+    ) -> Option<(SourceVersion, Result<ServerConfig, CertificateError>)> {
+        let seen = self.cached()?;
+        let version = version(&seen);
+        (version != *before).then(|| (version, self.load(&seen)))
     }
 }
 
@@ -103,6 +110,6 @@ impl fmt::Display for CertificateSecret {
 }
 
 /// Identity and version of a Secret.
-fn stamp(secret: &Secret) -> Stamp {
-    Stamp(format!("{:?} {:?}", secret.metadata.uid, secret.metadata.resource_version))
+fn version(secret: &Secret) -> SourceVersion {
+    SourceVersion(format!("{:?} {:?}", secret.metadata.uid, secret.metadata.resource_version))
 }

@@ -1,7 +1,7 @@
-//! Time, as a seam.
+//! The injected wall clock.
 //!
-//! Waiting always goes through tokio's clock, which a test can pause. The wall clock is only for what is written into objects
-//! (lease times, event times) and comes from here, so that a simulation is reproducible to the byte.
+//! Timers use tokio's clock, which a test can pause. The wall clock is only for timestamps that are written
+//! into objects (leases, events). It is injected so that a test can reproduce a run to the byte.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
-/// Tells the time of day. Cheap to clone.
+/// A source of wall-clock time. Cheap to clone.
 #[derive(Clone)]
 pub struct Clock(Source);
 
@@ -21,22 +21,22 @@ enum Source {
 }
 
 impl Clock {
-    /// The wall clock of the machine.
+    /// The system clock.
     pub fn system() -> Self {
         Self(Source::System)
     }
 
-    /// A wall clock that stands at `start` now and moves with tokio's clock: paused when that is paused.
+    /// A clock that shows `start` now and advances with tokio's clock, which a test can pause.
     pub fn anchored(start: Timestamp) -> Self {
         Self(Source::Anchored { start, since: Instant::now(), skew: SignedDuration::ZERO })
     }
 
-    /// Any other source of wall time.
+    /// A clock that calls `now`.
     pub fn custom(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         Self(Source::Custom(Arc::new(now)))
     }
 
-    /// The same clock, off by a constant: what a replica with a wrong clock sees.
+    /// The same clock with a constant offset, to simulate a replica with clock skew.
     pub fn skewed(&self, by: SignedDuration) -> Self {
         match &self.0 {
             Source::Anchored { start, since, skew } => {
@@ -49,7 +49,7 @@ impl Clock {
         }
     }
 
-    /// The time of day.
+    /// The current time.
     pub fn now(&self) -> Timestamp {
         match &self.0 {
             Source::System => Timestamp::now(),
@@ -84,7 +84,7 @@ mod tests {
     use std::time::Duration;
 
     #[tokio::test(start_paused = true)]
-    async fn an_anchored_clock_moves_only_with_the_runtime() {
+    async fn an_anchored_clock_advances_only_with_the_runtime() {
         let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let clock = Clock::anchored(start);
         assert_eq!(clock.now(), start);

@@ -1,9 +1,10 @@
-//! Which kinds a plane serves.
+//! API discovery: which kinds a plane serves.
 //!
-//! A kind that is not served is not watched. It is asked for again while it is missing (soon at first, then once in half a
-//! minute per group and version, however many planes share the answer), at once when a CustomResourceDefinition changes in sight
-//! (and often soon after: a server takes seconds from a definition to serving it, and a busy one many), and when a watch is told
-//! 404. While nothing is missing nothing is asked.
+//! A kind that is not served is not watched. Discovery is repeated in three cases: while a kind is missing
+//! (after 0.5 s at first, then up to every 30 s per group and version, however many planes share the result);
+//! when a watched CustomResourceDefinition changes (and often soon afterwards, because a server takes
+//! seconds, and a busy one many, to serve a new definition); and when a watch returns 404. While no kind is
+//! missing, no request is sent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,47 +19,48 @@ use tokio::time::Instant;
 use crate::plane::Call;
 use crate::{Error, Kind, Plane};
 
-/// How long "not served" is believed: at first, and at most. In between, for this share of the time since the last doubt, so
-/// that a kind is noticed soon after it is served in proportion to how long that took.
-const BELIEVED_FIRST: Duration = Duration::from_millis(500);
-const BELIEVED_LAST: Duration = Duration::from_secs(30);
-const BELIEVED_SHARE: u32 = 4;
+/// How long the result "not served" is cached: minimum and maximum. In between it is 1/4 of the time since
+/// the last invalidation, so that the delay until a new kind is found is in proportion to the time that the
+/// server took.
+const NEGATIVE_TTL_MIN: Duration = Duration::from_millis(500);
+const NEGATIVE_TTL_MAX: Duration = Duration::from_secs(30);
+const NEGATIVE_TTL_DIVISOR: u32 = 4;
 
-/// What is known about the kinds of the planes behind one host.
+/// The cached discovery results of the planes behind one host.
 #[derive(Debug)]
 pub(crate) struct Discovery {
-    known: Mutex<Known>,
-    /// Moves when what is known may be out of date.
-    doubts: watch::Sender<u64>,
+    results: Mutex<Results>,
+    /// Changes when the cached results may be out of date.
+    invalidations: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
-struct Known {
-    /// When there was last reason to doubt what is known.
-    doubted: Instant,
-    /// By the path of group and version.
-    answers: BTreeMap<String, Answer>,
-    /// The server said that it cannot stream lists.
+struct Results {
+    /// When the results were last invalidated.
+    invalidated: Instant,
+    /// The results, by the path of group and version.
+    by_root: BTreeMap<String, ServedKinds>,
+    /// The server does not support streaming lists (`sendInitialEvents`).
     no_streaming: bool,
 }
 
 #[derive(Debug)]
-struct Answer {
+struct ServedKinds {
     plurals: BTreeSet<String>,
-    /// Until when it is believed of what it does not name.
-    believed: Instant,
+    /// Until when a kind that is not in `plurals` counts as not served.
+    negative_until: Instant,
 }
 
-impl Known {
-    fn belief(&self) -> Duration {
-        (self.doubted.elapsed() / BELIEVED_SHARE).clamp(BELIEVED_FIRST, BELIEVED_LAST)
+impl Results {
+    fn negative_ttl(&self) -> Duration {
+        (self.invalidated.elapsed() / NEGATIVE_TTL_DIVISOR).clamp(NEGATIVE_TTL_MIN, NEGATIVE_TTL_MAX)
     }
 }
 
 impl Default for Discovery {
     fn default() -> Self {
-        let known = Known { doubted: Instant::now(), answers: BTreeMap::new(), no_streaming: false };
-        Self { known: Mutex::new(known), doubts: watch::Sender::new(0) }
+        let results = Results { invalidated: Instant::now(), by_root: BTreeMap::new(), no_streaming: false };
+        Self { results: Mutex::new(results), invalidations: watch::Sender::new(0) }
     }
 }
 
@@ -74,11 +76,11 @@ struct ServedResource {
 }
 
 impl Discovery {
-    /// Whether a kind is served, from what is known or by asking through `plane`.
+    /// Whether a kind is served: from the cached results, or with a request through `plane`.
     pub(crate) async fn serves(&self, plane: &Plane, kind: &Kind) -> Result<bool, Error> {
         let root = kind.root();
-        if let Some(known) = self.recall(&root, kind) {
-            return Ok(known);
+        if let Some(served) = self.cached(&root, kind) {
+            return Ok(served);
         }
         let about = format!("the kinds of {}", kind.api_version());
         let call = Call {
@@ -87,7 +89,7 @@ impl Discovery {
             path: root.clone(),
             content_type: None,
             content: Bytes::new(),
-            guarded: false,
+            idempotent: false,
             about: &about,
         };
         let plurals: BTreeSet<String> = match plane.call(call).await {
@@ -96,7 +98,7 @@ impl Discovery {
                     let why = error.to_string().into();
                     plane.unreachable(
                         format!("discover {about}"),
-                        crate::transport::TransportError::Garbage { why },
+                        crate::transport::TransportError::InvalidResponse { why },
                     )
                 })?;
                 list.resources.into_iter().map(|resource| resource.name).collect()
@@ -105,49 +107,49 @@ impl Discovery {
             Err(error) => return Err(error),
         };
         let served = plurals.contains(&*kind.plural);
-        let mut known = self.known.lock();
-        let believed = Instant::now() + known.belief();
-        known.answers.insert(root, Answer { plurals, believed });
+        let mut results = self.results.lock();
+        let negative_until = Instant::now() + results.negative_ttl();
+        results.by_root.insert(root, ServedKinds { plurals, negative_until });
         Ok(served)
     }
 
-    /// A yes stays true until a watch says otherwise; a no is believed for a while.
-    fn recall(&self, root: &str, kind: &Kind) -> Option<bool> {
-        let known = self.known.lock();
-        let answer = known.answers.get(root)?;
-        let served = answer.plurals.contains(&*kind.plural);
-        (served || Instant::now() < answer.believed).then_some(served)
+    /// The cached result. "Served" is valid until a watch returns 404, "not served" for a limited time.
+    fn cached(&self, root: &str, kind: &Kind) -> Option<bool> {
+        let results = self.results.lock();
+        let kinds = results.by_root.get(root)?;
+        let served = kinds.plurals.contains(&*kind.plural);
+        (served || Instant::now() < kinds.negative_until).then_some(served)
     }
 
-    /// When to ask again for what is not served.
-    pub(crate) fn ask_again_after(&self) -> Duration {
-        self.known.lock().belief()
+    /// When to repeat discovery of a kind that is not served.
+    pub(crate) fn retry_after(&self) -> Duration {
+        self.results.lock().negative_ttl()
     }
 
-    /// A watch was told that the kind is not there, whatever was known. Ask again the next time.
-    pub(crate) fn contradicted(&self, kind: &Kind) {
-        self.known.lock().answers.remove(&kind.root());
+    /// Drops the cached result of a kind whose watch returned 404.
+    pub(crate) fn invalidate_kind(&self, kind: &Kind) {
+        self.results.lock().by_root.remove(&kind.root());
     }
 
-    /// A definition changed: everything that was missing may be there now.
-    pub(crate) fn doubt(&self) {
-        let mut known = self.known.lock();
-        known.answers.clear();
-        known.doubted = Instant::now();
-        drop(known);
-        self.doubts.send_modify(|doubts| *doubts += 1);
+    /// Drops all cached results, because a CustomResourceDefinition has changed.
+    pub(crate) fn invalidate(&self) {
+        let mut results = self.results.lock();
+        results.by_root.clear();
+        results.invalidated = Instant::now();
+        drop(results);
+        self.invalidations.send_modify(|count| *count += 1);
     }
 
-    /// Wakes when there is reason to ask again.
-    pub(crate) fn doubts(&self) -> watch::Receiver<u64> {
-        self.doubts.subscribe()
+    /// Notified by [`Discovery::invalidate`].
+    pub(crate) fn invalidations(&self) -> watch::Receiver<u64> {
+        self.invalidations.subscribe()
     }
 
     pub(crate) fn can_stream_lists(&self) -> bool {
-        !self.known.lock().no_streaming
+        !self.results.lock().no_streaming
     }
 
-    pub(crate) fn cannot_stream_lists(&self) {
-        self.known.lock().no_streaming = true;
+    pub(crate) fn disable_streaming_lists(&self) {
+        self.results.lock().no_streaming = true;
     }
 }

@@ -1,4 +1,4 @@
-//! The engine: planes, controllers and workers, wired together and run until told to stop.
+//! [`Engine`], the manager of a process: its planes, controllers, leader election and worker pool.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -17,44 +17,44 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use crate::backoff::Backoff;
-use crate::cache::{Seen, decode, place_of_id};
-use crate::event::Recorder;
-use crate::leader::{Election, Leadership};
+use crate::cache::{InformerStore, decode, name_of_id};
+use crate::event::EventRecorder;
+use crate::leader::{LeaderElection, Leadership};
 use crate::metrics::Metrics;
 use crate::plane::Env;
-use crate::planes::{Fixed, Member, PlaneSet, Provider, Readiness, Roster, Set};
-use crate::queue::{Queue, Taken};
+use crate::planes::{FixedPlanes, Member, PlaneProvider, PlaneRegistry, PlaneSet, Readiness, Set};
+use crate::queue::{ActiveTask, Queue};
 use crate::reconciler::{AnyReconciler, Reconciler};
-use crate::router::{Controller, NoKeys, Router, Source, Unresolved};
-use crate::watch::Gate;
-use crate::{Class, Clock, Error, Key, Kind, Object, Plane, Random, Watch, admin};
+use crate::router::{Controller, MapError, Router, Source, Unresolved};
+use crate::watch::ListLimiter;
+use crate::{Clock, Error, ErrorClass, Key, Kind, Object, Plane, Random, Watch, admin};
 
-/// Everything that one process sees and does.
+/// The manager of a process: watches planes and runs controllers, like controller-runtime's `Manager`.
 ///
-/// Declare planes with the watches they need, then controllers, then [`Engine::run`].
+/// Declare the planes with their watches, then the controllers, then call [`Engine::run`].
 ///
 /// ```no_run
-/// use polis_engine::{Engine, Index, Key, MiloProjects, Outcome, Plane, PlaneSet, Reconciler, Unresolved, Watch};
+/// use polis_engine::{Action, Engine, Key, MiloProjects, Plane, PlaneSet, Reconciler, Unresolved, Watch};
 /// use polis_api::k8s_openapi::api::core::v1::{ConfigMap, Secret};
 ///
-/// /// Keeps a copy of each project's settings on the hub.
+/// /// Copies the ConfigMaps of each project to the hub.
 /// struct Mirror { projects: PlaneSet, hub: Plane }
 ///
 /// impl Reconciler for Mirror {
 ///     type Error = polis_engine::Error;
 ///
-///     async fn reconcile(&self, key: &Key) -> Result<Outcome, Self::Error> {
+///     async fn reconcile(&self, key: &Key) -> Result<Action, Self::Error> {
 ///         let project = self.projects.plane(key)?;
 ///         let Some(settings) = project.get::<ConfigMap>(key)? else {
-///             return Ok(Outcome::Settled); // gone
+///             return Ok(Action::AwaitChange); // deleted
 ///         };
-///         let home = format!("project-{}", key.plane);
-///         let standing = self.hub.get::<ConfigMap>((home.as_str(), &*key.name))?;
-///         let mut wanted = ConfigMap { data: settings.data, ..ConfigMap::default() };
-///         wanted.metadata.namespace = Some(home);
-///         wanted.metadata.name = Some(key.name.to_string());
-///         self.hub.create_or_update(standing.as_ref(), &wanted).await?;
-///         Ok(Outcome::Settled)
+///         let namespace = format!("project-{}", key.plane);
+///         let existing = self.hub.get::<ConfigMap>((namespace.as_str(), &*key.name))?;
+///         let mut desired = ConfigMap { data: settings.data, ..ConfigMap::default() };
+///         desired.metadata.namespace = Some(namespace);
+///         desired.metadata.name = Some(key.name.to_string());
+///         self.hub.create_or_update(existing.as_ref(), &desired).await?;
+///         Ok(Action::AwaitChange)
 ///     }
 /// }
 ///
@@ -66,10 +66,12 @@ use crate::{Class, Clock, Error, Key, Kind, Object, Plane, Random, Watch, admin}
 /// let mirror = Mirror { projects: projects.clone(), hub: hub.clone() };
 /// engine
 ///     .controller("mirror", &projects, mirror)
-///     .on::<ConfigMap>()
-///     .maps::<ConfigMap>(&hub, |_, copy| {
-///         let home = copy.metadata.namespace.as_deref().unwrap_or_default();
-///         let project = home.strip_prefix("project-").ok_or_else(|| Unresolved(format!("{home} is no project's")))?;
+///     .for_kind::<ConfigMap>()
+///     .watches::<ConfigMap>(&hub, |_, copy| {
+///         let namespace = copy.metadata.namespace.as_deref().unwrap_or_default();
+///         let project = namespace
+///             .strip_prefix("project-")
+///             .ok_or_else(|| Unresolved(format!("namespace {namespace} belongs to no project")))?;
 ///         Ok(vec![Key::new(project, "default", copy.metadata.name.as_deref().unwrap_or_default())])
 ///     });
 /// engine.run(async { tokio::signal::ctrl_c().await.ok(); }).await
@@ -78,53 +80,55 @@ use crate::{Class, Clock, Error, Key, Kind, Object, Plane, Random, Watch, admin}
 pub struct Engine {
     env: Arc<Env>,
     workers: usize,
-    engaging: usize,
-    grace: Duration,
+    max_concurrent_lists: usize,
+    grace_period: Duration,
     backoff: Backoff,
     sets: Vec<Arc<Set>>,
-    providers: Vec<(usize, Box<dyn Provider>)>,
+    providers: Vec<(usize, Box<dyn PlaneProvider>)>,
     controllers: Vec<Controller>,
-    heard: Vec<(usize, mpsc::UnboundedReceiver<Key>)>,
-    election: Option<Election>,
+    external_sources: Vec<(usize, mpsc::UnboundedReceiver<Key>)>,
+    election: Option<LeaderElection>,
     admin: Option<SocketAddr>,
     metrics: Option<SocketAddr>,
-    guarded: bool,
+    admin_metrics: bool,
     handle: Handle,
 }
 
-/// Keys worked on at once. Reconciles mostly wait for answers, so more than the machine has cores.
+/// Default number of workers. Reconciles mostly wait for responses, so this exceeds the number of cores.
 const WORKERS: usize = 32;
-/// Lists under way at once: enough to keep two cores busy with decoding, few enough not to flood a server at a start.
-const ENGAGING: usize = 64;
-/// Time for running reconciles to finish at a shutdown.
-const GRACE: Duration = Duration::from_secs(10);
-/// Back-off of a failing key. The cap is what a key that fails for ever costs: one attempt in five minutes.
+/// Default number of concurrent lists: enough to keep two cores busy with decoding, few enough not to
+/// overload a server at start-up.
+const MAX_CONCURRENT_LISTS: usize = 64;
+/// Default time for running reconciles to finish at shutdown.
+const GRACE_PERIOD: Duration = Duration::from_secs(10);
+/// Default back-off of a failing key. With this cap, a key that always fails costs one attempt in five
+/// minutes.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(20), cap: Duration::from_secs(300) };
 
 impl Engine {
-    /// An engine on the clock and randomness of the machine.
+    /// An engine with the system clock and a random seed.
     pub fn new() -> Self {
         Self::with(Clock::system(), Random::from_entropy())
     }
 
-    /// An engine on a given clock and randomness. With a paused runtime, in-process planes and a seed, a run is reproducible to
-    /// the byte.
+    /// An engine with the given clock and random source. On a paused tokio runtime, with in-process planes
+    /// and a fixed seed, a run is reproducible to the byte.
     pub fn with(clock: Clock, random: Random) -> Self {
         let env = Arc::new(Env { clock, random: random.split("engine"), metrics: Arc::default() });
         Self {
             env: env.clone(),
             workers: WORKERS,
-            engaging: ENGAGING,
-            grace: GRACE,
+            max_concurrent_lists: MAX_CONCURRENT_LISTS,
+            grace_period: GRACE_PERIOD,
             backoff: BACKOFF,
             sets: Vec::new(),
             providers: Vec::new(),
             controllers: Vec::new(),
-            heard: Vec::new(),
+            external_sources: Vec::new(),
             election: None,
             admin: None,
             metrics: None,
-            guarded: false,
+            admin_metrics: true,
             handle: Handle(Arc::new(HandleInner {
                 env,
                 running: RwLock::new(None),
@@ -134,56 +138,57 @@ impl Engine {
         }
     }
 
-    /// Keys worked on at once, over all controllers.
+    /// Sets the number of workers, which all controllers share.
     pub fn workers(&mut self, workers: usize) -> &mut Self {
         self.workers = workers.max(1);
         self
     }
 
-    /// Kinds of planes that are listed at once.
-    pub fn engaging(&mut self, lists: usize) -> &mut Self {
-        self.engaging = lists.max(1);
+    /// Sets how many initial lists run at the same time, over all planes and kinds.
+    pub fn max_concurrent_lists(&mut self, lists: usize) -> &mut Self {
+        self.max_concurrent_lists = lists.max(1);
         self
     }
 
-    /// Time for running reconciles to finish at a shutdown, before they are cancelled.
-    pub fn grace(&mut self, grace: Duration) -> &mut Self {
-        self.grace = grace;
+    /// Sets how long running reconciles may take to finish at shutdown before they are cancelled.
+    pub fn shutdown_grace_period(&mut self, grace_period: Duration) -> &mut Self {
+        self.grace_period = grace_period;
         self
     }
 
-    /// Back-off of a key that fails.
+    /// Sets the back-off of a failing key.
     pub fn backoff(&mut self, backoff: Backoff) -> &mut Self {
         self.backoff = backoff;
         self
     }
 
-    /// Work only while this replica holds a lease. Watching goes on regardless.
-    pub fn lead(&mut self, election: Election) -> &mut Self {
+    /// Reconciles only while this replica holds the lease. Watches run on every replica.
+    pub fn leader_election(&mut self, election: LeaderElection) -> &mut Self {
         self.election = Some(election);
         self
     }
 
-    /// Serve `/healthz`, `/readyz` and `/metrics` here.
+    /// Serves `/healthz`, `/readyz` and `/metrics` at this address.
     pub fn admin(&mut self, address: SocketAddr) -> &mut Self {
         self.admin = Some(address);
         self
     }
 
-    /// Serve `/metrics` alone here, besides the admin address.
+    /// Serves only `/metrics` at this address, in addition to the admin address.
     pub fn metrics(&mut self, address: SocketAddr) -> &mut Self {
         self.metrics = Some(address);
         self
     }
 
-    /// Leave `/metrics` out of the admin address: whoever runs this engine serves them elsewhere, from its [`Handle`], to
-    /// those who may see them.
-    pub fn guard_metrics(&mut self) -> &mut Self {
-        self.guarded = true;
+    /// Removes `/metrics` from the admin address. For programs that serve the metrics of the [`Handle`]
+    /// themselves, with authentication.
+    pub fn disable_admin_metrics(&mut self) -> &mut Self {
+        self.admin_metrics = false;
         self
     }
 
-    /// One plane, watched. Controllers that use it wait until all its kinds are listed.
+    /// Declares one plane and its watches. Controllers that use the plane start when all its kinds are
+    /// listed.
     pub fn plane(
         &mut self,
         role: &'static str,
@@ -192,18 +197,18 @@ impl Engine {
     ) -> Plane {
         let watches: Arc<[Watch]> = watches.into_iter().collect();
         let set = self.set(role, watches.clone(), true);
-        let seen = Arc::new(Seen::new(set.id, watches));
-        let plane = plane.role(role).bound_to(&self.env, Some(seen));
+        let informers = Arc::new(InformerStore::new(set.id, watches));
+        let plane = plane.with_role(role).bound_to(&self.env, Some(informers));
         set.planes.write().insert(plane.name().clone(), Member { plane: plane.clone(), task: None });
-        self.providers.push((set.id, Box::new(Fixed::new([plane.clone()]))));
+        self.providers.push((set.id, Box::new(FixedPlanes::new([plane.clone()]))));
         plane
     }
 
-    /// A set of planes that come and go, watched alike.
+    /// Declares a set of planes with the same watches. The provider adds and removes planes at run time.
     pub fn planes(
         &mut self,
         role: &'static str,
-        provider: impl Provider,
+        provider: impl PlaneProvider,
         watches: impl IntoIterator<Item = Watch>,
     ) -> PlaneSet {
         let set = self.set(role, watches.into_iter().collect(), false);
@@ -212,7 +217,7 @@ impl Engine {
     }
 
     fn set(&mut self, name: &'static str, watches: Arc<[Watch]>, required: bool) -> Arc<Set> {
-        watches.iter().for_each(|watch| self.env.metrics.watched(&watch.kind));
+        watches.iter().for_each(|watch| self.env.metrics.init_kind(&watch.kind));
         let set = Arc::new(Set {
             id: self.sets.len(),
             name,
@@ -221,54 +226,55 @@ impl Engine {
             env: self.env.clone(),
             planes: RwLock::default(),
             listed: AtomicBool::new(false),
-            fault: Mutex::new(None),
-            arrived: watch::Sender::default(),
+            error: Mutex::new(None),
+            engaged_changed: watch::Sender::default(),
         });
         self.sets.push(set.clone());
         set
     }
 
-    /// A controller whose keys name objects on the planes of `primary`. Say next what it listens to.
+    /// Adds a controller whose keys are objects on the planes of `primary`. The returned builder adds its
+    /// watches.
     pub fn controller(
         &mut self,
         name: &'static str,
-        primary: &impl Watched,
+        primary: &impl WatchedPlanes,
         reconciler: impl Reconciler,
     ) -> ControllerBuilder<'_> {
-        self.env.metrics.controller(name);
+        self.env.metrics.init_controller(name);
         let primary = self.position(primary);
-        let mut needs = BTreeSet::new();
+        let mut requires = BTreeSet::new();
         if self.sets[primary].required {
-            needs.insert(primary);
+            requires.insert(primary);
         }
         self.controllers.push(Controller {
             name,
             primary,
-            needs,
+            requires,
             sources: Vec::new(),
             reconciler: Arc::new(reconciler) as Arc<dyn AnyReconciler>,
-            open: AtomicBool::new(false),
+            started: AtomicBool::new(false),
         });
         ControllerBuilder { engine: self }
     }
 
-    /// A recorder of Kubernetes events, which `reporter` (the name of a controller) reports.
-    pub fn recorder(&self, reporter: &'static str) -> Recorder {
-        Recorder::new(reporter, self.env.clone())
+    /// A recorder of Kubernetes events. `reporter` is the name of the reporting controller.
+    pub fn recorder(&self, reporter: &'static str) -> EventRecorder {
+        EventRecorder::new(reporter, self.env.clone())
     }
 
-    /// Health, readiness and metrics, also while the engine runs.
+    /// A handle to readiness and metrics of the engine, for use while it runs.
     pub fn handle(&self) -> Handle {
         self.handle.clone()
     }
 
-    fn position(&self, watched: &impl Watched) -> usize {
+    fn position(&self, watched: &impl WatchedPlanes) -> usize {
         let known = watched.set().filter(|set| *set < self.sets.len());
-        known.expect("planes are declared with this engine before the controllers that use them")
+        known.expect("the planes of a controller must be declared on the same engine first")
     }
 
-    /// Runs until `shutdown` is ready, then stops taking keys, lets running ones finish within the grace period, and gives up
-    /// the lease.
+    /// Runs until `shutdown` is ready. Then stops taking keys from the queue, waits up to the grace period
+    /// for running reconciles, and releases the lease.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
         let queue = Queue::new(self.backoff, self.env.random.split("queue"));
         let router = Arc::new(Router::new(queue.clone(), self.env.clone(), self.sets, self.controllers));
@@ -278,7 +284,7 @@ impl Engine {
             let listener =
                 TcpListener::bind(address).await.map_err(|source| Error::Admin { address, source })?;
             *self.handle.0.address.lock() = listener.local_addr().ok();
-            let pages = if self.guarded { admin::Pages::Probes } else { admin::Pages::All };
+            let pages = if self.admin_metrics { admin::Pages::All } else { admin::Pages::Probes };
             background.spawn(admin::serve(listener, pages, self.handle.clone()));
         }
         if let Some(address) = self.metrics {
@@ -286,18 +292,22 @@ impl Engine {
                 TcpListener::bind(address).await.map_err(|source| Error::Admin { address, source })?;
             background.spawn(admin::serve(listener, admin::Pages::Metrics, self.handle.clone()));
         }
-        let gate = Arc::new(Gate::new(self.engaging));
+        let limiter = Arc::new(ListLimiter::new(self.max_concurrent_lists));
         for (set, provider) in self.providers {
-            let roster = Roster { set: router.sets[set].clone(), router: router.clone(), gate: gate.clone() };
-            background.spawn(provider.run(roster));
+            let registry = PlaneRegistry {
+                set: router.sets[set].clone(),
+                router: router.clone(),
+                limiter: limiter.clone(),
+            };
+            background.spawn(provider.run(registry));
         }
         background.spawn({
             let router = router.clone();
             async move { router.run().await }
         });
-        for (controller, keys) in self.heard {
+        for (controller, keys) in self.external_sources {
             let router = router.clone();
-            background.spawn(async move { router.hear(controller, keys).await });
+            background.spawn(async move { router.run_external_source(controller, keys).await });
         }
 
         let (elector, leadership) = match self.election {
@@ -305,15 +315,16 @@ impl Engine {
                 let (elector, leadership) = election.start(&self.env);
                 (Some(elector), leadership)
             }
-            None => (None, Leadership::undisputed()),
+            None => (None, Leadership::permanent()),
         };
         *self.handle.0.leadership.lock() = Some(leadership.clone());
-        let office = tokio::spawn(work(router.clone(), leadership, self.workers, self.grace));
+        let worker_pool =
+            tokio::spawn(run_workers(router.clone(), leadership, self.workers, self.grace_period));
         shutdown.await;
         tracing::info!("shutting down");
         queue.close();
-        // Whoever panicked has been heard in the log; the shutdown goes on.
-        let _ = office.await;
+        // A panic in the worker pool is already logged. The shutdown continues.
+        let _ = worker_pool.await;
         if let Some(elector) = elector {
             elector.resign().await;
         }
@@ -332,52 +343,54 @@ impl Default for Engine {
     }
 }
 
-/// What a controller listens to. Made by [`Engine::controller`].
+/// Adds watches and other key sources to a controller. Made by [`Engine::controller`].
 pub struct ControllerBuilder<'e> {
     engine: &'e mut Engine,
 }
 
 impl ControllerBuilder<'_> {
-    /// Every object of this kind on the controller's own planes is a key.
-    pub fn on<K: Object>(self) -> Self {
+    /// Watches this kind on the primary planes. Each object is a key, as with controller-runtime's `For`.
+    pub fn for_kind<K: Object>(self) -> Self {
         let set = self.controller().primary;
         let watch = self.watch::<K>(set);
         self.source(Source { set, watch, mapper: None })
     }
 
-    /// Objects of this kind, on any declared planes, lead to keys. The mapper is given the plane that the object is on, and the
-    /// object as it is, as it was, or as it was last seen before it was deleted.
+    /// Watches this kind on any declared planes and maps each object to keys, as with controller-runtime's
+    /// `Watches`. The mapper receives the object's plane and the object: its new state, its old state, or its
+    /// last state before the deletion.
     ///
-    /// A key of a plane that is not engaged is dropped and counted: it comes again when the plane is.
-    pub fn maps<K: Object>(
+    /// A key of a plane that is not engaged is dropped and counted. It is queued when the plane becomes
+    /// engaged.
+    pub fn watches<K: Object>(
         self,
-        planes: &impl Watched,
+        planes: &impl WatchedPlanes,
         mapper: impl Fn(&Plane, &K) -> Result<Vec<Key>, Unresolved> + Send + Sync + 'static,
     ) -> Self {
         let set = self.engine.position(planes);
         let watch = self.watch::<K>(set);
         let mapper = move |plane: &Plane, kind: &Kind, id: &str, bytes: &[u8]| {
             let object =
-                decode::<K>(plane, kind, &place_of_id(id).to_string(), bytes).map_err(NoKeys::Unreadable)?;
-            mapper(plane, &object).map_err(NoKeys::Unresolved)
+                decode::<K>(plane, kind, &name_of_id(id).to_string(), bytes).map_err(MapError::Unreadable)?;
+            mapper(plane, &object).map_err(MapError::Unresolved)
         };
-        self.source(Source { set, watch, mapper: Some(Arc::new(mapper)) }).needs(planes)
+        self.source(Source { set, watch, mapper: Some(Arc::new(mapper)) }).requires_sync(planes)
     }
 
-    /// The controller reads these planes, too: it does not work before they are complete. (Planes of a set that comes and goes
-    /// are not waited for.)
-    pub fn needs(mut self, planes: &impl Watched) -> Self {
+    /// Delays the controller until the caches of these planes are synced, for planes that it reads without a
+    /// watch. Planes of a set that changes at run time are not waited for.
+    pub fn requires_sync(mut self, planes: &impl WatchedPlanes) -> Self {
         let set = self.engine.position(planes);
         if self.engine.sets[set].required {
-            self.controller_mut().needs.insert(set);
+            self.controller_mut().requires.insert(set);
         }
         self
     }
 
-    /// Keys also come from outside the planes: whoever holds the sender says which objects to look at again. What is said before
-    /// the controller may work waits until it may.
-    pub fn hears(self, keys: mpsc::UnboundedReceiver<Key>) -> Self {
-        self.engine.heard.push((self.engine.controllers.len() - 1, keys));
+    /// Adds a channel as a source of keys, like controller-runtime's `source.Channel`. Keys that are sent
+    /// before the controller has started are queued when it starts.
+    pub fn external_source(self, keys: mpsc::UnboundedReceiver<Key>) -> Self {
+        self.engine.external_sources.push((self.engine.controllers.len() - 1, keys));
         self
     }
 
@@ -390,38 +403,43 @@ impl ControllerBuilder<'_> {
         let (kind, set) = (Kind::of::<K>(), &self.engine.sets[set]);
         let found = set.watches.iter().position(|watch| watch.kind == kind);
         found.unwrap_or_else(|| {
-            panic!("controller {}: planes {} have no watch of {kind}", self.controller().name, set.name)
+            panic!(
+                "controller {}: no watch of {kind} is declared for planes {}",
+                self.controller().name,
+                set.name
+            )
         })
     }
 
     fn controller(&self) -> &Controller {
-        self.engine.controllers.last().expect("made with a controller")
+        self.engine.controllers.last().expect("the builder is made after its controller")
     }
 
     fn controller_mut(&mut self) -> &mut Controller {
-        self.engine.controllers.last_mut().expect("made with a controller")
+        self.engine.controllers.last_mut().expect("the builder is made after its controller")
     }
 }
 
-/// Planes that an engine watches: a [`Plane`] or a [`PlaneSet`] that [`Engine::plane`] or [`Engine::planes`] gave.
-pub trait Watched {
+/// Planes that an engine watches: a [`Plane`] from [`Engine::plane`] or a [`PlaneSet`] from
+/// [`Engine::planes`].
+pub trait WatchedPlanes {
     #[doc(hidden)]
     fn set(&self) -> Option<usize>;
 }
 
-impl Watched for Plane {
+impl WatchedPlanes for Plane {
     fn set(&self) -> Option<usize> {
-        self.seen().map(|seen| seen.set)
+        self.informers().map(|informers| informers.set)
     }
 }
 
-impl Watched for PlaneSet {
+impl WatchedPlanes for PlaneSet {
     fn set(&self) -> Option<usize> {
         Some(self.0.id)
     }
 }
 
-/// A look into an engine from outside. Cheap to clone.
+/// Access to readiness, metrics and leadership of a running engine. Cheap to clone.
 #[derive(Clone)]
 pub struct Handle(Arc<HandleInner>);
 
@@ -433,74 +451,80 @@ struct HandleInner {
 }
 
 impl Handle {
-    /// How far each set of planes has come, by the name it was declared with. Empty before the engine runs.
+    /// The readiness of each set of planes, by its role. Empty before the engine runs.
     pub fn readiness(&self) -> Vec<(&'static str, Readiness)> {
         let running = self.0.running.read();
         running.iter().flat_map(|router| &router.sets).map(|set| (set.name, set.readiness())).collect()
     }
 
-    /// True while the engine runs and every plane that should be engaged is.
+    /// True while the engine runs and every plane of every set is engaged.
     pub fn is_ready(&self) -> bool {
         let readiness = self.readiness();
         !readiness.is_empty() && readiness.iter().all(|(_, readiness)| readiness.is_ready())
     }
 
-    /// True if nothing is queued, running, or waiting for its turn. Keys that wait for a time do not count.
+    /// True if no key is ready or running. Keys that are requeued for a later time do not count.
     pub fn is_idle(&self) -> bool {
         self.0.running.read().as_ref().is_some_and(|router| {
-            let load = router.queue.load();
-            load.running == 0 && load.ready.iter().all(|ready| *ready == 0)
+            let stats = router.queue.stats();
+            stats.running == 0 && stats.ready.iter().all(|ready| *ready == 0)
         })
     }
 
-    /// The metrics, up to date.
+    /// The metrics in the OpenMetrics text format, with updated gauges.
     pub fn metrics(&self) -> String {
         if let Some(router) = &*self.0.running.read() {
-            router.census();
+            router.update_gauges();
         }
         self.0.env.metrics.render()
     }
 
-    /// Where metrics of the program's own can be added.
+    /// The metrics registry, to which the program can add its own metrics.
     pub fn registry(&self) -> Arc<Metrics> {
         self.0.env.metrics.clone()
     }
 
-    /// The fencing number while this replica leads: it grows with every change of leader, and is 0 where nobody stands for
-    /// election. None while another replica leads.
-    pub fn fence(&self) -> Option<i64> {
-        self.0.leadership.lock().as_ref().and_then(Leadership::fence)
+    /// The fencing token while this replica leads; it grows with every change of leader, and is 0 without
+    /// leader election. None while this replica does not lead.
+    pub fn fencing_token(&self) -> Option<i64> {
+        self.0.leadership.lock().as_ref().and_then(Leadership::fencing_token)
     }
 
-    /// Where the admin server listens, once it does.
+    /// The address of the admin server, once it listens.
     pub fn admin_address(&self) -> Option<SocketAddr> {
         *self.0.address.lock()
     }
 }
 
-/// Works on keys while this replica leads. A leader that loses the lease drops what it is doing at once.
-async fn work(router: Arc<Router>, mut leadership: Leadership, workers: usize, grace: Duration) {
+/// The worker pool. Its workers run while this replica leads; when it loses the lease, they are cancelled at
+/// once.
+async fn run_workers(
+    router: Arc<Router>,
+    mut leadership: Leadership,
+    workers: usize,
+    grace_period: Duration,
+) {
     loop {
         tokio::select! {
             biased;
             () = router.queue.closed() => return,
-            _ = leadership.gained() => {}
+            _ = leadership.acquired() => {}
         }
         router.env.metrics.leading(true);
-        let mut crew = JoinSet::new();
+        let mut pool = JoinSet::new();
         for _ in 0..workers {
-            crew.spawn(worker(router.clone()));
+            pool.spawn(worker(router.clone()));
         }
         tokio::select! {
             biased;
             () = leadership.lost() => {
                 router.env.metrics.leading(false);
-                crew.shutdown().await;
+                pool.shutdown().await;
             }
-            () = async { while crew.join_next().await.is_some() {} } => return, // closed, and all have finished
-            () = async { router.queue.closed().await; tokio::time::sleep(grace).await } => {
-                tracing::warn!("reconciles still running after {grace:?}; cancelled");
-                crew.shutdown().await;
+            () = async { while pool.join_next().await.is_some() {} } => return, // queue closed, all workers finished
+            () = async { router.queue.closed().await; tokio::time::sleep(grace_period).await } => {
+                tracing::warn!("cancelled reconciles that were still running {grace_period:?} after shutdown began");
+                pool.shutdown().await;
                 return;
             }
         }
@@ -508,18 +532,18 @@ async fn work(router: Arc<Router>, mut leadership: Leadership, workers: usize, g
 }
 
 async fn worker(router: Arc<Router>) {
-    while let Some(taken) = router.queue.next().await {
-        reconcile(&router, taken).await;
-        // Keys that need nothing are settled without a pause; a long queue of them must not hold the thread.
+    while let Some(active) = router.queue.next().await {
+        reconcile(&router, active).await;
+        // A reconcile without I/O never suspends. Yield so that many of them do not block the thread.
         tokio::task::yield_now().await;
     }
 }
 
-async fn reconcile(router: &Router, taken: Taken) {
-    let controller = &router.controllers[taken.task.controller];
-    let key = taken.task.key.clone();
+async fn reconcile(router: &Router, active: ActiveTask) {
+    let controller = &router.controllers[active.task.controller];
+    let key = active.task.key.clone();
     if router.sets[controller.primary].engaged(key.plane.as_str()).is_none() {
-        return taken.finish(crate::Outcome::Settled); // the plane has gone meanwhile
+        return active.finish(crate::Action::AwaitChange); // the plane was disengaged
     }
     let started = Instant::now();
     let span = tracing::info_span!("reconcile", controller = controller.name, plane = %key.plane, %key);
@@ -528,30 +552,30 @@ async fn reconcile(router: &Router, taken: Taken) {
     let took = started.elapsed();
     let metrics = &router.env.metrics;
     match ended {
-        Ok(Ok(outcome)) => {
+        Ok(Ok(action)) => {
             metrics.reconciled(controller.name, took, None);
-            taken.finish(outcome);
+            active.finish(action);
         }
         Ok(Err(error)) => {
-            let class = Class::of(&*error);
+            let class = ErrorClass::of(&*error);
             metrics.reconciled(controller.name, took, Some(class));
-            let failures = taken.failures + 1;
+            let failures = active.failures + 1;
             span.in_scope(|| match class {
-                // Someone was faster: the ordinary way of things.
-                Class::Conflict | Class::AlreadyExists => tracing::debug!(error = %chain(&*error), failures, "will be tried again"),
-                _ => tracing::warn!(error = %chain(&*error), class = class.as_str(), failures, "will be tried again"),
+                // Expected: another writer changed or created the object first.
+                ErrorClass::Conflict | ErrorClass::AlreadyExists => tracing::debug!(error = %chain(&*error), failures, "reconcile failed; will retry"),
+                _ => tracing::warn!(error = %chain(&*error), class = class.as_str(), failures, "reconcile failed; will retry"),
             });
-            taken.fail();
+            active.fail();
         }
         Err(_) => {
-            metrics.reconciled(controller.name, took, Some(Class::Other));
-            span.in_scope(|| tracing::error!("reconcile panicked; will be tried again"));
-            taken.fail();
+            metrics.reconciled(controller.name, took, Some(ErrorClass::Other));
+            span.in_scope(|| tracing::error!("reconcile panicked; will retry"));
+            active.fail();
         }
     }
 }
 
-/// An error with its causes, on one line.
+/// An error and its chain of causes, on one line.
 fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

@@ -1,32 +1,33 @@
-//! What can go wrong, and what kind of wrong it is.
+//! [`Error`], the error of every engine call, and [`ErrorClass`], by which controllers and metrics tell
+//! errors apart.
 
 use polis_api::kube::core::Status;
 
 use crate::PlaneName;
 use crate::transport::TransportError;
 
-/// The kind of a failure: what a controller branches on and what metrics are counted by.
+/// The class of an error. Controllers branch on it, and metrics use it as a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Class {
-    /// Someone else changed the object meanwhile, or a precondition no longer holds: read again and decide again.
+pub enum ErrorClass {
+    /// The object has changed, or a precondition does not hold. Read the object and decide again.
     Conflict,
-    /// The object, or the kind, is not there.
+    /// The object or the kind does not exist.
     NotFound,
-    /// An object of that name is there already.
+    /// An object of that name exists.
     AlreadyExists,
-    /// The server understood and will never agree: the object must change.
+    /// The server rejects the request as invalid. A retry without a change fails again.
     Invalid,
-    /// We are not (or no longer) who may do this.
+    /// The credentials are rejected or lack the permission.
     Forbidden,
-    /// Worth trying again as it is: the network, an overloaded or restarting server.
+    /// A retry may succeed: a network error, or an overloaded or restarting server.
     Transient,
-    /// Bytes that do not fit the type.
+    /// An object does not match its type.
     Decode,
-    /// Anything else, such as a mistake in our own set-up.
+    /// Any other error, such as a programming error.
     Other,
 }
 
-impl Class {
+impl ErrorClass {
     /// Every class.
     pub const ALL: [Self; 8] = [
         Self::Conflict,
@@ -39,7 +40,7 @@ impl Class {
         Self::Other,
     ];
 
-    /// The word for it in metrics and logs.
+    /// The label value in metrics and logs.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Conflict => "conflict",
@@ -53,12 +54,12 @@ impl Class {
         }
     }
 
-    /// The class of any error that has one of ours among its causes.
+    /// The class of the first [`Error`] in the chain of causes; [`ErrorClass::Other`] if there is none.
     pub fn of(error: &(dyn std::error::Error + 'static)) -> Self {
         let mut next = Some(error);
         while let Some(error) = next {
-            if let Some(ours) = error.downcast_ref::<Error>() {
-                return ours.class();
+            if let Some(found) = error.downcast_ref::<Error>() {
+                return found.class();
             }
             next = error.source();
         }
@@ -66,19 +67,19 @@ impl Class {
     }
 }
 
-/// A failure of the engine on behalf of a controller.
+/// The error of an engine call.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The plane is not (or no longer) one of the set.
+    /// The plane is not an engaged member of its set.
     #[error("failed to find plane {plane}: it is not engaged")]
     NotEngaged {
-        /// The plane that was asked for.
+        /// The requested plane.
         plane: PlaneName,
     },
-    /// The cache was asked for a kind that nobody declared a watch for. A mistake in the set-up.
+    /// A cached read of a kind without a declared watch: a programming error.
     #[error(
-        "failed to read {kind} of plane {plane} from the cache: no watch is declared for it; declare one or read it live"
+        "failed to read {kind} of plane {plane} from the cache: no watch is declared for it; declare a watch or use an uncached read"
     )]
     NotWatched {
         /// The plane.
@@ -86,7 +87,7 @@ pub enum Error {
         /// The kind.
         kind: String,
     },
-    /// The cache was asked by an index that nobody declared. A mistake in the set-up.
+    /// A cached read by an index that the watch does not declare: a programming error.
     #[error("failed to read {kind} by {index}: the watch declares no such index")]
     NoIndex {
         /// The kind.
@@ -94,88 +95,88 @@ pub enum Error {
         /// The index.
         index: String,
     },
-    /// An object does not fit its type.
+    /// An object does not match its type.
     #[error("failed to decode {object} of plane {plane} at {field}: {source}")]
     Decode {
         /// The plane.
         plane: PlaneName,
         /// Kind and name of the object.
         object: String,
-        /// The field, as a path from the root of the object.
+        /// The path of the field, from the root of the object.
         field: String,
-        /// What does not fit.
+        /// The error of serde_json.
         source: serde_json::Error,
     },
-    /// An object cannot be written as JSON.
+    /// An object cannot be serialised as JSON.
     #[error("failed to encode {object}: {source}")]
     Encode {
         /// Kind and name of the object.
         object: String,
-        /// What does not fit.
+        /// The error of serde_json.
         source: serde_json::Error,
     },
-    /// A write that must name the exact object it means was given one that was never read from a server.
+    /// A write that needs UID and resource version was given an object that was not read from a server.
     #[error(
         "failed to {action} on plane {plane}: the object has no {missing}; pass the object as it was read"
     )]
     Unidentified {
         /// The plane.
         plane: PlaneName,
-        /// What was attempted.
+        /// The attempted action.
         action: String,
-        /// The field that is missing.
+        /// The missing field.
         missing: &'static str,
     },
-    /// The server answered, with a refusal.
+    /// The server responded with an error.
     #[error("failed to {action} on plane {plane}: {} ({})", status.message, status.reason)]
     Refused {
         /// The plane.
         plane: PlaneName,
-        /// What was attempted.
+        /// The attempted action.
         action: String,
-        /// The answer.
+        /// The `Status` object of the response.
         status: Box<Status>,
     },
-    /// No answer was had, or none that makes sense.
+    /// The server sent no response, or an invalid one.
     #[error("failed to {action} on plane {plane}: {source}")]
     Unreachable {
         /// The plane.
         plane: PlaneName,
-        /// What was attempted.
+        /// The attempted action.
         action: String,
-        /// Why.
+        /// The transport error.
         source: TransportError,
     },
-    /// A kubeconfig that cannot be used.
+    /// A kubeconfig cannot be used.
     #[error("failed to load the kubeconfig {from}: {why}")]
     Kubeconfig {
-        /// The file, or how it was found.
+        /// The file, or where the configuration comes from.
         from: String,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
-    /// The admin server cannot be started.
+    /// The admin server cannot listen.
     #[error("failed to serve health and metrics on {address}: {source}")]
     Admin {
-        /// The address that was asked for.
+        /// The listen address.
         address: std::net::SocketAddr,
-        /// Why.
+        /// The I/O error.
         source: std::io::Error,
     },
 }
 
 impl Error {
-    /// The kind of failure.
-    pub fn class(&self) -> Class {
+    /// The class of the error.
+    pub fn class(&self) -> ErrorClass {
         match self {
             Self::Refused { status, .. } => class_of(status),
-            Self::Unreachable { .. } | Self::NotEngaged { .. } => Class::Transient,
-            Self::Decode { .. } => Class::Decode,
-            _ => Class::Other,
+            Self::Unreachable { .. } | Self::NotEngaged { .. } => ErrorClass::Transient,
+            Self::Decode { .. } => ErrorClass::Decode,
+            _ => ErrorClass::Other,
         }
     }
 
-    /// The HTTP code of a refusal.
+    /// The HTTP status code, if the server responded with an error.
     pub fn code(&self) -> Option<u16> {
         match self {
             Self::Refused { status, .. } => Some(status.code),
@@ -183,38 +184,38 @@ impl Error {
         }
     }
 
-    /// Someone else was faster.
+    /// The class is [`ErrorClass::Conflict`].
     pub fn is_conflict(&self) -> bool {
-        self.class() == Class::Conflict
+        self.class() == ErrorClass::Conflict
     }
 
-    /// The object is not there.
+    /// The class is [`ErrorClass::NotFound`].
     pub fn is_not_found(&self) -> bool {
-        self.class() == Class::NotFound
+        self.class() == ErrorClass::NotFound
     }
 
-    /// An object of that name is there already.
+    /// The class is [`ErrorClass::AlreadyExists`].
     pub fn is_already_exists(&self) -> bool {
-        self.class() == Class::AlreadyExists
+        self.class() == ErrorClass::AlreadyExists
     }
 }
 
-fn class_of(status: &Status) -> Class {
+fn class_of(status: &Status) -> ErrorClass {
     match (status.code, status.reason.as_str()) {
-        (_, "AlreadyExists") => Class::AlreadyExists,
-        (409, _) => Class::Conflict,
-        (404 | 410, _) => Class::NotFound,
-        (400 | 405 | 406 | 413 | 415 | 422, _) => Class::Invalid,
-        (401 | 403, _) => Class::Forbidden,
-        (408 | 429, _) | (500..=599, _) => Class::Transient,
-        _ => Class::Other,
+        (_, "AlreadyExists") => ErrorClass::AlreadyExists,
+        (409, _) => ErrorClass::Conflict,
+        (404 | 410, _) => ErrorClass::NotFound,
+        (400 | 405 | 406 | 413 | 415 | 422, _) => ErrorClass::Invalid,
+        (401 | 403, _) => ErrorClass::Forbidden,
+        (408 | 429, _) | (500..=599, _) => ErrorClass::Transient,
+        _ => ErrorClass::Other,
     }
 }
 
 /// The path of the field at a byte offset of a JSON document, e.g. `spec.template.containers[2].image`.
 ///
-/// serde_json reports where a value did not fit as line and column only; a person needs the field. Compact JSON has one line,
-/// so the column is the offset. Best effort: for text that is not JSON it answers with as much as it understood.
+/// serde_json reports only line and column of an error, and users need the field. Compact JSON has one line,
+/// so the column is the offset. Best effort: for invalid JSON the path ends where parsing fails.
 pub fn field_at(json: &[u8], offset: usize) -> String {
     enum Level {
         Object(String),
@@ -234,7 +235,8 @@ pub fn field_at(json: &[u8], offset: usize) -> String {
                 levels.push(Level::Array(0));
                 expects_name = false;
             }
-            // The error is reported after the closing bracket of a value that lacks something: still about that value.
+            // serde_json reports a missing field after the closing bracket of its object: the path is still
+            // that object.
             b'}' | b']' if at + 1 < end => {
                 levels.pop();
                 expects_name = false;
@@ -319,25 +321,25 @@ mod tests {
     #[test]
     fn the_class_is_found_through_wrapping_errors() {
         #[derive(Debug, thiserror::Error)]
-        #[error("failed to settle")]
+        #[error("failed to reconcile")]
         struct Wrapped(#[source] Error);
         let status = Status { code: 409, reason: "Conflict".into(), ..Status::default() };
         let error =
             Wrapped(Error::Refused { plane: "p".into(), action: "update".into(), status: Box::new(status) });
-        assert_eq!(Class::of(&error), Class::Conflict);
-        assert_eq!(Class::of(&std::fmt::Error), Class::Other);
+        assert_eq!(ErrorClass::of(&error), ErrorClass::Conflict);
+        assert_eq!(ErrorClass::of(&std::fmt::Error), ErrorClass::Other);
     }
 
     #[test]
     fn classes_follow_code_and_reason() {
         for (code, reason, class) in [
-            (409, "AlreadyExists", Class::AlreadyExists),
-            (409, "Conflict", Class::Conflict),
-            (404, "NotFound", Class::NotFound),
-            (422, "Invalid", Class::Invalid),
-            (401, "Unauthorized", Class::Forbidden),
-            (429, "TooManyRequests", Class::Transient),
-            (503, "", Class::Transient),
+            (409, "AlreadyExists", ErrorClass::AlreadyExists),
+            (409, "Conflict", ErrorClass::Conflict),
+            (404, "NotFound", ErrorClass::NotFound),
+            (422, "Invalid", ErrorClass::Invalid),
+            (401, "Unauthorized", ErrorClass::Forbidden),
+            (429, "TooManyRequests", ErrorClass::Transient),
+            (503, "", ErrorClass::Transient),
         ] {
             let status = Status { code, reason: reason.into(), ..Status::default() };
             assert_eq!(class_of(&status), class, "{code} {reason}");

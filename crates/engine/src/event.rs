@@ -1,8 +1,8 @@
-//! Kubernetes events: what a controller tells the people who look at an object.
+//! The event recorder: writes `events.k8s.io/v1` Events about objects.
 //!
-//! `events.k8s.io/v1`. The same event again is not a second object but a count: the first is written at once, repetitions are
-//! gathered and written as a series, at most twice a minute. Recording never waits and never fails a reconcile: events are hints,
-//! and what cannot be written is dropped and counted.
+//! The first event is written at once. Repetitions of the same event do not create further objects: they are
+//! counted in the `series` of the first, which is updated at most twice a minute. Recording never blocks and
+//! never fails a reconcile: an event that cannot be written is dropped and counted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,28 +18,29 @@ use tokio::time::Instant;
 use crate::plane::Env;
 use crate::{Object, Plane};
 
-/// Longest note that API servers take, in bytes.
-const LONGEST_NOTE: usize = 1024;
-/// Repetitions within this time belong to the same series.
-const SERIES: Duration = Duration::from_secs(6 * 60);
-/// A series is written at most this often.
-const WRITE_EVERY: Duration = Duration::from_secs(30);
-/// Events waiting to be written; beyond it they are dropped.
-const WAITING: usize = 1024;
-/// Series that may go on at the same time. Beyond it the one that would end first is forgotten, and costs another object
-/// if it does go on: a project that floods has something to say of each of ten thousand objects, at 2 KiB each.
-const OPEN: usize = 4096;
+/// Largest note that API servers accept, in bytes.
+const MAX_NOTE_BYTES: usize = 1024;
+/// A repetition within this time after the last one belongs to the same series.
+const SERIES_WINDOW: Duration = Duration::from_secs(6 * 60);
+/// Minimum time between two updates of a series.
+const UPDATE_INTERVAL: Duration = Duration::from_secs(30);
+/// Capacity of the channel to the writer task. Further events are dropped.
+const CHANNEL_CAPACITY: usize = 1024;
+/// Maximum number of open series, at about 2 KiB each. Beyond it the series that would expire first is
+/// dropped, and a further repetition of it creates a new Event. A busy project can cause events about ten
+/// thousand objects.
+const MAX_OPEN_SERIES: usize = 4096;
 
-/// Whether an event is good news.
+/// The `type` of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Tone {
-    /// As it should be.
+pub enum EventType {
+    /// An expected change.
     Normal,
-    /// Something a person should look at.
+    /// A problem that a user or operator should look at.
     Warning,
 }
 
-impl Tone {
+impl EventType {
     fn as_str(self) -> &'static str {
         match self {
             Self::Normal => "Normal",
@@ -50,74 +51,75 @@ impl Tone {
 
 /// Records events of one controller. Cheap to clone.
 #[derive(Clone)]
-pub struct Recorder {
+pub struct EventRecorder {
     reporter: &'static str,
     env: Arc<Env>,
-    line: Arc<Mutex<Option<mpsc::Sender<Note>>>>,
+    sender: Arc<Mutex<Option<mpsc::Sender<QueuedEvent>>>>,
 }
 
-/// One thing said about one object.
-struct Note {
+/// An event on its way to the writer task.
+struct QueuedEvent {
     plane: Plane,
-    subject: Subject,
+    key: EventKey,
 }
 
-/// What makes two events the same.
+/// The identity of an event. Events with equal keys form a series.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Subject {
+struct EventKey {
     plane: String,
     namespace: String,
     api_version: String,
     kind: String,
     name: String,
     uid: String,
-    tone: Tone,
+    event_type: EventType,
     reason: String,
     action: String,
     note: String,
 }
 
-impl Recorder {
+impl EventRecorder {
     pub(crate) fn new(reporter: &'static str, env: Arc<Env>) -> Self {
-        Self { reporter, env, line: Arc::default() }
+        Self { reporter, env, sender: Arc::default() }
     }
 
-    /// Says something about an object, on the plane that the object is on. `reason` and `action` are single words in CamelCase,
-    /// why and what was done; `note` is for people and is cut to 1,024 bytes.
+    /// Records an event about an object, on the object's plane. `reason` and `action` are CamelCase words:
+    /// why, and what the controller did. `note` is the message for users and is truncated to 1,024 bytes.
     pub fn record<K: Object>(
         &self,
         plane: &Plane,
         about: &K,
-        tone: Tone,
+        event_type: EventType,
         reason: &str,
         action: &str,
         note: &str,
     ) {
         let ObjectReference { api_version, kind, name, namespace, uid, .. } = about.object_ref(&());
-        let subject = Subject {
+        let key = EventKey {
             plane: plane.name().to_string(),
             namespace: namespace.unwrap_or_default(),
             api_version: api_version.unwrap_or_default(),
             kind: kind.unwrap_or_default(),
             name: name.unwrap_or_default(),
             uid: uid.unwrap_or_default(),
-            tone,
+            event_type,
             reason: reason.to_owned(),
             action: action.to_owned(),
-            note: cut(note),
+            note: truncate(note),
         };
-        if self.sender().try_send(Note { plane: plane.clone(), subject }).is_err() {
+        if self.sender().try_send(QueuedEvent { plane: plane.clone(), key }).is_err() {
             self.env.metrics.event_dropped();
         }
     }
 
-    /// The line to the writer, which is started with the first event and ends with the last recorder.
-    fn sender(&self) -> mpsc::Sender<Note> {
-        let mut line = self.line.lock();
-        match &*line {
+    /// The channel to the writer task, which starts with the first event and ends when the last recorder is
+    /// dropped.
+    fn sender(&self) -> mpsc::Sender<QueuedEvent> {
+        let mut current = self.sender.lock();
+        match &*current {
             Some(sender) if !sender.is_closed() => sender.clone(),
             _ => {
-                let (sender, notes) = mpsc::channel(WAITING);
+                let (sender, events) = mpsc::channel(CHANNEL_CAPACITY);
                 tokio::spawn(
                     Writer {
                         reporter: self.reporter,
@@ -125,35 +127,35 @@ impl Recorder {
                         open: BTreeMap::new(),
                         due: BTreeSet::new(),
                     }
-                    .run(notes),
+                    .run(events),
                 );
-                *line = Some(sender.clone());
+                *current = Some(sender.clone());
                 sender
             }
         }
     }
 }
 
-impl std::fmt::Debug for Recorder {
+impl std::fmt::Debug for EventRecorder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Recorder({})", self.reporter)
+        write!(f, "EventRecorder({})", self.reporter)
     }
 }
 
-/// At most as much as the server takes. It counts bytes, whatever its messages say.
-fn cut(note: &str) -> String {
-    if note.len() <= LONGEST_NOTE {
+/// Truncates a note to the server's limit, which is in bytes although its error message says characters.
+fn truncate(note: &str) -> String {
+    if note.len() <= MAX_NOTE_BYTES {
         return note.to_owned();
     }
-    const MORE: &str = "…";
-    let mut end = LONGEST_NOTE - MORE.len();
+    const ELLIPSIS: &str = "…";
+    let mut end = MAX_NOTE_BYTES - ELLIPSIS.len();
     while !note.is_char_boundary(end) {
         end -= 1;
     }
-    format!("{}{MORE}", &note[..end])
+    format!("{}{ELLIPSIS}", &note[..end])
 }
 
-/// A series that may still go on.
+/// An event whose next repetition joins its series.
 struct Series {
     plane: Plane,
     event: Event,
@@ -165,13 +167,13 @@ struct Series {
 }
 
 impl Series {
-    /// When it must be written, or forgotten.
+    /// When the series must be written, or, if it has no unwritten repetition, dropped.
     fn due(&self) -> Instant {
-        if self.is_behind() { self.written + WRITE_EVERY } else { self.last + SERIES }
+        if self.has_unwritten() { self.written + UPDATE_INTERVAL } else { self.last + SERIES_WINDOW }
     }
 
-    /// Whether the server has not been told of all repetitions.
-    fn is_behind(&self) -> bool {
+    /// True if repetitions have not been written to the server.
+    fn has_unwritten(&self) -> bool {
         self.count > self.written_count
     }
 }
@@ -179,42 +181,42 @@ impl Series {
 struct Writer {
     reporter: &'static str,
     env: Arc<Env>,
-    open: BTreeMap<Arc<Subject>, Series>,
-    /// The open series by what is due next, so that nobody looks at all of them to find the one.
-    due: BTreeSet<(Instant, Arc<Subject>)>,
+    open: BTreeMap<Arc<EventKey>, Series>,
+    /// The open series ordered by due time, so that finding the next one needs no scan.
+    due: BTreeSet<(Instant, Arc<EventKey>)>,
 }
 
 impl Writer {
-    async fn run(mut self, mut notes: mpsc::Receiver<Note>) {
+    async fn run(mut self, mut events: mpsc::Receiver<QueuedEvent>) {
         loop {
-            // None while there is no series: an idle recorder has no timer.
+            // None without an open series: an idle recorder has no timer.
             let due = self.due.first().map(|(due, _)| *due);
             tokio::select! {
                 biased;
-                note = notes.recv() => match note {
+                note = events.recv() => match note {
                     Some(note) => self.take(note).await,
                     None => break,
                 },
                 () = wait_until(due) => self.flush().await,
             }
         }
-        while let Some((subject, series)) = self.open.pop_first() {
-            self.write(&subject, series).await;
+        while let Some((key, series)) = self.open.pop_first() {
+            self.write(&key, series).await;
         }
     }
 
-    async fn take(&mut self, note: Note) {
+    async fn take(&mut self, note: QueuedEvent) {
         let now = Instant::now();
         let wall = MicroTime(self.env.clock.now());
-        if let Some((subject, mut series)) = self.close(&note.subject)
-            && now.duration_since(series.last) < SERIES
+        if let Some((key, mut series)) = self.remove(&note.key)
+            && now.duration_since(series.last) < SERIES_WINDOW
         {
             series.count += 1;
             series.last = now;
             series.last_wall = wall;
-            return self.keep(subject, series);
+            return self.insert(key, series);
         }
-        let event = self.event(&note.subject, wall.clone());
+        let event = self.event(&note.key, wall.clone());
         match note.plane.create(&event).await {
             Ok(event) => {
                 let series = Series {
@@ -226,49 +228,50 @@ impl Writer {
                     written_count: 1,
                     written: now,
                 };
-                self.keep(Arc::new(note.subject), series);
+                self.insert(Arc::new(note.key), series);
             }
             Err(error) => {
                 self.env.metrics.event_dropped();
-                tracing::debug!(%error, "event not recorded");
+                tracing::debug!(%error, "failed to create an event; dropped");
             }
         }
     }
 
-    /// Writes the series that are due, and forgets those that did not go on.
+    /// Writes the due series that have unwritten repetitions, and drops the others.
     async fn flush(&mut self) {
         let now = Instant::now();
         while self.due.first().is_some_and(|(due, _)| *due <= now) {
-            let Some((_, subject)) = self.due.pop_first() else { break };
-            let Some(series) = self.open.remove(&subject) else { continue };
-            if series.is_behind()
-                && let Some(series) = self.write(&subject, series).await
+            let Some((_, key)) = self.due.pop_first() else { break };
+            let Some(series) = self.open.remove(&key) else { continue };
+            if series.has_unwritten()
+                && let Some(series) = self.write(&key, series).await
             {
-                self.keep(subject, series);
+                self.insert(key, series);
             }
         }
     }
 
-    /// A series may go on, in place of the one that would end first if there are too many.
-    fn keep(&mut self, subject: Arc<Subject>, series: Series) {
-        if self.open.len() >= OPEN
+    /// Adds an open series. If there are too many, drops the one that is due first.
+    fn insert(&mut self, key: Arc<EventKey>, series: Series) {
+        if self.open.len() >= MAX_OPEN_SERIES
             && let Some((_, first)) = self.due.pop_first()
         {
             self.open.remove(&first);
         }
-        self.due.insert((series.due(), subject.clone()));
-        self.open.insert(subject, series);
+        self.due.insert((series.due(), key.clone()));
+        self.open.insert(key, series);
     }
 
-    fn close(&mut self, subject: &Subject) -> Option<(Arc<Subject>, Series)> {
-        let (subject, series) = self.open.remove_entry(subject)?;
-        self.due.remove(&(series.due(), subject.clone()));
-        Some((subject, series))
+    fn remove(&mut self, key: &EventKey) -> Option<(Arc<EventKey>, Series)> {
+        let (key, series) = self.open.remove_entry(key)?;
+        self.due.remove(&(series.due(), key.clone()));
+        Some((key, series))
     }
 
-    /// Tells the server how far a series has come. None if it cannot be told: the next repetition starts a new one.
-    async fn write(&self, subject: &Subject, mut series: Series) -> Option<Series> {
-        if !series.is_behind() {
+    /// Writes the count of a series to the server. None if that fails: the next repetition then starts a new
+    /// series.
+    async fn write(&self, key: &EventKey, mut series: Series) -> Option<Series> {
+        if !series.has_unwritten() {
             return Some(series);
         }
         let mut event = series.event.clone();
@@ -284,42 +287,41 @@ impl Writer {
                 Some(series)
             }
             Err(error) => {
-                // Expired on the server, most likely.
+                // Most likely the Event has expired on the server.
                 self.env.metrics.event_dropped();
-                tracing::debug!(%error, reason = subject.reason, "series of events not recorded");
+                tracing::debug!(%error, reason = key.reason, "failed to update the series of an event; dropped");
                 None
             }
         }
     }
 
-    fn event(&self, subject: &Subject, now: MicroTime) -> Event {
-        let namespace =
-            if subject.namespace.is_empty() { "default".to_owned() } else { subject.namespace.clone() };
+    fn event(&self, key: &EventKey, now: MicroTime) -> Event {
+        let namespace = if key.namespace.is_empty() { "default".to_owned() } else { key.namespace.clone() };
         Event {
             metadata: ObjectMeta {
                 name: Some(format!(
                     "{}.{:016x}",
-                    subject.name.chars().take(200).collect::<String>(),
+                    key.name.chars().take(200).collect::<String>(),
                     self.env.random.next()
                 )),
                 namespace: Some(namespace),
                 ..ObjectMeta::default()
             },
-            action: Some(subject.action.clone()),
+            action: Some(key.action.clone()),
             event_time: Some(now),
-            note: Some(subject.note.clone()),
-            reason: Some(subject.reason.clone()),
+            note: Some(key.note.clone()),
+            reason: Some(key.reason.clone()),
             regarding: Some(ObjectReference {
-                api_version: Some(subject.api_version.clone()),
-                kind: Some(subject.kind.clone()),
-                name: Some(subject.name.clone()),
-                namespace: Some(subject.namespace.clone()).filter(|namespace| !namespace.is_empty()),
-                uid: Some(subject.uid.clone()).filter(|uid| !uid.is_empty()),
+                api_version: Some(key.api_version.clone()),
+                kind: Some(key.kind.clone()),
+                name: Some(key.name.clone()),
+                namespace: Some(key.namespace.clone()).filter(|namespace| !namespace.is_empty()),
+                uid: Some(key.uid.clone()).filter(|uid| !uid.is_empty()),
                 ..ObjectReference::default()
             }),
             reporting_controller: Some(format!("polis/{}", self.reporter)),
             reporting_instance: Some(self.reporter.to_owned()),
-            type_: Some(subject.tone.as_str().to_owned()),
+            type_: Some(key.event_type.as_str().to_owned()),
             ..Event::default()
         }
     }
@@ -340,9 +342,9 @@ mod tests {
 
     use super::*;
 
-    /// A plane that takes everything as it is.
+    /// A plane that accepts every object.
     fn mk_plane() -> Plane {
-        let takes = |request: Request<Full<Bytes>>| async {
+        let accept = |request: Request<Full<Bytes>>| async {
             let content = request.into_body().collect().await?.to_bytes();
             let mut object: serde_json::Value = serde_json::from_slice(&content).expect("JSON");
             for field in ["uid", "resourceVersion"] {
@@ -350,54 +352,58 @@ mod tests {
             }
             Ok::<_, std::convert::Infallible>(Response::new(Full::<Bytes>::from(object.to_string())))
         };
-        Plane::in_process("acme", tower::service_fn(takes))
+        Plane::in_process("acme", tower::service_fn(accept))
     }
 
     fn mk_writer() -> Writer {
         Writer { reporter: "tests", env: Arc::default(), open: BTreeMap::new(), due: BTreeSet::new() }
     }
 
-    fn mk_note(plane: &Plane, number: usize) -> Note {
-        let subject = Subject {
+    fn mk_event(plane: &Plane, number: usize) -> QueuedEvent {
+        let key = EventKey {
             plane: plane.name().to_string(),
             namespace: "default".into(),
             api_version: "v1".into(),
             kind: "ConfigMap".into(),
             name: format!("object-{number}"),
             uid: String::new(),
-            tone: Tone::Normal,
-            reason: "Seen".into(),
+            event_type: EventType::Normal,
+            reason: "Synced".into(),
             action: "Look".into(),
             note: String::new(),
         };
-        Note { plane: plane.clone(), subject }
+        QueuedEvent { plane: plane.clone(), key }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_flood_keeps_as_many_series_open_as_may_go_on_and_each_ends() {
+    async fn the_number_of_open_series_is_bounded_and_each_series_expires() {
         let (plane, mut writer) = (mk_plane(), mk_writer());
-        for number in 0..OPEN + 100 {
-            writer.take(mk_note(&plane, number)).await;
+        for number in 0..MAX_OPEN_SERIES + 100 {
+            writer.take(mk_event(&plane, number)).await;
             tokio::time::advance(Duration::from_millis(1)).await;
         }
-        assert_eq!((writer.open.len(), writer.due.len()), (OPEN, OPEN));
-        writer.take(mk_note(&plane, OPEN)).await;
-        let repeated = &writer.open[&mk_note(&plane, OPEN).subject];
-        assert_eq!((repeated.count, repeated.written_count), (2, 1), "the youngest were kept");
-        tokio::time::advance(WRITE_EVERY).await;
+        assert_eq!((writer.open.len(), writer.due.len()), (MAX_OPEN_SERIES, MAX_OPEN_SERIES));
+        writer.take(mk_event(&plane, MAX_OPEN_SERIES)).await;
+        let repeated = &writer.open[&mk_event(&plane, MAX_OPEN_SERIES).key];
+        assert_eq!((repeated.count, repeated.written_count), (2, 1), "the latest series were kept");
+        tokio::time::advance(UPDATE_INTERVAL).await;
         writer.flush().await;
-        assert_eq!(writer.open[&mk_note(&plane, OPEN).subject].written_count, 2);
-        assert_eq!((writer.open.len(), writer.due.len()), (OPEN, OPEN));
-        tokio::time::advance(SERIES).await;
+        assert_eq!(writer.open[&mk_event(&plane, MAX_OPEN_SERIES).key].written_count, 2);
+        assert_eq!((writer.open.len(), writer.due.len()), (MAX_OPEN_SERIES, MAX_OPEN_SERIES));
+        tokio::time::advance(SERIES_WINDOW).await;
         writer.flush().await;
         assert_eq!((writer.open.len(), writer.due.len()), (0, 0));
     }
 
     #[test]
-    fn a_long_note_is_cut_to_what_the_server_takes() {
-        assert_eq!(cut("short"), "short");
+    fn a_long_note_is_truncated_to_the_limit_of_the_server() {
+        assert_eq!(truncate("short"), "short");
         let long = "ä".repeat(2000);
-        assert!((LONGEST_NOTE - 1..=LONGEST_NOTE).contains(&cut(&long).len()), "{}", cut(&long).len());
-        assert!(cut(&long).ends_with('…'));
+        assert!(
+            (MAX_NOTE_BYTES - 1..=MAX_NOTE_BYTES).contains(&truncate(&long).len()),
+            "{}",
+            truncate(&long).len()
+        );
+        assert!(truncate(&long).ends_with('…'));
     }
 }

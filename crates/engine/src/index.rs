@@ -1,7 +1,7 @@
-//! Finding objects by something other than their name.
+//! [`Index`]: a cache index by owner, label or field, like client-go's indexers.
 //!
-//! An index is declared with the watch and kept in step with the bytes: an entry exists exactly while the bytes of the object
-//! say so. Values are taken from the JSON by walking to the one field, without building a tree of the whole object.
+//! The watch declares an index, and the cache updates it with each object. The values are read from the JSON
+//! bytes by visiting only the indexed field, without a JSON tree of the whole object.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,29 +9,30 @@ use std::fmt;
 use serde::Deserializer as _;
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// What objects can be found by.
+/// An index of cached objects, declared with [`crate::Watch::index`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Index {
     /// The UID of every owner reference.
     Owner,
     /// The value of a label.
     Label(Cow<'static, str>),
-    /// The text, number or truth value at a path, such as `spec.workloadRef.uid`; of each element where the path meets a list.
+    /// The string, number or boolean at a path such as `spec.workloadRef.uid`. A list on the path yields the
+    /// value of each element.
     Field(Cow<'static, str>),
 }
 
 impl Index {
-    /// By the value of a label.
+    /// An index by the value of a label.
     pub fn label(name: impl Into<Cow<'static, str>>) -> Self {
         Self::Label(name.into())
     }
 
-    /// By a field; parts of the path are separated by dots.
+    /// An index by a field. Dots separate the parts of the path.
     pub fn field(path: impl Into<Cow<'static, str>>) -> Self {
         Self::Field(path.into())
     }
 
-    /// The values that an object has under this index.
+    /// The values of an object for this index.
     pub(crate) fn values(&self, json: &[u8]) -> Vec<String> {
         let mut values = Vec::new();
         match self {
@@ -53,18 +54,18 @@ impl fmt::Display for Index {
     }
 }
 
-/// Collects the scalar values at a path. What is not there, or not a scalar, has none.
+/// Collects the scalar values at a path. A missing or non-scalar field yields none.
 pub(crate) fn walk(json: &[u8], path: &[&str], values: &mut Vec<String>) {
-    // The bytes were valid JSON when they were taken in; a stop in the middle would only mean fewer values.
-    let _ = Step { path, values }.deserialize(&mut serde_json::Deserializer::from_slice(json));
+    // Cached bytes are valid JSON. An error would only mean fewer values.
+    let _ = FieldVisitor { path, values }.deserialize(&mut serde_json::Deserializer::from_slice(json));
 }
 
-struct Step<'p, 'v> {
+struct FieldVisitor<'p, 'v> {
     path: &'p [&'p str],
     values: &'v mut Vec<String>,
 }
 
-impl<'de> DeserializeSeed<'de> for Step<'_, '_> {
+impl<'de> DeserializeSeed<'de> for FieldVisitor<'_, '_> {
     type Value = ();
 
     fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -72,7 +73,7 @@ impl<'de> DeserializeSeed<'de> for Step<'_, '_> {
     }
 }
 
-impl Step<'_, '_> {
+impl FieldVisitor<'_, '_> {
     fn take(self, value: impl ToString) {
         if self.path.is_empty() {
             self.values.push(value.to_string());
@@ -80,7 +81,7 @@ impl Step<'_, '_> {
     }
 }
 
-impl<'de> Visitor<'de> for Step<'_, '_> {
+impl<'de> Visitor<'de> for FieldVisitor<'_, '_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -88,13 +89,13 @@ impl<'de> Visitor<'de> for Step<'_, '_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        let Some((wanted, rest)) = self.path.split_first() else {
+        let Some((field, rest)) = self.path.split_first() else {
             while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
             return Ok(());
         };
         while let Some(name) = map.next_key::<Name<'de>>()? {
-            if name.0 == *wanted {
-                map.next_value_seed(Step { path: rest, values: &mut *self.values })?;
+            if name.0 == *field {
+                map.next_value_seed(FieldVisitor { path: rest, values: &mut *self.values })?;
             } else {
                 map.next_value::<IgnoredAny>()?;
             }
@@ -103,7 +104,7 @@ impl<'de> Visitor<'de> for Step<'_, '_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
-        while seq.next_element_seed(Step { path: self.path, values: &mut *self.values })?.is_some() {}
+        while seq.next_element_seed(FieldVisitor { path: self.path, values: &mut *self.values })?.is_some() {}
         Ok(())
     }
 
@@ -137,7 +138,7 @@ impl<'de> Visitor<'de> for Step<'_, '_> {
     }
 }
 
-/// The name of a field, borrowed unless it is written with escapes.
+/// A field name, borrowed unless it contains escapes.
 pub(crate) struct Name<'a>(pub(crate) Cow<'a, str>);
 
 impl<'de> serde::Deserialize<'de> for Name<'de> {
@@ -159,7 +160,7 @@ impl<'de> serde::Deserialize<'de> for Name<'de> {
     }
 }
 
-/// The names and raw values of a JSON object, in order.
+/// Calls `each` with the name and raw value of each field of a JSON object, in order.
 pub(crate) fn for_each_field<'de>(
     json: &'de [u8],
     each: impl FnMut(Cow<'de, str>, &'de serde_json::value::RawValue),

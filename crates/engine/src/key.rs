@@ -1,9 +1,9 @@
-//! Names: of a plane, of an object on a plane, and of a piece of work.
+//! [`PlaneName`], [`NamespacedName`] (an object on a plane) and [`Key`] (an item of the work queue).
 
 use std::fmt;
 use std::sync::Arc;
 
-/// The name of a plane within its set: a project, the hub, a cell. Cheap to clone.
+/// The name of a plane within its set, such as the name of a project. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PlaneName(Arc<str>);
 
@@ -50,38 +50,38 @@ impl fmt::Debug for PlaneName {
     }
 }
 
-/// A piece of work: an object on a plane, which may no longer (or not yet) exist.
+/// An item of the work queue: an object on a plane. The object may not exist.
 ///
-/// The kind is not part of it: a controller is about one kind and knows which.
+/// The key has no kind: all keys of a controller are of the same kind.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
-    /// The plane, within the set of planes that the controller works on.
+    /// The plane, within the controller's primary set of planes.
     pub plane: PlaneName,
-    /// The namespace; none for an object of the whole plane.
+    /// The namespace; none for a cluster-scoped object.
     pub namespace: Option<Arc<str>>,
     /// The name.
     pub name: Arc<str>,
 }
 
 impl Key {
-    /// The key of an object in a namespace.
+    /// The key of a namespaced object.
     pub fn new(plane: impl Into<PlaneName>, namespace: &str, name: &str) -> Self {
         Self { plane: plane.into(), namespace: Some(Arc::from(namespace)), name: Arc::from(name) }
     }
 
-    /// The key of an object that has no namespace.
+    /// The key of a cluster-scoped object.
     pub fn cluster(plane: impl Into<PlaneName>, name: &str) -> Self {
         Self { plane: plane.into(), namespace: None, name: Arc::from(name) }
     }
 
-    /// The namespace, or the empty text for an object that has none.
+    /// The namespace, or an empty string for a cluster-scoped object.
     pub fn namespace(&self) -> &str {
         self.namespace.as_deref().unwrap_or_default()
     }
 
-    /// Where the object is on its plane.
-    pub fn place(&self) -> Place<'_> {
-        Place { namespace: self.namespace.as_deref(), name: &self.name }
+    /// The namespace and name, without the plane.
+    pub fn namespaced_name(&self) -> NamespacedName<'_> {
+        NamespacedName { namespace: self.namespace.as_deref(), name: &self.name }
     }
 }
 
@@ -100,16 +100,17 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Where an object is on its plane: `("namespace", "name")`, a bare `"name"`, or a [`Key`].
+/// The namespace and name of an object on a plane. Converts from `("namespace", "name")`, from a `"name"`
+/// (cluster scope) and from a [`Key`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place<'a> {
-    /// The namespace; none for an object of the whole plane.
+pub struct NamespacedName<'a> {
+    /// The namespace; none for a cluster-scoped object.
     pub namespace: Option<&'a str>,
     /// The name.
     pub name: &'a str,
 }
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for NamespacedName<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.namespace {
             Some(namespace) => write!(f, "{namespace}/{}", self.name),
@@ -118,31 +119,31 @@ impl fmt::Display for Place<'_> {
     }
 }
 
-impl<'a> From<&'a Key> for Place<'a> {
+impl<'a> From<&'a Key> for NamespacedName<'a> {
     fn from(key: &'a Key) -> Self {
-        key.place()
+        key.namespaced_name()
     }
 }
 
-impl<'a> From<&'a str> for Place<'a> {
+impl<'a> From<&'a str> for NamespacedName<'a> {
     fn from(name: &'a str) -> Self {
         Self { namespace: None, name }
     }
 }
 
-impl<'a> From<&'a String> for Place<'a> {
+impl<'a> From<&'a String> for NamespacedName<'a> {
     fn from(name: &'a String) -> Self {
         Self { namespace: None, name }
     }
 }
 
-impl<'a> From<(&'a str, &'a str)> for Place<'a> {
+impl<'a> From<(&'a str, &'a str)> for NamespacedName<'a> {
     fn from((namespace, name): (&'a str, &'a str)) -> Self {
         Self { namespace: Some(namespace), name }
     }
 }
 
-impl<'a> From<(&'a String, &'a String)> for Place<'a> {
+impl<'a> From<(&'a String, &'a String)> for NamespacedName<'a> {
     fn from((namespace, name): (&'a String, &'a String)) -> Self {
         Self { namespace: Some(namespace), name }
     }

@@ -1,4 +1,4 @@
-//! Kinds of objects: what the engine must know to find them on a plane.
+//! [`Kind`]: group, version, resource and scope, and the API paths made of them.
 
 use std::any::TypeId;
 use std::borrow::Cow;
@@ -9,37 +9,37 @@ use polis_api::kube::Resource;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Whether objects of a kind live in namespaces.
+/// Whether a kind is namespaced or cluster-scoped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Scope {
-    /// In a namespace.
+pub enum ResourceScope {
+    /// Objects are in a namespace.
     Namespaced,
-    /// On the plane as a whole.
+    /// Objects have no namespace.
     Cluster,
 }
 
-/// A kind, by the names that an API server knows it by.
+/// A kind of an API server: its GVK, its plural resource name and its scope.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Kind {
     /// API group; empty for the core group.
     pub group: Cow<'static, str>,
     /// Version within the group.
     pub version: Cow<'static, str>,
-    /// Plural, lower-case name used in paths.
+    /// Plural resource name, as in API paths.
     pub plural: Cow<'static, str>,
-    /// Name of the kind, as in `kind:`.
+    /// Name of the kind, as in the field `kind`.
     pub kind: Cow<'static, str>,
-    /// Where its objects live.
-    pub scope: Scope,
+    /// Namespaced or cluster-scoped.
+    pub scope: ResourceScope,
 }
 
 impl Kind {
     /// The kind of a typed object.
     pub fn of<K: Object>() -> Self {
         let scope = if TypeId::of::<K::Scope>() == TypeId::of::<NamespaceResourceScope>() {
-            Scope::Namespaced
+            ResourceScope::Namespaced
         } else {
-            Scope::Cluster
+            ResourceScope::Cluster
         };
         Self {
             group: K::group(&()),
@@ -59,7 +59,7 @@ impl Kind {
         }
     }
 
-    /// The path of the group and version: where discovery answers.
+    /// The path of the group and version, which is also the discovery path.
     pub(crate) fn root(&self) -> String {
         if self.group.is_empty() {
             format!("/api/{}", self.version)
@@ -68,7 +68,7 @@ impl Kind {
         }
     }
 
-    /// The path of the collection; of one namespace if one is given.
+    /// The path of the collection: in one namespace if given, across all namespaces otherwise.
     pub(crate) fn path(&self, namespace: Option<&str>) -> String {
         match namespace {
             Some(namespace) => format!("{}/namespaces/{namespace}/{}", self.root(), self.plural),
@@ -77,12 +77,12 @@ impl Kind {
     }
 
     /// The path of one object.
-    pub(crate) fn path_of(&self, place: crate::Place<'_>) -> String {
-        format!("{}/{}", self.path(place.namespace), place.name)
+    pub(crate) fn path_of(&self, object: crate::NamespacedName<'_>) -> String {
+        format!("{}/{}", self.path(object.namespace), object.name)
     }
 }
 
-/// `workloads.compute.example/v1`: short, and unique on a plane.
+/// Displayed as `workloads.compute.example/v1`, which is unique on a plane.
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.group.is_empty() {
@@ -99,7 +99,8 @@ impl fmt::Debug for Kind {
     }
 }
 
-/// What the engine asks of a typed object. Every `CustomResource` and every top-level type of `k8s-openapi` is one.
+/// A typed object that the engine can read and write. Every `CustomResource` and every top-level type of
+/// `k8s-openapi` implements it.
 pub trait Object:
     Resource<DynamicType = (), Scope: 'static>
     + Serialize
@@ -134,10 +135,13 @@ pub(crate) fn describe<K: Object>(object: &K) -> String {
     }
 }
 
-/// Where a typed object is on its plane.
-pub(crate) fn place_of<K: Object>(object: &K) -> crate::Place<'_> {
+/// The namespace and name of a typed object.
+pub(crate) fn name_of<K: Object>(object: &K) -> crate::NamespacedName<'_> {
     let meta = object.meta();
-    crate::Place { namespace: meta.namespace.as_deref(), name: meta.name.as_deref().unwrap_or_default() }
+    crate::NamespacedName {
+        namespace: meta.namespace.as_deref(),
+        name: meta.name.as_deref().unwrap_or_default(),
+    }
 }
 
 #[cfg(test)]
@@ -147,7 +151,7 @@ mod tests {
     use polis_api::k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 
     #[test]
-    fn a_typed_object_knows_its_paths() {
+    fn the_api_path_follows_from_the_type() {
         assert_eq!(
             Kind::of::<Lease>().path_of(("kube-system", "a").into()),
             "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/a"
@@ -158,7 +162,7 @@ mod tests {
 
     #[test]
     fn scope_follows_the_type() {
-        assert_eq!(Kind::of::<Namespace>().scope, Scope::Cluster);
-        assert_eq!(Kind::of::<ConfigMap>().scope, Scope::Namespaced);
+        assert_eq!(Kind::of::<Namespace>().scope, ResourceScope::Cluster);
+        assert_eq!(Kind::of::<ConfigMap>().scope, ResourceScope::Namespaced);
     }
 }

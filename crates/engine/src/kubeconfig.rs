@@ -1,4 +1,4 @@
-//! Planes from a kubeconfig: where the server is, whom to trust, who we are.
+//! Constructors of [`Plane`] from a kubeconfig: server address, CA and credentials.
 
 use std::error::Error as _;
 use std::path::Path;
@@ -10,11 +10,11 @@ use rustls_pki_types::ServerName;
 
 use crate::transport::auth::Credentials;
 use crate::transport::pool::Pool;
-use crate::transport::tls::{Identity, Target, Tls};
+use crate::transport::tls::{ClientTlsConfig, Target, Tls};
 use crate::{Error, Plane, PlaneName, Transport};
 
 impl Plane {
-    /// The plane of a kubeconfig file: its current context, or the one named.
+    /// The plane of a kubeconfig file: of the given context, or of the current context.
     pub async fn from_kubeconfig(
         name: impl Into<PlaneName>,
         file: &Path,
@@ -24,28 +24,29 @@ impl Plane {
             Some(context) => format!("{} (context {context})", file.display()),
             None => file.display().to_string(),
         };
-        let fault = |why: String| Error::Kubeconfig { from: from(), why };
-        let kubeconfig = Kubeconfig::read_from(file).map_err(|error| fault(reason(&error)))?;
+        let error_with = |why: String| Error::Kubeconfig { from: from(), why };
+        let kubeconfig = Kubeconfig::read_from(file).map_err(|error| error_with(reason(&error)))?;
         let options =
             KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
         let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options)
             .await
-            .map_err(|error| fault(error.to_string()))?;
-        Self::from_config(name, &config).map_err(fault)
+            .map_err(|error| error_with(error.to_string()))?;
+        Self::from_config(name, &config).map_err(error_with)
     }
 
-    /// The plane that a program usually means: `KUBECONFIG`, the default file, or the cluster that it runs in.
+    /// The plane of the default configuration: `KUBECONFIG`, the default file, or the cluster that the
+    /// process runs in.
     pub async fn inferred(name: impl Into<PlaneName>) -> Result<Self, Error> {
-        let fault = |why: String| Error::Kubeconfig { from: "of the environment".to_owned(), why };
+        let error_with = |why: String| Error::Kubeconfig { from: "of the environment".to_owned(), why };
         let config = kube::Config::infer().await.map_err(|error| {
             let of_file = error.source().and_then(|source| source.downcast_ref::<KubeconfigError>());
             let unreadable = of_file.filter(|error| matches!(error, KubeconfigError::Parse(_)));
-            fault(unreadable.map_or_else(|| error.to_string(), reason))
+            error_with(unreadable.map_or_else(|| error.to_string(), reason))
         })?;
-        Self::from_config(name, &config).map_err(fault)
+        Self::from_config(name, &config).map_err(error_with)
     }
 
-    /// The plane of a configuration that was made otherwise.
+    /// The plane of a loaded kube configuration.
     pub fn from_kube_config(name: impl Into<PlaneName>, config: &kube::Config) -> Result<Self, Error> {
         Self::from_config(name, config)
             .map_err(|why| Error::Kubeconfig { from: config.cluster_url.to_string(), why })
@@ -65,20 +66,20 @@ impl Plane {
         let credentials = Credentials::from_config(config).map_err(|error| error.to_string())?;
         let plane = Self::new(name, Transport::pooled(Pool::new(target, credentials)));
         let path = url.path().trim_matches('/');
-        Ok(if path.is_empty() { plane } else { plane.under(plane.name().clone(), path) })
+        Ok(if path.is_empty() { plane } else { plane.with_path_prefix(plane.name().clone(), path) })
     }
 }
 
-/// What is wrong with a kubeconfig, without what is in it: a parser quotes the text that it does not understand, and here
-/// that may be a credential.
+/// The reason of a kubeconfig error, without the file's content: the parser's message quotes the invalid
+/// text, which may be a credential.
 fn reason(error: &KubeconfigError) -> String {
     let KubeconfigError::Parse(unreadable) = error else { return error.to_string() };
-    let place = unreadable.location().map(|at| format!(" at line {}, column {}", at.line(), at.column()));
-    format!("it cannot be read as a kubeconfig{}", place.unwrap_or_default())
+    let location = unreadable.location().map(|at| format!(" at line {}, column {}", at.line(), at.column()));
+    format!("it cannot be read as a kubeconfig{}", location.unwrap_or_default())
 }
 
 fn tls(config: &kube::Config, host: &str) -> Result<Tls, String> {
     let name = config.tls_server_name.as_deref().unwrap_or(host).to_owned();
-    let expect = ServerName::try_from(name).map_err(|error| format!("server name: {error}"))?;
-    Ok(Tls { identity: Arc::new(Identity::new(config)?), expect })
+    let server_name = ServerName::try_from(name).map_err(|error| format!("server name: {error}"))?;
+    Ok(Tls { config: Arc::new(ClientTlsConfig::new(config)?), server_name })
 }

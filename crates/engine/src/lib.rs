@@ -1,21 +1,28 @@
-//! Seeing and acting on thousands of Kubernetes planes in one process, and silence when nothing happens.
+//! A multi-cluster controller runtime: informers, cache, work queue and workers for thousands of API servers
+//! in one process. An idle system makes no requests.
 //!
-//! A *plane* is one Kubernetes API: a project, the hub, a cell. The engine watches the kinds that controllers declare on all
-//! planes of a set, keeps what it sees as bytes, turns changes into keys, and works on keys one at a time per object, fairly
-//! between planes. Controllers read, decide and write through [`Plane`]; they never see a connection.
+//! A *plane* is one Kubernetes API: a project, the hub, a cell. The engine watches the declared kinds on
+//! every plane of a set, caches the objects as JSON bytes, maps changes to keys, and reconciles each key on
+//! one worker at a time, with fair queuing between planes. Controllers read and write through [`Plane`].
 //!
-//! The way of a change: [`transport`] → `watch` → `cache` → `router` → `queue` → [`Reconciler`] → `write`.
+//! ```text
+//! transport ─▶ watch ─▶ cache ─▶ router ─▶ queue ─▶ Reconciler ─▶ write
+//! (HTTP)   (reflector) (informer (maps     (work               (create, update,
+//!                       store)    changes)  queue)               delete, apply)
+//! ```
 //!
-//! Time, randomness and transport come from outside ([`Clock`], [`Random`], [`Transport`]), so the same engine runs in a
-//! simulation: on a paused runtime, over in-process planes, bit for bit reproducible from a seed.
+//! Time, randomness and transport are injected ([`Clock`], [`Random`], [`Transport`]). On a paused tokio
+//! runtime, with in-process planes and a fixed seed, a run is reproducible to the byte.
 //!
-//! This room knows planes, kinds and keys. It does not know what any of them is for.
+//! The crate depends only on `polis-api` and `polis-tls`, and contains no Polis domain logic. Every crate
+//! with controllers or webhooks may depend on it.
 
 mod admin;
 mod backoff;
 mod cache;
 mod certificate;
 mod clock;
+mod coalesce;
 mod discovery;
 mod engine;
 mod error;
@@ -24,9 +31,7 @@ mod index;
 mod key;
 mod kind;
 mod kubeconfig;
-mod lag;
 mod leader;
-mod live;
 mod metrics;
 mod plane;
 mod planes;
@@ -36,27 +41,28 @@ mod reconciler;
 mod router;
 mod schedule;
 pub mod transport;
+mod uncached;
 mod watch;
 mod write;
 
 pub use backoff::Backoff;
 pub use certificate::{CertificateSecret, SecretError};
 pub use clock::Clock;
-pub use engine::{ControllerBuilder, Engine, Handle, Watched};
-pub use error::{Class, Error, field_at};
-pub use event::{Recorder, Tone};
+pub use coalesce::StatusCoalescer;
+pub use engine::{ControllerBuilder, Engine, Handle, WatchedPlanes};
+pub use error::{Error, ErrorClass, field_at};
+pub use event::{EventRecorder, EventType};
 pub use index::Index;
-pub use key::{Key, Place, PlaneName};
-pub use kind::{Kind, Object, Scope};
-pub use lag::Lag;
-pub use leader::{Election, Elector, Leadership};
-pub use live::{Live, Query};
+pub use key::{Key, NamespacedName, PlaneName};
+pub use kind::{Kind, Object, ResourceScope};
+pub use leader::{LeaderElection, LeaderElector, Leadership};
 pub use metrics::Metrics;
 pub use plane::Plane;
-pub use planes::{Fixed, MiloProjects, PlaneSet, Provider, Readiness, Roster};
+pub use planes::{FixedPlanes, MiloProjects, PlaneProvider, PlaneRegistry, PlaneSet, Readiness};
 pub use random::Random;
-pub use reconciler::{Outcome, Reconciler};
+pub use reconciler::{Action, Reconciler};
 pub use router::Unresolved;
 pub use transport::{Transport, TransportError};
+pub use uncached::{ListOptions, UncachedReader};
 pub use watch::Watch;
-pub use write::{Exactly, Written};
+pub use write::{OperationResult, Preconditions};

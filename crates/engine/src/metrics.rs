@@ -1,8 +1,10 @@
-//! Counters. Every label has few values by construction: kinds, controllers and sets that the program declares, verbs, codes
-//! and classes. Never the name of a plane or of an object: those are in logs and in `/readyz?verbose`.
+//! The Prometheus metrics of the engine.
 //!
-//! What may be counted is on the page from the start, with 0: the first event would otherwise be none to Prometheus, which
-//! counts what is added to a number that it has seen before.
+//! Every label has few values: kinds, controllers and sets that the program declares, verbs, codes and error
+//! classes. Names of planes and objects are never labels; they are in logs and in `/readyz?verbose`.
+//!
+//! Counters exist from the start with the value 0. Otherwise Prometheus would miss the first increment,
+//! because `rate` and `increase` need an earlier sample.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,8 +19,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-use crate::lag::{self, Behind, Lag};
-use crate::{Class, Clock, Kind};
+use crate::coalesce::{self, StaleKeys, StatusCoalescer};
+use crate::{Clock, ErrorClass, Kind};
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct ByController {
@@ -71,10 +73,10 @@ struct Request {
     plane: &'static str,
 }
 
-/// A watch that began too long ago to be gone on with: the one reason to start again that is nobody's trouble.
+/// Reason of a watch restart whose resource version has expired on the server (410). This is not an error.
 pub(crate) const EXPIRED: &str = "expired";
 
-/// The counters of one engine.
+/// The metrics of one engine.
 pub struct Metrics {
     registry: Mutex<Registry>,
     reconciles: Family<ByController, Counter>,
@@ -87,7 +89,7 @@ pub struct Metrics {
     oldest: Gauge,
     retries: Family<ByController, Counter>,
     restarts: Family<ByKindAndReason, Counter>,
-    lag: Family<ByKind, Histogram, fn() -> Histogram>,
+    watch_lag: Family<ByKind, Histogram, fn() -> Histogram>,
     decode_failures: Family<ByKind, Counter>,
     planes: Family<ByState, Gauge>,
     failing: Family<ByReason, Gauge>,
@@ -95,17 +97,17 @@ pub struct Metrics {
     events_dropped: Counter,
     leader: Gauge,
     certificates: Family<ByCertificate, Gauge>,
-    behind: Arc<Behind>,
-    lags: Mutex<BTreeSet<&'static str>>,
-    behind_keys: Family<ByController, Gauge>,
-    behind_oldest: Family<ByController, Gauge>,
+    stale: Arc<StaleKeys>,
+    coalescing_controllers: Mutex<BTreeSet<&'static str>>,
+    stale_keys: Family<ByController, Gauge>,
+    stale_oldest: Family<ByController, Gauge>,
 }
 
 fn durations() -> Histogram {
     Histogram::new(exponential_buckets(0.001, 4.0, 8)) // 1 ms to 16 s
 }
 
-fn lags() -> Histogram {
+fn watch_lags() -> Histogram {
     Histogram::new(exponential_buckets(1.0, 4.0, 6)) // creation times have whole seconds
 }
 
@@ -124,7 +126,7 @@ impl Default for Metrics {
             oldest: Gauge::default(),
             retries: Family::default(),
             restarts: Family::default(),
-            lag: Family::new_with_constructor(lags),
+            watch_lag: Family::new_with_constructor(watch_lags),
             decode_failures: Family::default(),
             planes: Family::default(),
             failing: Family::default(),
@@ -132,74 +134,106 @@ impl Default for Metrics {
             events_dropped: Counter::default(),
             leader: Gauge::default(),
             certificates: Family::default(),
-            behind: Arc::default(),
-            lags: Mutex::default(),
-            behind_keys: Family::default(),
-            behind_oldest: Family::default(),
+            stale: Arc::default(),
+            coalescing_controllers: Mutex::default(),
+            stale_keys: Family::default(),
+            stale_oldest: Family::default(),
         };
-        registry.register("reconciles", "Reconciles that ended", metrics.reconciles.clone());
+        registry.register(
+            "reconciles",
+            "Number of finished reconciles, successful or failed, by controller",
+            metrics.reconciles.clone(),
+        );
         registry.register(
             "reconcile_errors",
-            "Reconciles that failed, by class of error",
+            "Number of failed reconciles, by controller and error class",
             metrics.errors.clone(),
         );
-        registry.register("reconcile_seconds", "Time per reconcile", metrics.durations.clone());
+        registry.register(
+            "reconcile_seconds",
+            "Duration of a reconcile in seconds, by controller",
+            metrics.durations.clone(),
+        );
         registry.register(
             "events_unresolved",
-            "Events that a mapper could not turn into keys",
+            "Number of object changes dropped because no key of an engaged plane was found for them, by controller",
             metrics.unresolved.clone(),
         );
-        registry.register("queue_depth", "Keys ready to be worked on", metrics.depth.clone());
-        registry.register("queue_delayed", "Keys that wait for their time", metrics.delayed.clone());
-        registry.register("queue_running", "Keys being worked on", metrics.running.clone());
+        registry.register(
+            "queue_depth",
+            "Number of keys in the work queue that are ready to be reconciled, by priority",
+            metrics.depth.clone(),
+        );
+        registry.register(
+            "queue_delayed",
+            "Number of keys in the work queue that wait for a retry or a requested requeue",
+            metrics.delayed.clone(),
+        );
+        registry.register(
+            "queue_running",
+            "Number of keys that workers are reconciling",
+            metrics.running.clone(),
+        );
         registry.register(
             "queue_oldest_seconds",
-            "Age of the key that has been ready for longest",
+            "Time in seconds that the oldest ready key has waited in the work queue",
             metrics.oldest.clone(),
         );
-        registry.register("queue_retries", "Keys put back after a failure", metrics.retries.clone());
+        registry.register(
+            "queue_retries",
+            "Number of keys queued again after a failed reconcile, by controller",
+            metrics.retries.clone(),
+        );
         registry.register(
             "watch_restarts",
-            "Watches that ended other than on time, by reason",
+            "Number of watches restarted after an error or an expired resource version, by kind and reason",
             metrics.restarts.clone(),
         );
         registry.register(
             "watch_lag_seconds",
-            "From creation of an object to its sight",
-            metrics.lag.clone(),
+            "Time in seconds from an object's creationTimestamp to its arrival on the watch, by kind",
+            metrics.watch_lag.clone(),
         );
         registry.register(
             "decode_failures",
-            "Objects that do not fit their type",
+            "Number of objects that could not be decoded as their type, by kind",
             metrics.decode_failures.clone(),
         );
-        registry.register("planes", "Planes by state of engagement", metrics.planes.clone());
+        registry.register("planes", "Number of planes by set and state: engaging (first lists incomplete), engaged (caches synced), failing (watch errors)", metrics.planes.clone());
         registry.register(
             "planes_failing",
-            "Planes that cannot be watched, by reason",
+            "Number of planes with a failing watch, by set and reason",
             metrics.failing.clone(),
         );
         registry.register(
             "api_requests",
-            "Requests by verb, code and kind of plane",
+            "Number of API requests, by verb, HTTP status code or transport error, and role of the plane",
             metrics.requests.clone(),
         );
-        registry.register("events_dropped", "Kubernetes events given up", metrics.events_dropped.clone());
-        registry.register("leader", "1 while this replica leads", metrics.leader.clone());
+        registry.register(
+            "events_dropped",
+            "Number of Kubernetes Events that were dropped because they could not be written",
+            metrics.events_dropped.clone(),
+        );
+        registry.register(
+            "leader",
+            "1 while this replica is the leader and reconciles, 0 otherwise",
+            metrics.leader.clone(),
+        );
         registry.register(
             "certificate_expiry_timestamp_seconds",
-            "When a certificate of this process ends, in seconds since 1970",
+            "Expiry time of a certificate of this process, in seconds since the Unix epoch",
             metrics.certificates.clone(),
         );
         registry.register(
             "behind",
-            "Keys whose object elsewhere is not up to date, by controller",
-            metrics.behind_keys.clone(),
+            "Number of keys whose target object is out of date, by controller",
+            metrics.stale_keys.clone(),
         );
         registry.register(
             "behind_oldest_seconds",
-            "Age of the oldest of them",
-            metrics.behind_oldest.clone(),
+            "Time in seconds since the target object of the oldest stale key went out of date, by controller",
+            metrics.stale_oldest.clone(),
         );
         *metrics.registry.lock() = registry;
         metrics
@@ -207,67 +241,67 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// What the text is.
+    /// The content type of [`Metrics::render`].
     pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-    /// The text that Prometheus scrapes.
+    /// The metrics in the OpenMetrics text format.
     pub fn render(&self) -> String {
-        self.look_behind();
+        self.update_stale();
         let mut text = String::new();
         // Writing into a String cannot fail.
         let _ = encode(&mut text, &self.registry.lock());
         text
     }
 
-    /// Notes of a controller on what is behind.
-    pub fn lag(&self, controller: &'static str) -> Lag {
-        // On the page from the start: an alert must be able to tell nothing behind from nobody there.
-        self.lags.lock().insert(controller);
-        Lag::new(controller, self.behind.clone())
+    /// The status coalescer of a controller.
+    pub fn status_coalescer(&self, controller: &'static str) -> StatusCoalescer {
+        // Registered at once, so that an alert can tell "no stale keys" from "controller not running".
+        self.coalescing_controllers.lock().insert(controller);
+        StatusCoalescer::new(controller, self.stale.clone())
     }
 
-    /// Ages grow by themselves: they are worked out when somebody asks.
-    fn look_behind(&self) {
-        let summary = lag::summary(&self.behind);
-        for controller in self.lags.lock().iter().copied() {
+    /// Updates the gauges of stale keys. Ages change all the time, so they are computed for each scrape.
+    fn update_stale(&self) {
+        let summary = coalesce::summary(&self.stale);
+        for controller in self.coalescing_controllers.lock().iter().copied() {
             let (count, age) = summary.get(controller).copied().unwrap_or_default();
-            self.behind_keys.get_or_create(&ByController { controller }).set(gauge(count));
+            self.stale_keys.get_or_create(&ByController { controller }).set(gauge(count));
             let age = i64::try_from(age.as_secs()).unwrap_or(i64::MAX);
-            self.behind_oldest.get_or_create(&ByController { controller }).set(age);
+            self.stale_oldest.get_or_create(&ByController { controller }).set(age);
         }
     }
 
-    /// Says when a certificate ends, in seconds since 1970.
-    pub fn certificate_ends(&self, certificate: &'static str, at: i64) {
+    /// Sets the expiry time of a certificate, in seconds since the Unix epoch.
+    pub fn set_certificate_expiry(&self, certificate: &'static str, at: i64) {
         self.certificates.get_or_create(&ByCertificate { certificate }).set(at);
     }
 
-    /// Lets a program add metrics of its own to the same page.
+    /// Registers further metrics of the program.
     pub fn register(&self, add: impl FnOnce(&mut Registry)) {
         add(&mut self.registry.lock());
     }
 
-    /// A controller that has done nothing yet.
-    pub(crate) fn controller(&self, controller: &'static str) {
+    /// Creates the series of a controller with the value 0.
+    pub(crate) fn init_controller(&self, controller: &'static str) {
         let by = ByController { controller };
         for counter in [&self.reconciles, &self.unresolved, &self.retries] {
             drop(counter.get_or_create(&by));
         }
         drop(self.durations.get_or_create(&by));
-        for class in Class::ALL {
+        for class in ErrorClass::ALL {
             drop(self.errors.get_or_create(&ByClass { controller, class: class.as_str() }));
         }
     }
 
-    /// A kind that is watched, and of which nothing was seen yet.
-    pub(crate) fn watched(&self, kind: &Kind) {
+    /// Creates the series of a watched kind with the value 0.
+    pub(crate) fn init_kind(&self, kind: &Kind) {
         let by = ByKind { kind: kind.to_string() };
         drop(self.decode_failures.get_or_create(&by));
-        drop(self.lag.get_or_create(&by));
+        drop(self.watch_lag.get_or_create(&by));
         drop(self.restarts.get_or_create(&ByKindAndReason { kind: by.kind, reason: EXPIRED }));
     }
 
-    pub(crate) fn reconciled(&self, controller: &'static str, took: Duration, error: Option<Class>) {
+    pub(crate) fn reconciled(&self, controller: &'static str, took: Duration, error: Option<ErrorClass>) {
         self.reconciles.get_or_create(&ByController { controller }).inc();
         self.durations.get_or_create(&ByController { controller }).observe(took.as_secs_f64());
         if let Some(class) = error {
@@ -293,12 +327,12 @@ impl Metrics {
         self.restarts.get_or_create(&ByKindAndReason { kind: kind.to_string(), reason }).inc();
     }
 
-    pub(crate) fn watch_lag(&self, kind: &Kind, created: Option<&str>, clock: &Clock) {
+    pub(crate) fn observe_watch_lag(&self, kind: &Kind, created: Option<&str>, clock: &Clock) {
         let Some(created) = created.and_then(|created| created.parse::<jiff::Timestamp>().ok()) else {
             return;
         };
         let lag = clock.now().duration_since(created).as_secs_f64().max(0.0);
-        self.lag.get_or_create(&ByKind { kind: kind.to_string() }).observe(lag);
+        self.watch_lag.get_or_create(&ByKind { kind: kind.to_string() }).observe(lag);
     }
 
     pub(crate) fn decode_failed(&self, kind: &Kind) {
@@ -343,10 +377,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_be_counted_is_on_the_page_before_anything_is() {
+    fn counters_are_rendered_as_0_before_the_first_event() {
         let metrics = Metrics::default();
-        metrics.controller("notes");
-        metrics.watched(&Kind::of::<ConfigMap>());
+        metrics.init_controller("notes");
+        metrics.init_kind(&Kind::of::<ConfigMap>());
         let page = metrics.render();
         for line in [
             "polis_reconciles_total{controller=\"notes\"} 0",
@@ -355,12 +389,12 @@ mod tests {
             "polis_events_unresolved_total{controller=\"notes\"} 0",
             "polis_queue_retries_total{controller=\"notes\"} 0",
         ] {
-            assert!(page.lines().any(|found| found == line), "{line} is not on\n{page}");
+            assert!(page.lines().any(|found| found == line), "{line} is missing in\n{page}");
         }
         for family in ["decode_failures_total", "watch_lag_seconds_count", "watch_restarts_total"] {
             let begins = format!("polis_{family}{{kind=\"");
             let found = page.lines().find(|line| line.starts_with(&begins));
-            assert!(found.is_some_and(|line| line.ends_with(" 0")), "{family} is not on\n{page}");
+            assert!(found.is_some_and(|line| line.ends_with(" 0")), "{family} is missing in\n{page}");
         }
     }
 }

@@ -1,8 +1,8 @@
-//! A plane: one Kubernetes API, wherever it is.
+//! [`Plane`]: a client of one Kubernetes API server, with the informer cache of the plane.
 //!
-//! A name, a way to it, and a path in front of everything. What a plane is behind that (Milo, kube-apiserver, Karmada, the
-//! embedded server) nobody asks. A plane that the engine watches also carries what was seen of it: reads from that cache are
-//! plain calls (see [`crate::cache`]), reads from the server go through [`Plane::live`].
+//! A plane has a name, a transport and a path prefix. It works the same with Milo, kube-apiserver, Karmada
+//! and the embedded server. A plane that the engine watches also has a cache: cached reads are synchronous
+//! calls (see [`crate::cache`]), and [`Plane::uncached`] reads from the server.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,19 +15,20 @@ use polis_api::kube;
 use polis_api::kube::core::Status;
 use tokio::time::timeout;
 
-use crate::cache::Seen;
+use crate::cache::InformerStore;
 use crate::discovery::Discovery;
 use crate::metrics::Metrics;
-use crate::transport::retry::{Failure, Repeat, pause};
+use crate::transport::retry::{Failure, Retry, retry_delay};
 use crate::transport::{Body, BoxError, Purpose, Transport, TransportError};
-use crate::{Clock, Error, Kind, Live, PlaneName, Random};
+use crate::{Clock, Error, Kind, PlaneName, Random, UncachedReader};
 
-/// A unary call that is not answered within this time is given up.
-const ANSWER_WITHIN: Duration = Duration::from_secs(30);
-/// Longest answer to a unary call: a page of 500 objects at etcd's limit of 1.5 MiB each would be more, real ones are far less.
-const LONGEST_ANSWER: usize = 256 * 1024 * 1024;
+/// Timeout of a unary call, and of the response headers of a watch.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Largest response to a unary call. A page of 500 objects at etcd's limit of 1.5 MiB would be larger; real
+/// pages are far smaller.
+const MAX_RESPONSE_BYTES: usize = 256 * 1024 * 1024;
 
-/// What every part of an engine shares: the seams and the counters.
+/// The injected clock and random source and the metrics, which all parts of an engine share.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Env {
     pub(crate) clock: Clock,
@@ -35,17 +36,17 @@ pub(crate) struct Env {
     pub(crate) metrics: Arc<Metrics>,
 }
 
-/// One Kubernetes API, by a name. Cheap to clone.
+/// One Kubernetes API server, or one path prefix of it, under a name. Cheap to clone.
 #[derive(Clone)]
 pub struct Plane {
     core: Arc<Core>,
-    seen: Option<Arc<Seen>>,
+    informers: Option<Arc<InformerStore>>,
 }
 
 #[derive(Clone)]
 struct Core {
     name: PlaneName,
-    /// What the plane is to us (`project`, `hub`, `cell`): the label of its requests in metrics.
+    /// The label of its requests in metrics: `project`, `hub`, `cell`.
     role: &'static str,
     prefix: Box<str>,
     transport: Transport,
@@ -54,7 +55,7 @@ struct Core {
 }
 
 impl Plane {
-    /// A plane behind a transport.
+    /// A plane that is reached through a transport.
     pub fn new(name: impl Into<PlaneName>, transport: Transport) -> Self {
         Self {
             core: Arc::new(Core {
@@ -65,7 +66,7 @@ impl Plane {
                 discovery: Arc::default(),
                 env: Arc::default(),
             }),
-            seen: None,
+            informers: None,
         }
     }
 
@@ -82,10 +83,9 @@ impl Plane {
         Self::new(name, Transport::in_process(service))
     }
 
-    /// Another plane behind the same connections, with a path in front: how Milo serves its projects.
-    ///
-    /// The planes under one base share what is known about the kinds they serve.
-    pub fn under(&self, name: impl Into<PlaneName>, prefix: &str) -> Self {
+    /// Another plane at a path prefix of the same server, which is how Milo serves its projects. It shares
+    /// the connections and the discovery results of this plane.
+    pub fn with_path_prefix(&self, name: impl Into<PlaneName>, prefix: &str) -> Self {
         let prefix = match prefix.trim_matches('/') {
             "" => self.core.prefix.to_string(),
             path => format!("{}/{path}", self.core.prefix),
@@ -93,20 +93,20 @@ impl Plane {
         self.with(Core { name: name.into(), prefix: prefix.into(), ..self.core() })
     }
 
-    /// A plane at another host, with the credentials and the authority of this one and no path in front.
-    pub(crate) fn elsewhere(&self, name: impl Into<PlaneName>, host: &str, port: u16) -> Self {
-        let transport = self.core.transport.elsewhere(host, port);
+    /// A plane at another host, with the credentials and the CA of this one and without a path prefix.
+    pub(crate) fn at_host(&self, name: impl Into<PlaneName>, host: &str, port: u16) -> Self {
+        let transport = self.core.transport.at_host(host, port);
         self.with(Core { name: name.into(), prefix: "".into(), transport, ..self.core() })
     }
 
-    /// The same plane, counted in metrics as a `role` (`project`, `hub`, `cell`).
-    pub fn role(&self, role: &'static str) -> Self {
+    /// The same plane with `role` (`project`, `hub`, `cell`) as the label of its requests in metrics.
+    pub fn with_role(&self, role: &'static str) -> Self {
         self.with(Core { role, ..self.core() })
     }
 
-    /// The same plane with the seams of an engine, and what that engine sees of it.
-    pub(crate) fn bound_to(&self, env: &Arc<Env>, seen: Option<Arc<Seen>>) -> Self {
-        Self { core: Arc::new(Core { env: env.clone(), ..self.core() }), seen }
+    /// The same plane with the environment of an engine and, if the engine watches it, with its cache.
+    pub(crate) fn bound_to(&self, env: &Arc<Env>, informers: Option<Arc<InformerStore>>) -> Self {
+        Self { core: Arc::new(Core { env: env.clone(), ..self.core() }), informers }
     }
 
     pub(crate) fn sharing_discovery(&self, discovery: Arc<Discovery>) -> Self {
@@ -118,7 +118,7 @@ impl Plane {
     }
 
     fn with(&self, core: Core) -> Self {
-        Self { core: Arc::new(core), seen: self.seen.clone() }
+        Self { core: Arc::new(core), informers: self.informers.clone() }
     }
 
     /// The name of the plane.
@@ -126,15 +126,16 @@ impl Plane {
         &self.core.name
     }
 
-    /// Reads that ask the server now, for decisions that need positive evidence.
-    pub fn live(&self) -> Live<'_> {
-        Live::new(self)
+    /// Reads from the server instead of the cache, for decisions that a stale read would make wrong.
+    pub fn uncached(&self) -> UncachedReader<'_> {
+        UncachedReader::new(self)
     }
 
-    /// A client of the `kube` crate for this plane, for what the engine has no verb for (logs, exec, rare subresources).
+    /// A client of the `kube` crate for this plane, for requests that the engine does not support (logs,
+    /// exec, rare subresources).
     ///
-    /// It costs a task and about 11 KiB while it lives: make one when needed, not one per project. Must be called within a
-    /// tokio runtime.
+    /// It costs a task and about 11 KiB while it exists: make one when needed, not one per project. Must be
+    /// called within a tokio runtime.
     pub fn kube_client(&self) -> kube::Client {
         let plane = self.clone();
         let service = tower::service_fn(move |request: Request<kube::client::Body>| {
@@ -154,8 +155,8 @@ impl Plane {
         kube::Client::new(service, "default")
     }
 
-    pub(crate) fn seen(&self) -> Option<&Arc<Seen>> {
-        self.seen.as_ref()
+    pub(crate) fn informers(&self) -> Option<&Arc<InformerStore>> {
+        self.informers.as_ref()
     }
 
     pub(crate) fn discovery(&self) -> &Arc<Discovery> {
@@ -183,44 +184,48 @@ impl Plane {
         request
     }
 
-    /// Opens a stream. The answer's head must come within the usual time; its body may take for ever.
+    /// Opens a watch stream. The timeout covers the response headers only; the body may stream without end.
     pub(crate) async fn open(&self, path_and_query: &str) -> Result<Response<Body>, Error> {
         let action = || format!("watch {path_and_query}");
         let request = self
             .request(Method::GET, path_and_query, None, Bytes::new())
             .map_err(|error| self.unreachable(action(), error))?;
-        let answer = timeout(ANSWER_WITHIN, self.core.transport.send(request, Purpose::Watch)).await;
-        let answer = answer.unwrap_or(Err(TransportError::Timeout { after: ANSWER_WITHIN }));
-        self.count("watch", &answer);
-        let response = answer.map_err(|error| self.unreachable(action(), error))?;
+        let response = timeout(RESPONSE_TIMEOUT, self.core.transport.send(request, Purpose::Watch)).await;
+        let response = response.unwrap_or(Err(TransportError::Timeout { after: RESPONSE_TIMEOUT }));
+        self.count("watch", &response);
+        let response = response.map_err(|error| self.unreachable(action(), error))?;
         if response.status().is_success() {
             return Ok(response);
         }
         let code = response.status();
-        let content = timeout(ANSWER_WITHIN, response.into_body().read_all(1 << 20)).await;
+        let content = timeout(RESPONSE_TIMEOUT, response.into_body().read_all(1 << 20)).await;
         let content = content.ok().and_then(Result::ok).unwrap_or_default();
         Err(self.refused(action(), status_of(code, &content)))
     }
 
-    /// A unary call, retried as far as that is safe.
+    /// Sends a unary call and retries it where that is safe (see [`crate::transport::retry`]).
     pub(crate) async fn call(&self, call: Call<'_>) -> Result<Vec<u8>, Error> {
         let mut attempt = 1;
         loop {
-            let (failure, pause) = match self.attempt(&call).await {
+            let (failure, delay) = match self.attempt(&call).await {
                 Ok((status, _, content)) if status.is_success() => return Ok(content),
                 Ok((status, retry_after, content)) => {
-                    let failure = Failure::Answer { status, retry_after };
-                    let pause = pause(attempt, call.repeat(), &failure, &self.core.env.random);
-                    (self.refused(call.action(), status_of(status, &content)), pause)
+                    let failure = Failure::Response { status, retry_after };
+                    let delay = retry_delay(attempt, call.retry(), &failure, &self.core.env.random);
+                    (self.refused(call.action(), status_of(status, &content)), delay)
                 }
                 Err(error) => {
-                    let pause =
-                        pause(attempt, call.repeat(), &Failure::NoAnswer(&error), &self.core.env.random);
-                    (self.unreachable(call.action(), error), pause)
+                    let delay = retry_delay(
+                        attempt,
+                        call.retry(),
+                        &Failure::NoResponse(&error),
+                        &self.core.env.random,
+                    );
+                    (self.unreachable(call.action(), error), delay)
                 }
             };
-            match pause {
-                Some(pause) => tokio::time::sleep(pause).await,
+            match delay {
+                Some(delay) => tokio::time::sleep(delay).await,
                 None => return Err(failure),
             }
             attempt += 1;
@@ -233,7 +238,7 @@ impl Plane {
     ) -> Result<(StatusCode, Option<Duration>, Vec<u8>), TransportError> {
         let request =
             self.request(call.method.clone(), &call.path, call.content_type, call.content.clone())?;
-        let whole = async {
+        let exchange = async {
             let response = self.core.transport.send(request, Purpose::Unary).await?;
             let (parts, body) = response.into_parts();
             let retry_after = parts
@@ -242,23 +247,23 @@ impl Plane {
                 .and_then(|value| value.to_str().ok()?.parse().ok())
                 .map(Duration::from_secs);
             let content = body
-                .read_all(LONGEST_ANSWER)
+                .read_all(MAX_RESPONSE_BYTES)
                 .await
                 .map_err(|error| TransportError::Broken { why: error.to_string().into() })?;
             Ok((parts.status, retry_after, content))
         };
-        let answer = timeout(ANSWER_WITHIN, whole)
+        let response = timeout(RESPONSE_TIMEOUT, exchange)
             .await
-            .unwrap_or(Err(TransportError::Timeout { after: ANSWER_WITHIN }));
-        let code = answer
+            .unwrap_or(Err(TransportError::Timeout { after: RESPONSE_TIMEOUT }));
+        let code = response
             .as_ref()
             .map_or_else(|error| error.reason().to_owned(), |(status, ..)| status.as_str().to_owned());
         self.core.env.metrics.request(call.verb, code, self.core.role);
-        answer
+        response
     }
 
-    fn count(&self, verb: &'static str, answer: &Result<Response<Body>, TransportError>) {
-        let code = match answer {
+    fn count(&self, verb: &'static str, response: &Result<Response<Body>, TransportError>) {
+        let code = match response {
             Ok(response) => response.status().as_str().to_owned(),
             Err(error) => error.reason().to_owned(),
         };
@@ -299,15 +304,15 @@ pub(crate) struct Call<'a> {
     pub(crate) path: String,
     pub(crate) content_type: Option<&'static str>,
     pub(crate) content: Bytes,
-    /// Carries a resource version or UID that makes a repetition fail.
-    pub(crate) guarded: bool,
-    /// What it is about, for messages.
+    /// Preconditions (resource version or UID) or apply semantics make a second execution harmless.
+    pub(crate) idempotent: bool,
+    /// The object or kind, for messages.
     pub(crate) about: &'a str,
 }
 
 impl Call<'_> {
-    fn repeat(&self) -> Repeat {
-        Repeat::of(&self.method, self.guarded)
+    fn retry(&self) -> Retry {
+        Retry::of(&self.method, self.idempotent)
     }
 
     fn action(&self) -> String {
@@ -315,7 +320,8 @@ impl Call<'_> {
     }
 }
 
-/// The refusal in an answer. Servers and proxies that do not speak Kubernetes still get a code and their first words.
+/// The `Status` of an error response. For a response that is no `Status`, such as one of a proxy, it is made
+/// of the HTTP code and the first 200 bytes of the body.
 fn status_of(code: StatusCode, content: &[u8]) -> Status {
     match serde_json::from_slice::<Status>(content) {
         Ok(mut status) if !status.message.is_empty() || !status.reason.is_empty() => {
@@ -332,6 +338,6 @@ fn status_of(code: StatusCode, content: &[u8]) -> Status {
 }
 
 /// `Kind namespace/name`, for messages.
-pub(crate) fn about(kind: &Kind, place: crate::Place<'_>) -> String {
-    format!("{} {place}", kind.kind)
+pub(crate) fn about(kind: &Kind, object: crate::NamespacedName<'_>) -> String {
+    format!("{} {object}", kind.kind)
 }

@@ -1,4 +1,5 @@
-//! The queue of keys, shared by all controllers and workers of an engine. The rules are in [`crate::schedule`].
+//! The work queue of an engine, shared by all controllers and workers. [`crate::schedule`] contains its
+//! rules.
 
 use std::sync::Arc;
 
@@ -8,10 +9,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Backoff;
-use crate::schedule::{Load, Priority, Schedule, Task, Verdict};
-use crate::{Outcome, PlaneName, Random};
+use crate::schedule::{Priority, QueueStats, Schedule, Task, TaskResult};
+use crate::{Action, PlaneName, Random};
 
-/// The queue. Cheap to clone.
+/// The work queue. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Queue(Arc<Inner>);
 
@@ -39,8 +40,8 @@ impl Queue {
         self.0.wake.notify_one();
     }
 
-    /// The next key, once there is one. None after [`Queue::close`].
-    pub(crate) async fn next(&self) -> Option<Taken> {
+    /// Waits for the next key. None after [`Queue::close`].
+    pub(crate) async fn next(&self) -> Option<ActiveTask> {
         loop {
             let notified = self.0.wake.notified();
             let due = {
@@ -55,7 +56,7 @@ impl Queue {
                     if more {
                         self.0.wake.notify_one();
                     }
-                    return Some(Taken { task, failures, queue: self.clone(), open: true });
+                    return Some(ActiveTask { task, failures, queue: self.clone(), finished: false });
                 }
                 schedule.next_due()
             };
@@ -72,22 +73,22 @@ impl Queue {
         self.0.schedule.lock().forget(controller, plane);
     }
 
-    /// No more keys are handed out.
+    /// Closes the queue: [`Queue::next`] returns no more keys.
     pub(crate) fn close(&self) {
         self.0.closed.cancel();
     }
 
-    /// Ready once the queue is closed.
+    /// Waits until the queue is closed.
     pub(crate) async fn closed(&self) {
         self.0.closed.cancelled().await;
     }
 
-    pub(crate) fn load(&self) -> Load {
-        self.0.schedule.lock().load(Instant::now())
+    pub(crate) fn stats(&self) -> QueueStats {
+        self.0.schedule.lock().stats(Instant::now())
     }
 
-    fn done(&self, task: &Task, verdict: Verdict) {
-        self.0.schedule.lock().done(task, verdict, Instant::now());
+    fn done(&self, task: &Task, result: TaskResult) {
+        self.0.schedule.lock().done(task, result, Instant::now());
         self.0.wake.notify_one();
     }
 }
@@ -99,37 +100,38 @@ async fn until(due: Option<Instant>) {
     }
 }
 
-/// A key in work. Dropped without a word (the worker was cancelled), it goes back to the queue.
-pub(crate) struct Taken {
+/// A key that a worker is reconciling. If it is dropped without a result because the worker was cancelled,
+/// the key is queued again.
+pub(crate) struct ActiveTask {
     pub(crate) task: Task,
-    /// Failures in a row before this attempt.
+    /// Consecutive failures before this attempt.
     pub(crate) failures: u32,
     queue: Queue,
-    open: bool,
+    finished: bool,
 }
 
-impl Taken {
-    pub(crate) fn finish(mut self, outcome: Outcome) {
-        self.open = false;
-        let verdict = match outcome {
-            Outcome::Settled => Verdict::Settled,
-            Outcome::After(pause) => Verdict::After(pause),
+impl ActiveTask {
+    pub(crate) fn finish(mut self, action: Action) {
+        self.finished = true;
+        let result = match action {
+            Action::AwaitChange => TaskResult::Done,
+            Action::RequeueAfter(delay) => TaskResult::RequeueAfter(delay),
         };
-        self.queue.done(&self.task, verdict);
+        self.queue.done(&self.task, result);
     }
 
-    /// Puts the key back, to be tried again later.
+    /// Queues the key again with back-off.
     pub(crate) fn fail(mut self) {
-        self.open = false;
-        let pause = self.queue.0.backoff.pause(self.failures.saturating_add(1), &self.queue.0.random);
-        self.queue.done(&self.task, Verdict::Failed(pause));
+        self.finished = true;
+        let delay = self.queue.0.backoff.delay(self.failures.saturating_add(1), &self.queue.0.random);
+        self.queue.done(&self.task, TaskResult::Failed(delay));
     }
 }
 
-impl Drop for Taken {
+impl Drop for ActiveTask {
     fn drop(&mut self) {
-        if self.open {
-            self.queue.done(&self.task, Verdict::Abandoned);
+        if !self.finished {
+            self.queue.done(&self.task, TaskResult::Cancelled);
         }
     }
 }
@@ -151,38 +153,38 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_that_fails_for_ever_costs_one_attempt_per_cap_and_delays_nobody() {
+    async fn a_key_that_always_fails_costs_one_attempt_per_cap_and_delays_no_other_key() {
         let queue = mk_queue();
         queue.add(mk_task("p", "bad"), Priority::Fresh);
         let start = Instant::now();
         let mut attempts = 0;
         while start.elapsed() < Duration::from_secs(3600) {
-            let taken = queue.next().await.unwrap();
+            let active = queue.next().await.unwrap();
             attempts += 1;
-            taken.fail();
-            // Another key comes and is worked on at once.
+            active.fail();
+            // Another key is added and is next at once.
             queue.add(mk_task("p", "good"), Priority::Fresh);
             let before = Instant::now();
             let good = queue.next().await.unwrap();
             assert_eq!((good.task.clone(), Instant::now()), (mk_task("p", "good"), before));
-            good.finish(Outcome::Settled);
+            good.finish(Action::AwaitChange);
         }
         // Six doublings up to the cap, then once per 60 to 90 seconds.
         assert!((6 + 3540 / 90..=7 + 3600 / 60).contains(&attempts), "{attempts}");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_appointment_is_kept_to_the_moment() {
+    async fn a_requeued_key_is_next_exactly_when_it_is_due() {
         let queue = mk_queue();
         queue.add(mk_task("p", "a"), Priority::Fresh);
-        queue.next().await.unwrap().finish(Outcome::After(Duration::from_secs(30)));
+        queue.next().await.unwrap().finish(Action::RequeueAfter(Duration::from_secs(30)));
         let start = Instant::now();
-        queue.next().await.unwrap().finish(Outcome::Settled);
+        queue.next().await.unwrap().finish(Action::AwaitChange);
         assert_eq!(start.elapsed(), Duration::from_secs(30));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_worker_that_is_cancelled_gives_its_key_back() {
+    async fn the_key_of_a_cancelled_worker_is_queued_again() {
         let queue = mk_queue();
         queue.add(mk_task("p", "a"), Priority::Fresh);
         drop(queue.next().await.unwrap());
@@ -193,30 +195,30 @@ mod tests {
     async fn ten_thousand_keys_of_one_plane_delay_another_by_one_round() {
         let queue = mk_queue();
         for number in 0..10_000 {
-            queue.add(mk_task("loud", &number.to_string()), Priority::Fresh);
+            queue.add(mk_task("busy", &number.to_string()), Priority::Fresh);
         }
         queue.add(mk_task("quiet", "only"), Priority::Fresh);
         // Four workers, each key takes a second.
         let start = Instant::now();
-        let seen = Arc::new(Mutex::new(None));
+        let reconciled_at = Arc::new(Mutex::new(None));
         for _ in 0..4 {
-            let (queue, seen) = (queue.clone(), seen.clone());
+            let (queue, reconciled_at) = (queue.clone(), reconciled_at.clone());
             tokio::spawn(async move {
-                while let Some(taken) = queue.next().await {
-                    if &*taken.task.key.name == "only" {
-                        *seen.lock() = Some(start.elapsed());
+                while let Some(active) = queue.next().await {
+                    if &*active.task.key.name == "only" {
+                        *reconciled_at.lock() = Some(start.elapsed());
                     }
                     tokio::time::sleep(Duration::from_secs(1)).await;
-                    taken.finish(Outcome::Settled);
+                    active.finish(Action::AwaitChange);
                 }
             });
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
-        assert_eq!(*seen.lock(), Some(Duration::ZERO), "worked on in the first round");
+        assert_eq!(*reconciled_at.lock(), Some(Duration::ZERO), "reconciled in the first round");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_closed_queue_hands_out_nothing_and_wakes_everyone() {
+    async fn closing_the_queue_wakes_all_workers_and_ends_them() {
         let queue = mk_queue();
         let waiting: Vec<_> = (0..3)
             .map(|_| {
@@ -229,8 +231,8 @@ mod tests {
         tokio::task::yield_now().await;
         queue.close();
         queue.add(mk_task("p", "late"), Priority::Fresh);
-        for waiter in waiting {
-            assert!(waiter.await.unwrap());
+        for worker in waiting {
+            assert!(worker.await.unwrap());
         }
     }
 }

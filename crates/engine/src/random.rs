@@ -1,7 +1,7 @@
-//! Randomness, as a seam: one seed, and a stream of its own for every part that draws.
+//! The injected random source: one seed, and a separate stream for each component.
 //!
-//! Parts must not share a stream: the order in which tasks run would then decide who gets which number, and one more draw in
-//! one place would change every other.
+//! Components must not share a stream. If they did, the numbers of each would depend on the order in which
+//! tasks run, and one more draw in one component would change the numbers of all others.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,17 +19,18 @@ pub struct Random {
 }
 
 impl Random {
-    /// The stream of a seed: always the same numbers.
+    /// A stream with a fixed seed, which always yields the same numbers.
     pub fn from_seed(seed: u64) -> Self {
         Self { seed, stream: Arc::new(Mutex::new(StdRng::seed_from_u64(seed))) }
     }
 
-    /// A stream that no one can foresee.
+    /// A stream with a seed from the operating system.
     pub fn from_entropy() -> Self {
         Self::from_seed(rand::rng().next_u64())
     }
 
-    /// The stream of its own for the part called `label`. Depends on the seed and the label only, not on what was drawn before.
+    /// A separate stream for the component `label`. It depends only on the seed and the label, not on earlier
+    /// draws.
     pub fn split(&self, label: &str) -> Self {
         // FNV-1a: stable across platforms and releases, which std's hashers are not.
         let hash = label.bytes().fold(self.seed ^ 0xcbf2_9ce4_8422_2325, |hash, byte| {
@@ -48,7 +49,7 @@ impl Random {
         self.stream.lock().random::<f64>()
     }
 
-    /// `base`, lengthened by up to `share` of itself.
+    /// `base` plus a random part of up to `share` × `base`.
     pub fn jitter(&self, base: Duration, share: f64) -> Duration {
         base.mul_f64(1.0 + share * self.fraction())
     }
@@ -71,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_draws_the_same_numbers_whatever_others_drew() {
+    fn a_split_stream_does_not_depend_on_draws_from_other_streams() {
         let first = Random::from_seed(7);
         let quiet = first.split("watch").next();
         let second = Random::from_seed(7);
@@ -82,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn jitter_only_lengthens_and_by_no_more_than_asked() {
+    fn jitter_adds_at_most_the_given_share() {
         let random = Random::from_seed(1);
         for _ in 0..1000 {
             let drawn = random.jitter(Duration::from_secs(10), 0.5);

@@ -1,4 +1,4 @@
-//! What a controller is: something that, given a key, looks at the world and brings it one step closer to what it should be.
+//! The [`Reconciler`] trait, which every controller implements, and the [`Action`] that a reconcile returns.
 
 use std::future::Future;
 use std::time::Duration;
@@ -8,43 +8,44 @@ use futures::future::BoxFuture;
 use crate::Key;
 use crate::transport::BoxError;
 
-/// How a reconcile ended that did not fail.
+/// When a successful reconcile wants the key to be queued again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// Nothing to do until something changes.
-    Settled,
-    /// Nothing to do until something changes, or this much time has passed.
-    After(Duration),
+pub enum Action {
+    /// When an object that maps to the key changes.
+    AwaitChange,
+    /// When an object that maps to the key changes, or after this time, whichever comes first.
+    RequeueAfter(Duration),
 }
 
-/// Level-triggered work on keys.
+/// A level-triggered reconciler.
 ///
-/// `reconcile` is told which object to look at, never what happened to it: it reads the state as it is now, and an object that
-/// is not there is an ordinary case. It is never called twice at once for one key. An error puts the key back with a growing
-/// pause; the error's class (see [`crate::Class::of`]) is found among its causes and counted.
+/// `reconcile` receives the key of an object and not the event: it reads the current state, and must expect
+/// that the object does not exist. It never runs twice at the same time for one key. After an error the key
+/// is queued again with exponential back-off, and the error is counted by its class (see
+/// [`crate::ErrorClass::of`]).
 pub trait Reconciler: Send + Sync + 'static {
-    /// What can go wrong.
+    /// The error of a failed reconcile.
     type Error: std::error::Error + Send + Sync + 'static;
 
-    /// Brings the world one step closer to what it should be for this key.
-    fn reconcile(&self, key: &Key) -> impl Future<Output = Result<Outcome, Self::Error>> + Send;
+    /// Moves the actual state of the key's object towards the desired state.
+    fn reconcile(&self, key: &Key) -> impl Future<Output = Result<Action, Self::Error>> + Send;
 }
 
 impl<R: Reconciler> Reconciler for std::sync::Arc<R> {
     type Error = R::Error;
 
-    async fn reconcile(&self, key: &Key) -> Result<Outcome, R::Error> {
+    async fn reconcile(&self, key: &Key) -> Result<Action, R::Error> {
         R::reconcile(self, key).await
     }
 }
 
-/// A reconciler of any type.
+/// A type-erased [`Reconciler`].
 pub(crate) trait AnyReconciler: Send + Sync {
-    fn reconcile<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Outcome, BoxError>>;
+    fn reconcile<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Action, BoxError>>;
 }
 
 impl<R: Reconciler> AnyReconciler for R {
-    fn reconcile<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Outcome, BoxError>> {
+    fn reconcile<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Action, BoxError>> {
         Box::pin(async move {
             Reconciler::reconcile(self, key).await.map_err(|error| Box::new(error) as BoxError)
         })

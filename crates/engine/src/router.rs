@@ -1,8 +1,9 @@
-//! From what is seen to what is done: turns changes on planes into keys of controllers.
+//! The router: maps object changes on planes to keys in the work queue of controllers.
 //!
-//! Nothing is queued for a plane before all its kinds are listed, nor for a controller before the planes it needs are: a
-//! reconcile never looks at half a world. Nothing is lost by that either. When a plane or a controller is complete, everything in
-//! sight is queued once as backlog, including what objects on *other* planes say about it.
+//! Keys of a plane are queued only when all caches of the plane are synced, and a controller starts only when
+//! the caches of all planes that it requires are synced. A reconcile therefore never reads a partial cache.
+//! No change is lost: when a plane becomes engaged or a controller starts, every cached object is mapped once
+//! with the priority `Backlog`, including objects on *other* planes that map to keys of the new plane.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, watch};
 
-use crate::cache::{Change, place_of_id};
+use crate::cache::{ObjectChange, name_of_id};
 use crate::plane::Env;
 use crate::planes::Set;
 use crate::queue::Queue;
@@ -21,12 +22,12 @@ use crate::schedule::{Priority, Task};
 use crate::watch::Observer;
 use crate::{Error, Key, Kind, Plane, PlaneName};
 
-/// Planes that become engaged within this time are looked up on the other planes together: that walks over every object of
-/// those, and at a start planes come by the hundred.
-const GATHER: Duration = Duration::from_millis(250);
+/// Planes that become engaged within this time are handled together. Mapping the objects of the other planes
+/// walks over every cached object, and at start-up planes become engaged by the hundred.
+const ENGAGE_BATCH_DELAY: Duration = Duration::from_millis(250);
 
-/// Why an event could not be turned into keys. It is dropped and counted, not retried: the object will be mapped again when
-/// it changes, or when the plane it belongs to is engaged.
+/// Why a mapper cannot map an object to keys. The event is dropped and counted, not retried: the object is
+/// mapped again when it changes, or when the plane of its key becomes engaged.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{0}")]
 pub struct Unresolved(pub String);
@@ -37,31 +38,31 @@ impl From<Error> for Unresolved {
     }
 }
 
-pub(crate) enum NoKeys {
+pub(crate) enum MapError {
     Unresolved(Unresolved),
     Unreadable(Error),
 }
 
-pub(crate) type Mapper = Arc<dyn Fn(&Plane, &Kind, &str, &[u8]) -> Result<Vec<Key>, NoKeys> + Send + Sync>;
+pub(crate) type Mapper = Arc<dyn Fn(&Plane, &Kind, &str, &[u8]) -> Result<Vec<Key>, MapError> + Send + Sync>;
 
-/// Where a controller's keys come from.
+/// A watch that yields keys of a controller.
 pub(crate) struct Source {
     pub(crate) set: usize,
     pub(crate) watch: usize,
-    /// None: the object itself is the key.
+    /// None if the object itself is the key.
     pub(crate) mapper: Option<Mapper>,
 }
 
 pub(crate) struct Controller {
     pub(crate) name: &'static str,
-    /// The set that keys name planes of.
+    /// The set that contains the planes of the keys.
     pub(crate) primary: usize,
-    /// Sets that must be complete before any work.
-    pub(crate) needs: BTreeSet<usize>,
+    /// Sets that must be ready before the controller starts.
+    pub(crate) requires: BTreeSet<usize>,
     pub(crate) sources: Vec<Source>,
     pub(crate) reconciler: Arc<dyn AnyReconciler>,
-    /// What it needs is complete.
-    pub(crate) open: AtomicBool,
+    /// All required sets were ready, and keys are queued.
+    pub(crate) started: AtomicBool,
 }
 
 pub(crate) struct Router {
@@ -69,9 +70,9 @@ pub(crate) struct Router {
     pub(crate) env: Arc<Env>,
     pub(crate) sets: Vec<Arc<Set>>,
     pub(crate) controllers: Vec<Controller>,
-    arrivals: Mutex<BTreeMap<usize, BTreeSet<PlaneName>>>,
-    arrived: Notify,
-    opened: watch::Sender<()>,
+    newly_engaged: Mutex<BTreeMap<usize, BTreeSet<PlaneName>>>,
+    engaged_notify: Notify,
+    controller_started: watch::Sender<()>,
 }
 
 impl Router {
@@ -81,16 +82,23 @@ impl Router {
         sets: Vec<Arc<Set>>,
         controllers: Vec<Controller>,
     ) -> Self {
-        let (arrivals, arrived, opened) = (Mutex::default(), Notify::new(), watch::Sender::default());
-        Self { queue, env, sets, controllers, arrivals, arrived, opened }
+        Self {
+            queue,
+            env,
+            sets,
+            controllers,
+            newly_engaged: Mutex::default(),
+            engaged_notify: Notify::new(),
+            controller_started: watch::Sender::default(),
+        }
     }
 
     /// The observer for the planes of a set.
     pub(crate) fn observer(self: &Arc<Self>, set: usize) -> Arc<dyn Observer> {
-        Arc::new(OfSet { set, router: self.clone() })
+        Arc::new(SetObserver { set, router: self.clone() })
     }
 
-    /// A plane has left its set.
+    /// Drops the queued keys of a plane that has left its set.
     pub(crate) fn disengaged(&self, set: usize, plane: &PlaneName) {
         for (number, controller) in self.controllers.iter().enumerate() {
             if controller.primary == set {
@@ -99,17 +107,18 @@ impl Router {
         }
     }
 
-    fn changed(&self, set: usize, plane: &Plane, watch: usize, change: &Change) {
+    fn changed(&self, set: usize, plane: &Plane, watch: usize, change: &ObjectChange) {
         for (number, controller) in self.controllers.iter().enumerate() {
-            if !controller.open.load(Ordering::Acquire) {
+            if !controller.started.load(Ordering::Acquire) {
                 continue;
             }
             for source in
                 controller.sources.iter().filter(|source| source.set == set && source.watch == watch)
             {
-                // What the object said before counts as well: a key that it no longer leads to must hear of that.
+                // The old state is mapped as well, so that a key that the object no longer maps to is
+                // reconciled.
                 for bytes in [&change.after, &change.before].into_iter().flatten() {
-                    self.follow(number, source, plane, &change.id, bytes, Priority::Fresh, None);
+                    self.enqueue_mapped(number, source, plane, &change.id, bytes, Priority::Fresh, None);
                     if source.mapper.is_none() {
                         break;
                     }
@@ -120,18 +129,19 @@ impl Router {
 
     fn engaged(&self, set: usize, plane: &Plane) {
         tracing::info!(set = self.sets[set].name, plane = %plane.name(), "engaged");
-        self.sets[set].arrived.send_replace(());
-        self.arrivals.lock().entry(set).or_default().insert(plane.name().clone());
+        self.sets[set].engaged_changed.send_replace(());
+        self.newly_engaged.lock().entry(set).or_default().insert(plane.name().clone());
         for (number, controller) in self.controllers.iter().enumerate() {
-            if controller.open.load(Ordering::Acquire) {
-                self.backlog(number, controller, set, plane, None);
+            if controller.started.load(Ordering::Acquire) {
+                self.enqueue_backlog(number, controller, set, plane, None);
             }
         }
-        self.arrived.notify_one();
+        self.engaged_notify.notify_one();
     }
 
-    /// Queues what one plane has for a controller; only keys of the planes in `only`, if given.
-    fn backlog(
+    /// Maps every cached object of one plane to keys of a controller; if `only` is given, to keys of those
+    /// planes.
+    fn enqueue_backlog(
         &self,
         number: usize,
         controller: &Controller,
@@ -139,17 +149,17 @@ impl Router {
         plane: &Plane,
         only: Option<&BTreeSet<PlaneName>>,
     ) {
-        let Some(seen) = plane.seen() else { return };
+        let Some(informers) = plane.informers() else { return };
         for source in controller.sources.iter().filter(|source| source.set == set) {
-            let objects = seen.store(source.watch).lock().all();
+            let objects = informers.store(source.watch).lock().all();
             for (id, bytes) in objects {
-                self.follow(number, source, plane, &id, &bytes, Priority::Backlog, only);
+                self.enqueue_mapped(number, source, plane, &id, &bytes, Priority::Backlog, only);
             }
         }
     }
 
-    #[allow(clippy::too_many_arguments)] // one event, its source, and what to do with its keys
-    fn follow(
+    #[allow(clippy::too_many_arguments)] // an event, its source, and the options for its keys
+    fn enqueue_mapped(
         &self,
         number: usize,
         source: &Source,
@@ -161,11 +171,11 @@ impl Router {
     ) {
         let controller = &self.controllers[number];
         let Some(mapper) = &source.mapper else {
-            let place = place_of_id(id);
+            let object = name_of_id(id);
             let key = Key {
                 plane: plane.name().clone(),
-                namespace: place.namespace.map(Arc::from),
-                name: Arc::from(place.name),
+                namespace: object.namespace.map(Arc::from),
+                name: Arc::from(object.name),
             };
             self.enqueue(number, key, priority, only);
             return;
@@ -173,12 +183,12 @@ impl Router {
         let kind = &self.sets[source.set].watches[source.watch].kind;
         match mapper(plane, kind, id, bytes) {
             Ok(keys) => keys.into_iter().for_each(|key| self.enqueue(number, key, priority, only)),
-            Err(NoKeys::Unresolved(why)) => {
+            Err(MapError::Unresolved(why)) => {
                 self.env.metrics.unresolved(controller.name);
-                tracing::debug!(controller = controller.name, plane = %plane.name(), %kind, object = id, %why, "event dropped");
+                tracing::debug!(controller = controller.name, plane = %plane.name(), %kind, object = id, %why, "dropped an event: the mapper found no key");
             }
-            Err(NoKeys::Unreadable(error)) => {
-                tracing::warn!(controller = controller.name, %error, "event dropped");
+            Err(MapError::Unreadable(error)) => {
+                tracing::warn!(controller = controller.name, %error, "dropped an event: the object cannot be decoded");
             }
         }
     }
@@ -195,45 +205,47 @@ impl Router {
         self.queue.add(Task { controller: number, key }, priority);
     }
 
-    /// Opens controllers whose needs are met, and looks up what other planes say about planes that have just been engaged.
+    /// Starts controllers whose required sets are ready, and queues keys of newly engaged planes that objects
+    /// on other planes map to.
     pub(crate) async fn run(&self) {
-        self.open_ready();
+        self.start_ready();
         loop {
-            self.arrived.notified().await;
-            tokio::time::sleep(GATHER).await;
-            let arrivals = std::mem::take(&mut *self.arrivals.lock());
-            let at_work: Vec<usize> = self.open_ready();
-            for (set, planes) in arrivals {
-                self.catch_up(&at_work, set, &planes).await;
+            self.engaged_notify.notified().await;
+            tokio::time::sleep(ENGAGE_BATCH_DELAY).await;
+            let newly_engaged = std::mem::take(&mut *self.newly_engaged.lock());
+            let running: Vec<usize> = self.start_ready();
+            for (set, planes) in newly_engaged {
+                self.enqueue_from_other_sets(&running, set, &planes).await;
             }
         }
     }
 
-    /// Opens the controllers that can begin, with everything in sight as backlog. Gives those that were open before.
-    fn open_ready(&self) -> Vec<usize> {
-        let mut at_work = Vec::new();
+    /// Starts the controllers whose required sets are ready and queues their backlog. Returns the controllers
+    /// that were running before.
+    fn start_ready(&self) -> Vec<usize> {
+        let mut running = Vec::new();
         for (number, controller) in self.controllers.iter().enumerate() {
-            let ready = controller.needs.iter().all(|set| self.sets[*set].readiness().is_ready());
-            if !ready && !controller.open.load(Ordering::Acquire) {
+            let ready = controller.requires.iter().all(|set| self.sets[*set].readiness().is_ready());
+            if !ready && !controller.started.load(Ordering::Acquire) {
                 continue;
             }
-            if controller.open.swap(true, Ordering::AcqRel) {
-                at_work.push(number);
+            if controller.started.swap(true, Ordering::AcqRel) {
+                running.push(number);
                 continue;
             }
-            tracing::info!(controller = controller.name, "ready to work");
-            for (set, plane) in self.everyone() {
-                self.backlog(number, controller, set, &plane, None);
+            tracing::info!(controller = controller.name, "controller started");
+            for (set, plane) in self.engaged_planes() {
+                self.enqueue_backlog(number, controller, set, &plane, None);
             }
-            self.opened.send_replace(());
+            self.controller_started.send_replace(());
         }
-        at_work
+        running
     }
 
-    /// Queues the keys that somebody outside the planes names for a controller, from when it is open.
-    pub(crate) async fn hear(&self, number: usize, mut keys: mpsc::UnboundedReceiver<Key>) {
-        let open = &self.controllers[number].open;
-        if self.opened.subscribe().wait_for(|()| open.load(Ordering::Acquire)).await.is_err() {
+    /// Queues the keys of an external source once the controller has started.
+    pub(crate) async fn run_external_source(&self, number: usize, mut keys: mpsc::UnboundedReceiver<Key>) {
+        let started = &self.controllers[number].started;
+        if self.controller_started.subscribe().wait_for(|()| started.load(Ordering::Acquire)).await.is_err() {
             return;
         }
         while let Some(key) = keys.recv().await {
@@ -241,55 +253,55 @@ impl Router {
         }
     }
 
-    /// Queues what the planes of other sets say about planes that have just arrived.
-    async fn catch_up(&self, at_work: &[usize], set: usize, planes: &BTreeSet<PlaneName>) {
-        for number in at_work {
+    /// Queues keys of newly engaged planes that objects on planes of other sets map to.
+    async fn enqueue_from_other_sets(&self, running: &[usize], set: usize, planes: &BTreeSet<PlaneName>) {
+        for number in running {
             let controller = &self.controllers[*number];
             if controller.primary != set {
                 continue;
             }
-            for (other, plane) in self.everyone().into_iter().filter(|(other, _)| *other != set) {
-                self.backlog(*number, controller, other, &plane, Some(planes));
+            for (other, plane) in self.engaged_planes().into_iter().filter(|(other, _)| *other != set) {
+                self.enqueue_backlog(*number, controller, other, &plane, Some(planes));
                 tokio::task::yield_now().await;
             }
         }
     }
 
-    fn everyone(&self) -> Vec<(usize, Plane)> {
-        let mut everyone = Vec::new();
+    fn engaged_planes(&self) -> Vec<(usize, Plane)> {
+        let mut engaged_planes = Vec::new();
         for set in &self.sets {
             let planes = set.planes.read();
-            everyone.extend(
+            engaged_planes.extend(
                 planes
                     .values()
                     .filter(|member| member.is_engaged())
                     .map(|member| (set.id, member.plane.clone())),
             );
         }
-        everyone
+        engaged_planes
     }
 
-    /// Brings the gauges up to date; done when someone looks.
-    pub(crate) fn census(&self) {
-        let load = self.queue.load();
-        self.env.metrics.queue(load.ready, load.delayed, load.running, load.oldest);
-        // Several sets may go by one name, as the hub does where both roles run in one process: a plane is engaged when all of
-        // them see it whole, and in trouble when one of them is.
-        let mut named: BTreeMap<&'static str, Census> = BTreeMap::new();
+    /// Updates the gauges. Called for each scrape.
+    pub(crate) fn update_gauges(&self) {
+        let stats = self.queue.stats();
+        self.env.metrics.queue(stats.ready, stats.delayed, stats.running, stats.oldest);
+        // Several sets may have the same name, such as `hub` when both roles run in one process. A plane
+        // counts as engaged when it is engaged in all of them, and as failing when it fails in one of them.
+        let mut by_name: BTreeMap<&'static str, PlaneCounts> = BTreeMap::new();
         for set in &self.sets {
-            let census = named.entry(set.name).or_default();
-            census.planes.extend(set.planes.read().keys().cloned());
+            let counts = by_name.entry(set.name).or_default();
+            counts.planes.extend(set.planes.read().keys().cloned());
             let readiness = set.readiness();
-            census.engaging.extend(readiness.engaging);
-            census.failing.extend(readiness.failing.into_iter().map(|(plane, reason, _)| (plane, reason)));
+            counts.engaging.extend(readiness.engaging);
+            counts.failing.extend(readiness.failing.into_iter().map(|(plane, reason, _)| (plane, reason)));
         }
-        for (name, census) in named {
-            self.env.metrics.planes(name, "engaged", census.planes.difference(&census.engaging).count());
-            self.env.metrics.planes(name, "engaging", census.engaging.len());
-            self.env.metrics.planes(name, "failing", census.failing.len());
+        for (name, counts) in by_name {
+            self.env.metrics.planes(name, "engaged", counts.planes.difference(&counts.engaging).count());
+            self.env.metrics.planes(name, "engaging", counts.engaging.len());
+            self.env.metrics.planes(name, "failing", counts.failing.len());
             let mut reasons: BTreeMap<&'static str, usize> =
                 FAILING_REASONS.iter().map(|reason| (*reason, 0)).collect();
-            for reason in census.failing.values() {
+            for reason in counts.failing.values() {
                 *reasons.entry(reason).or_default() += 1;
             }
             for (reason, count) in reasons {
@@ -299,15 +311,15 @@ impl Router {
     }
 }
 
-/// The planes of all sets of one name.
+/// The planes of all sets with the same name.
 #[derive(Default)]
-struct Census {
+struct PlaneCounts {
     planes: BTreeSet<PlaneName>,
     engaging: BTreeSet<PlaneName>,
     failing: BTreeMap<PlaneName, &'static str>,
 }
 
-/// Reasons that are always shown, so that one that is over reads 0 and does not just stay.
+/// Reasons that always have a series, so that a reason that no longer applies drops to 0.
 const FAILING_REASONS: [&str; 12] = [
     "broken",
     "connect",
@@ -323,27 +335,28 @@ const FAILING_REASONS: [&str; 12] = [
     "unauthorized",
 ];
 
-struct OfSet {
+/// Forwards the events of the reflectors of one set to the router.
+struct SetObserver {
     set: usize,
     router: Arc<Router>,
 }
 
-impl Observer for OfSet {
-    fn changed(&self, plane: &Plane, watch: usize, change: Change) {
-        let Some(seen) = plane.seen() else { return };
-        if seen.watches[watch].kind.plural == "customresourcedefinitions" {
-            plane.discovery().doubt();
+impl Observer for SetObserver {
+    fn changed(&self, plane: &Plane, watch: usize, change: ObjectChange) {
+        let Some(informers) = plane.informers() else { return };
+        if informers.watches[watch].kind.plural == "customresourcedefinitions" {
+            plane.discovery().invalidate();
         }
-        if seen.is_engaged() {
+        if informers.is_engaged() {
             self.router.changed(self.set, plane, watch, &change);
         }
     }
 
     fn synced(&self, plane: &Plane, _: usize) {
-        if plane.seen().is_some_and(|seen| seen.is_synced() && seen.set_engaged()) {
+        if plane.informers().is_some_and(|informers| informers.is_synced() && informers.set_engaged()) {
             self.router.engaged(self.set, plane);
         }
     }
 
-    fn troubled(&self, _: &Plane, _: usize) {}
+    fn error_changed(&self, _: &Plane, _: usize) {}
 }

@@ -1,11 +1,13 @@
-//! Which key is next: the rules of the queue, without a clock or a task of their own.
+//! The rules of the work queue: which key is next. Pure state, without timers or tasks.
 //!
-//! - A key is in the schedule once, however often it is added.
-//! - A key is worked on by one worker at a time; what is added meanwhile is kept and comes up again afterwards.
-//! - Planes take turns: within a priority the next key is of the plane whose last turn is longest ago, so ten thousand keys of
-//!   one project delay another project by one key.
-//! - Fresh changes come before retries, retries before the backlog; but each [`PATIENCE`]th turn goes to the lowest priority that
-//!   has work, so that a busy day never starves the backlog.
+//! - Deduplication: a key is in the schedule once, however often it is added.
+//! - One worker reconciles a key at a time. A key that is added while it is running is queued again
+//!   afterwards.
+//! - Fairness: within a priority, planes are served round-robin. Ten thousand keys of one project delay
+//!   another project by one key.
+//! - Fresh changes come before retries, and retries before the backlog. After [`LOW_PRIORITY_INTERVAL`] keys
+//!   that overtook a lower priority, the lowest priority with ready keys is served once, so that it never
+//!   starves.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -14,17 +16,17 @@ use tokio::time::Instant;
 
 use crate::{Key, PlaneName};
 
-/// Turns after which the lowest priority gets one.
-pub(crate) const PATIENCE: u32 = 16;
+/// The number of keys after which the lowest priority with ready keys is served.
+pub(crate) const LOW_PRIORITY_INTERVAL: u32 = 16;
 
-/// How urgent a key is.
+/// The priority of a key in the work queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Priority {
-    /// Something has just changed.
+pub(crate) enum Priority {
+    /// An object has changed.
     Fresh,
-    /// A second look: after a failure, or because a reconcile asked for one.
+    /// A retry after a failure, or a requeue that a reconcile requested.
     Retry,
-    /// Everything there is, after a start or on engagement of a plane.
+    /// A cached object, queued when its controller starts or a plane becomes engaged.
     Backlog,
 }
 
@@ -37,46 +39,46 @@ pub(crate) struct Task {
     pub(crate) key: Key,
 }
 
-/// What is known about a key that is waiting, running, or failing.
+/// The state of a key that is ready, running or delayed.
 #[derive(Debug, Default)]
-struct Entry {
-    /// Waiting in a lane, with the ticket that is valid.
+struct TaskState {
+    /// Ready, with the ticket of its valid position in a lane. Positions with other tickets are stale.
     ready: Option<(Priority, u64)>,
-    since: Option<Instant>,
+    ready_since: Option<Instant>,
     running: bool,
-    /// Added while running.
+    /// Added while running: queued again with this priority afterwards.
     again: Option<Priority>,
-    /// Waiting for a time.
+    /// Delayed until this time.
     due: Option<(Instant, u64)>,
     failures: u32,
 }
 
-impl Entry {
+impl TaskState {
     fn is_idle(&self) -> bool {
         self.ready.is_none() && !self.running && self.due.is_none()
     }
 }
 
-/// The lanes of one priority, one per plane, in the order of their turns.
+/// The ready keys of one priority: a FIFO lane for each plane, served round-robin.
 #[derive(Debug, Default)]
-struct Ring {
-    turns: VecDeque<PlaneName>,
+struct PriorityQueue {
+    round_robin: VecDeque<PlaneName>,
     lanes: BTreeMap<PlaneName, VecDeque<(Task, u64)>>,
 }
 
-impl Ring {
+impl PriorityQueue {
     fn push(&mut self, task: Task, ticket: u64) {
         let plane = task.key.plane.clone();
         let lane = self.lanes.entry(plane.clone()).or_default();
         if lane.is_empty() {
-            self.turns.push_back(plane);
+            self.round_robin.push_back(plane);
         }
         lane.push_back((task, ticket));
     }
 
-    /// The first key that is still meant to be here.
+    /// Removes and reround_robin the next key whose position is valid.
     fn pop(&mut self, valid: impl Fn(&Task, u64) -> bool) -> Option<Task> {
-        while let Some(plane) = self.turns.pop_front() {
+        while let Some(plane) = self.round_robin.pop_front() {
             let Some(lane) = self.lanes.get_mut(&plane) else { continue };
             let mut found = None;
             while let Some((task, ticket)) = lane.pop_front() {
@@ -88,7 +90,7 @@ impl Ring {
             if lane.is_empty() {
                 self.lanes.remove(&plane);
             } else {
-                self.turns.push_back(plane);
+                self.round_robin.push_back(plane);
             }
             if found.is_some() {
                 return found;
@@ -98,40 +100,43 @@ impl Ring {
     }
 }
 
-/// How work on a key ended.
+/// How the reconcile of a key ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    Settled,
-    After(Duration),
-    /// Failed; to be tried again after this pause.
+pub(crate) enum TaskResult {
+    /// Succeeded, and waits for a change.
+    Done,
+    /// Succeeded, and runs again after this time or on a change.
+    RequeueAfter(Duration),
+    /// Failed, and retried after this time.
     Failed(Duration),
-    /// Not finished through no fault of the key: again as soon as possible.
-    Abandoned,
+    /// The worker was cancelled before the reconcile ended. The key is queued again at once.
+    Cancelled,
 }
 
-/// Counts, for metrics.
+/// The size of the queue, for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Load {
+pub(crate) struct QueueStats {
     pub(crate) ready: [usize; 3],
     pub(crate) delayed: usize,
     pub(crate) running: usize,
     pub(crate) oldest: Duration,
 }
 
-/// The schedule.
+/// The state of the work queue.
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
-    entries: BTreeMap<Task, Entry>,
-    rings: [Ring; 3],
+    entries: BTreeMap<Task, TaskState>,
+    queues: [PriorityQueue; 3],
     delayed: BTreeSet<(Instant, u64, Task)>,
     tickets: u64,
-    turns_above: u32,
+    /// Keys served in a row while a lower priority had ready keys.
+    overtakes: u32,
     ready: [usize; 3],
     running: usize,
 }
 
 impl Schedule {
-    /// Adds a key. Known keys keep their place, or move up to a more urgent one.
+    /// Adds a key. A key that is already ready keeps its position, or moves to a higher priority.
     pub(crate) fn add(&mut self, task: Task, priority: Priority, now: Instant) {
         let entry = self.entries.entry(task.clone()).or_default();
         if entry.running {
@@ -149,17 +154,17 @@ impl Schedule {
         }
         self.tickets += 1;
         entry.ready = Some((priority, self.tickets));
-        entry.since.get_or_insert(now);
+        entry.ready_since.get_or_insert(now);
         self.ready[priority as usize] += 1;
-        self.rings[priority as usize].push(task, self.tickets);
+        self.queues[priority as usize].push(task, self.tickets);
     }
 
-    /// The next key to work on, which is then running.
+    /// Removes the next ready key and marks it as running.
     pub(crate) fn next(&mut self, now: Instant) -> Option<Task> {
         self.promote(now);
         let mut order = PRIORITIES;
-        let lower_waits = self.ready[1] + self.ready[2] > 0;
-        if self.turns_above >= PATIENCE {
+        let lower_is_ready = self.ready[1] + self.ready[2] > 0;
+        if self.overtakes >= LOW_PRIORITY_INTERVAL {
             order.reverse();
         }
         for priority in order {
@@ -167,15 +172,15 @@ impl Schedule {
             let valid = |task: &Task, ticket| {
                 entries.get(task).is_some_and(|entry| entry.ready == Some((priority, ticket)))
             };
-            let Some(task) = self.rings[priority as usize].pop(valid) else { continue };
-            let outranked =
+            let Some(task) = self.queues[priority as usize].pop(valid) else { continue };
+            let overtaken =
                 PRIORITIES[priority as usize + 1..].iter().any(|below| self.ready[*below as usize] > 0);
-            self.turns_above = if lower_waits && outranked { self.turns_above + 1 } else { 0 };
+            self.overtakes = if lower_is_ready && overtaken { self.overtakes + 1 } else { 0 };
             self.ready[priority as usize] -= 1;
             self.running += 1;
             if let Some(entry) = self.entries.get_mut(&task) {
                 entry.ready = None;
-                entry.since = None;
+                entry.ready_since = None;
                 entry.running = true;
             }
             return Some(task);
@@ -183,44 +188,46 @@ impl Schedule {
         None
     }
 
-    /// Work on a key has ended.
-    pub(crate) fn done(&mut self, task: &Task, verdict: Verdict, now: Instant) {
+    /// Records the result of a running key.
+    pub(crate) fn done(&mut self, task: &Task, result: TaskResult, now: Instant) {
         let Some(entry) = self.entries.get_mut(task).filter(|entry| entry.running) else {
             return;
         };
         entry.running = false;
         self.running -= 1;
         let again = entry.again.take();
-        match verdict {
-            Verdict::Settled | Verdict::After(_) => entry.failures = 0,
-            Verdict::Failed(_) => entry.failures = entry.failures.saturating_add(1),
-            Verdict::Abandoned => {}
+        match result {
+            TaskResult::Done | TaskResult::RequeueAfter(_) => entry.failures = 0,
+            TaskResult::Failed(_) => entry.failures = entry.failures.saturating_add(1),
+            TaskResult::Cancelled => {}
         }
-        match (again, verdict) {
-            // Something changed meanwhile: whatever the verdict was, it is out of date.
+        match (again, result) {
+            // The key was added while it was running, so the result is out of date.
             (Some(priority), _) => self.add(task.clone(), priority, now),
-            (None, Verdict::Settled) => self.forget_if_idle(task),
-            (None, Verdict::After(pause) | Verdict::Failed(pause)) => self.add_at(task, now + pause),
-            (None, Verdict::Abandoned) => self.add(task.clone(), Priority::Retry, now),
+            (None, TaskResult::Done) => self.forget_if_idle(task),
+            (None, TaskResult::RequeueAfter(pause) | TaskResult::Failed(pause)) => {
+                self.add_at(task, now + pause)
+            }
+            (None, TaskResult::Cancelled) => self.add(task.clone(), Priority::Retry, now),
         }
     }
 
-    /// Failures of a key in a row.
+    /// Consecutive failures of a key.
     pub(crate) fn failures(&self, task: &Task) -> u32 {
         self.entries.get(task).map_or(0, |entry| entry.failures)
     }
 
-    /// When the next waiting key is due.
+    /// When the next delayed key is due.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         self.delayed.first().map(|(at, ..)| *at)
     }
 
-    /// True if a key can be taken now.
+    /// True if a key is ready.
     pub(crate) fn has_ready(&self) -> bool {
         self.ready.iter().any(|count| *count > 0)
     }
 
-    /// Drops the keys of a plane for a controller. One that is running finishes and is then forgotten.
+    /// Drops the keys of a plane and a controller. A running key is dropped when it finishes.
     pub(crate) fn forget(&mut self, controller: usize, plane: &PlaneName) {
         let tasks: Vec<Task> = self
             .entries
@@ -242,10 +249,10 @@ impl Schedule {
         }
     }
 
-    pub(crate) fn load(&self, now: Instant) -> Load {
-        let since = self.entries.values().filter_map(|entry| entry.since).min();
+    pub(crate) fn stats(&self, now: Instant) -> QueueStats {
+        let since = self.entries.values().filter_map(|entry| entry.ready_since).min();
         let oldest = since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
-        Load { ready: self.ready, delayed: self.delayed.len(), running: self.running, oldest }
+        QueueStats { ready: self.ready, delayed: self.delayed.len(), running: self.running, oldest }
     }
 
     fn add_at(&mut self, task: &Task, at: Instant) {
@@ -255,7 +262,7 @@ impl Schedule {
         self.delayed.insert((at, self.tickets, task.clone()));
     }
 
-    /// Keys whose time has come become ready.
+    /// Makes delayed keys that are due ready.
     fn promote(&mut self, now: Instant) {
         while let Some((at, ..)) = self.delayed.first()
             && *at <= now
@@ -269,32 +276,32 @@ impl Schedule {
     }
 
     fn forget_if_idle(&mut self, task: &Task) {
-        if self.entries.get(task).is_some_and(Entry::is_idle) {
+        if self.entries.get(task).is_some_and(TaskState::is_idle) {
             self.entries.remove(task);
         }
     }
 
-    /// Recomputes what is kept on the side, from scratch; tests call it after every step.
+    /// Recomputes the derived state and compares it. Tests call this after every operation.
     #[cfg(test)]
     pub(crate) fn check(&self) {
         let mut ready = [0; 3];
         let mut running = 0;
         for (task, entry) in &self.entries {
-            assert!(!entry.is_idle(), "{task:?} is kept for nothing");
+            assert!(!entry.is_idle(), "{task:?} is idle but still stored");
             assert!(
                 !(entry.running && (entry.ready.is_some() || entry.due.is_some())),
-                "{task:?} runs and waits"
+                "{task:?} is running and also ready or delayed"
             );
-            assert!(!(entry.ready.is_some() && entry.due.is_some()), "{task:?} waits twice");
+            assert!(!(entry.ready.is_some() && entry.due.is_some()), "{task:?} is both ready and delayed");
             if let Some((priority, ticket)) = entry.ready {
                 ready[priority as usize] += 1;
-                let lane = &self.rings[priority as usize].lanes[&task.key.plane];
+                let lane = &self.queues[priority as usize].lanes[&task.key.plane];
                 assert_eq!(
                     lane.iter().filter(|(t, n)| t == task && *n == ticket).count(),
                     1,
-                    "{task:?} is lost"
+                    "{task:?} has no valid position in its lane"
                 );
-                assert!(self.rings[priority as usize].turns.contains(&task.key.plane));
+                assert!(self.queues[priority as usize].round_robin.contains(&task.key.plane));
             }
             if let Some((at, ticket)) = entry.due {
                 assert!(self.delayed.contains(&(at, ticket, task.clone())));
@@ -303,8 +310,8 @@ impl Schedule {
         }
         assert_eq!((ready, running), (self.ready, self.running));
         assert_eq!(self.delayed.len(), self.entries.values().filter(|entry| entry.due.is_some()).count());
-        for ring in &self.rings {
-            assert_eq!(ring.turns.len(), ring.lanes.len());
+        for queue in &self.queues {
+            assert_eq!(queue.round_robin.len(), queue.lanes.len());
         }
     }
 }

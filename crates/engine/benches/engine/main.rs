@@ -1,8 +1,10 @@
-//! What an idle project costs: the engine beside stock `kube` watchers and reflectors, on one machine, in one run.
+//! Benchmark: memory, sockets and CPU of an idle project with the engine, compared with `kube` watchers and
+//! reflectors on the same machine.
 //!
-//! Three kinds of processes, all of this binary: a server (TLS, HTTP/2 with 100 streams per connection, HTTP/1.1 for those who ask
-//! for it), and for each figure a fresh client, so that its memory is its own. Prints a table and writes
-//! `target/bench/engine.json`. Takes about five minutes; `POLIS_BENCH_QUIET` sets the seconds of the quiet window (60).
+//! The binary runs as three kinds of processes: a server (TLS, HTTP/2 with 100 streams per connection,
+//! HTTP/1.1 on request), and a fresh client process of the engine or of `kube` for each measurement. It
+//! prints a table and writes `target/bench/engine.json`. It takes about five minutes; `POLIS_BENCH_QUIET`
+//! sets the length of the idle window in seconds (60).
 
 mod peer;
 mod polis;
@@ -12,33 +14,33 @@ mod server;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
+use polis_testbed::bench::BenchTable;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 
 /// Watches per project.
 pub(crate) const WATCHES: usize = 3;
 
-/// Where the server is, and whom to trust.
+/// The address and the CA of the server.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Address {
     pub(crate) url: String,
     pub(crate) authority: Vec<u8>,
 }
 
-/// What one client process measured.
+/// The measurements of one client process.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Figures {
     /// Resident memory of the process, in KiB.
     pub(crate) rss: f64,
     /// Open sockets.
     pub(crate) sockets: f64,
-    /// Processor seconds from start until everything is in the cache.
+    /// CPU seconds from the start until all caches are synced.
     pub(crate) sync_cpu: f64,
-    /// Seconds on the clock until everything is in the cache.
+    /// Wall-clock seconds from the start until all caches are synced.
     pub(crate) sync_time: f64,
-    /// Percent of one core in the quiet window.
+    /// CPU in the idle window, in percent of one core.
     pub(crate) quiet_cpu: f64,
-    /// Requests that the server saw in the quiet window.
+    /// Requests to the server in the idle window.
     pub(crate) quiet_requests: u64,
 }
 
@@ -69,17 +71,17 @@ fn start_server(objects: usize) -> ServerProcess {
     let mut line = String::new();
     BufReader::new(child.stdout.take().expect("piped"))
         .read_line(&mut line)
-        .expect("server says where it is");
+        .expect("the server prints its address");
     ServerProcess(child, serde_json::from_str(&line).expect("an address"))
 }
 
-fn client(who: &str, server: &ServerProcess, projects: usize, quiet: u64) -> Figures {
+fn client(mode: &str, server: &ServerProcess, projects: usize, quiet: u64) -> Figures {
     let address = serde_json::to_string(&server.1).expect("plain data");
-    let output = this_program(&[who, &address, &projects.to_string(), &quiet.to_string()])
+    let output = this_program(&[mode, &address, &projects.to_string(), &quiet.to_string()])
         .stderr(Stdio::inherit())
         .output()
         .expect("client runs");
-    assert!(output.status.success(), "client {who} with {projects} projects failed: {}", output.status);
+    assert!(output.status.success(), "client {mode} with {projects} projects failed: {}", output.status);
     serde_json::from_slice(&output.stdout).expect("figures")
 }
 
@@ -89,98 +91,67 @@ fn this_program(arguments: &[&str]) -> Command {
     command
 }
 
-/// Memory of one more project: above the same program with one project engaged, whose code is all in memory by then.
+/// Memory of one further project: the difference to the same program with one project, which has already
+/// loaded its code.
 fn per_project(many: &Figures, one: &Figures, projects: usize) -> f64 {
     (many.rss - one.rss) / (projects - 1) as f64
 }
 
-/// The rows of the table, as they are written.
-struct Rows(Vec<Value>);
-
-impl Rows {
-    fn add(&mut self, measure: String, unit: &str, polis: f64, peer: Option<f64>, goal: Option<f64>) {
-        let peer_name = peer.map(|_| "kube 5.0 watcher + reflector, a Client per project (1,000 projects)");
-        let round = |number: f64| (number * 1000.0).round() / 1000.0;
-        self.0.push(json!({
-            "measure": measure, "unit": unit, "polis": round(polis), "peer": peer.map(round),
-            "peer_name": peer_name, "goal": goal, "better": "lower",
-        }));
-    }
-}
+/// The name of the peer in the table.
+const PEER: &str = "kube 5.0 watcher + reflector, a Client per project (1,000 projects)";
 
 fn measure() {
     let quiet = std::env::var("POLIS_BENCH_QUIET").ok().and_then(|quiet| quiet.parse().ok()).unwrap_or(60);
-    let mut rows = Rows(Vec::new());
-    idle_projects(&mut rows, quiet);
-    projects_with_objects(&mut rows);
-    print(&rows.0);
-    let directory = target().join("bench");
-    std::fs::create_dir_all(&directory).expect("target/bench");
-    let file = directory.join("engine.json");
-    std::fs::write(&file, serde_json::to_string_pretty(&rows.0).expect("plain data")).expect("written");
-    println!("\nwritten to {}", file.display());
+    let mut table = BenchTable::default();
+    idle_projects(&mut table, quiet);
+    projects_with_objects(&mut table);
+    table.finish("engine");
 }
 
-fn idle_projects(rows: &mut Rows, quiet: u64) {
+fn idle_projects(table: &mut BenchTable, quiet: u64) {
     let server = start_server(0);
     let (one, peer_one) = (client("polis", &server, 1, 1), client("peer", &server, 1, 1));
     let peer = client("peer", &server, 1000, 5);
     let theirs = per_project(&peer, &peer_one, 1000);
     let whole = |figures: &Figures| figures.rss / 1024.0;
-    rows.add(
-        "RSS of the process with one project".to_owned(),
-        "MiB",
-        whole(&one),
-        Some(whole(&peer_one)),
-        None,
-    );
+    table.add("RSS of the process with one project", "MiB", whole(&one)).peer(whole(&peer_one), PEER);
     for projects in [1000, 5000] {
         let about = |what: &str| format!("{what}, {projects} idle projects x {WATCHES} watches");
         let polis = client("polis", &server, projects, quiet);
         let ours = per_project(&polis, &one, projects);
         let sockets = (polis.sockets / projects as f64, Some(peer.sockets / 1000.0));
         let requests = polis.quiet_requests as f64 * 60.0 / quiet as f64;
-        rows.add(about("RSS per project"), "KiB", ours, Some(theirs), Some(10.0));
-        rows.add(about("sockets per project"), "sockets", sockets.0, sockets.1, Some(0.04));
-        rows.add(about("CPU while quiet"), "% of a core", polis.quiet_cpu, Some(peer.quiet_cpu), Some(0.1));
-        rows.add(about("requests in a quiet minute"), "requests", requests, None, None);
-        rows.add(about("CPU to engage all"), "s", polis.sync_cpu, None, None);
+        table.add(about("RSS per project"), "KiB", ours).peer(theirs, PEER).goal(10.0);
+        table.add(about("sockets per project"), "sockets", sockets.0).peer(sockets.1, PEER).goal(0.04);
+        table
+            .add(about("CPU while quiet"), "% of a core", polis.quiet_cpu)
+            .peer(peer.quiet_cpu, PEER)
+            .goal(0.1);
+        table.add(about("requests in a quiet minute"), "requests", requests);
+        table.add(about("CPU to engage all"), "s", polis.sync_cpu);
     }
 }
 
-fn projects_with_objects(rows: &mut Rows) {
+fn projects_with_objects(table: &mut BenchTable) {
     let server = start_server(30);
     let (one, peer_one) = (client("polis", &server, 1, 1), client("peer", &server, 1, 1));
     for projects in [1000, 5000] {
         let about = |what: &str| format!("{what}, {projects} projects x 30 objects of 0.9 KiB");
         let polis = client("polis", &server, projects, 5);
-        // The peer would need more than a gigabyte for five thousand.
+        // kube would need more than a gigabyte for five thousand projects.
         let peer = (projects == 1000).then(|| client("peer", &server, projects, 5));
         let theirs = peer.map(|peer| per_project(&peer, &peer_one, projects));
         let goal = (projects == 5000).then_some(5.0);
-        rows.add(about("RSS per project"), "KiB", per_project(&polis, &one, projects), theirs, Some(45.0));
-        rows.add(about("CPU of a cold sync"), "s", polis.sync_cpu, peer.map(|peer| peer.sync_cpu), goal);
-        rows.add(about("time of a cold sync"), "s", polis.sync_time, peer.map(|peer| peer.sync_time), None);
-    }
-}
-
-/// The target directory that this binary was built in: three levels up (`release/deps/engine-…`).
-fn target() -> std::path::PathBuf {
-    let program = std::env::current_exe().expect("this program");
-    program.ancestors().nth(3).expect("built by cargo").to_path_buf()
-}
-
-fn print(rows: &[Value]) {
-    println!("{:<66} {:>12} {:>12} {:>8}  unit", "measure", "polis", "peer", "goal");
-    for row in rows {
-        let number = |field: &str| row[field].as_f64().map_or("-".to_owned(), |number| format!("{number}"));
-        println!(
-            "{:<66} {:>12} {:>12} {:>8}  {}",
-            row["measure"].as_str().unwrap_or_default(),
-            number("polis"),
-            number("peer"),
-            number("goal"),
-            row["unit"].as_str().unwrap_or_default()
-        );
+        table
+            .add(about("RSS per project"), "KiB", per_project(&polis, &one, projects))
+            .peer(theirs, PEER)
+            .goal(45.0);
+        table
+            .add(about("CPU of a cold sync"), "s", polis.sync_cpu)
+            .peer(peer.map(|peer| peer.sync_cpu), PEER)
+            .goal(goal);
+        table
+            .add(about("time of a cold sync"), "s", polis.sync_time)
+            .peer(peer.map(|peer| peer.sync_time), PEER);
     }
 }

@@ -1,4 +1,5 @@
-//! Stock `kube` as a client: a Client per project with the default stack, and a watcher with a reflector per kind.
+//! The `kube` client process: a Client for each project with the default stack, and a watcher with a
+//! reflector for each kind.
 
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -13,7 +14,7 @@ use polis_api::kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 
 use crate::Address;
-use crate::process::{Watcher, config};
+use crate::process::{Measurement, config};
 
 #[tokio::main(worker_threads = 2)]
 pub(crate) async fn run(arguments: &[String]) {
@@ -21,7 +22,7 @@ pub(crate) async fn run(arguments: &[String]) {
     let (projects, quiet): (usize, u64) =
         (arguments[1].parse().expect("projects"), arguments[2].parse().expect("seconds"));
     let synced = Arc::new(AtomicUsize::new(0));
-    let watching = Watcher::begin();
+    let measurement = Measurement::begin();
     let mut stores: Vec<Box<dyn Send>> = Vec::new();
     for number in 0..projects {
         let mut config = config(&address);
@@ -29,19 +30,19 @@ pub(crate) async fn run(arguments: &[String]) {
             format!("/apis/resourcemanager.miloapis.com/v1alpha1/projects/project-{number:05}/control-plane");
         config.cluster_url = format!("{}{path}", address.url).parse().expect("a URL");
         let client = Client::try_from(config).expect("a client");
-        stores.push(follow::<ConfigMap>(&client, &synced));
-        stores.push(follow::<Secret>(&client, &synced));
-        stores.push(follow::<ServiceAccount>(&client, &synced));
+        stores.push(start_reflector::<ConfigMap>(&client, &synced));
+        stores.push(start_reflector::<Secret>(&client, &synced));
+        stores.push(start_reflector::<ServiceAccount>(&client, &synced));
     }
     while synced.load(Ordering::Relaxed) < projects * crate::WATCHES {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    watching.report(&address, quiet).await;
+    measurement.report(&address, quiet).await;
     drop(stores);
-    std::process::exit(0); // thousands of watchers would take their time to end
+    std::process::exit(0); // ending thousands of watchers would take long
 }
 
-fn follow<K>(client: &Client, synced: &Arc<AtomicUsize>) -> Box<dyn Send>
+fn start_reflector<K>(client: &Client, synced: &Arc<AtomicUsize>) -> Box<dyn Send>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
     K::DynamicType: Eq + Hash + Clone + Default,

@@ -1,4 +1,4 @@
-//! What the kernel says about this process, and what a client does with it.
+//! Measurement of memory, CPU and sockets of the client process, from `/proc`.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ pub(crate) fn rss() -> f64 {
     pages * 4.0
 }
 
-/// Processor seconds used so far. The kernel counts in hundredths.
+/// CPU seconds used so far. The kernel counts in hundredths.
 pub(crate) fn cpu() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").expect("Linux");
     let fields: Vec<&str> = stat.rsplit(')').next().expect("stat").split_whitespace().collect();
@@ -27,18 +27,19 @@ pub(crate) fn sockets() -> usize {
     descriptors.flatten().filter(|entry| is_socket(entry.path())).count()
 }
 
-/// A client that notes where it stands before it begins.
-pub(crate) struct Watcher {
+/// A measurement that starts before the client does.
+pub(crate) struct Measurement {
     cpu: f64,
     start: Instant,
 }
 
-impl Watcher {
+impl Measurement {
     pub(crate) fn begin() -> Self {
         Self { cpu: cpu(), start: Instant::now() }
     }
 
-    /// Called when everything is in the cache: waits for things to settle, watches the quiet window, and prints the figures.
+    /// Called when all caches are synced: waits three seconds, measures the idle window, and prints the
+    /// figures.
     pub(crate) async fn report(self, address: &Address, quiet: u64) {
         let (sync_cpu, sync_time) = (cpu() - self.cpu, self.start.elapsed().as_secs_f64());
         tokio::time::sleep(Duration::from_secs(3)).await;
@@ -51,13 +52,13 @@ impl Watcher {
             sync_cpu,
             sync_time,
             quiet_cpu,
-            quiet_requests: self::requests(address).await - requests - 1, // not counting the question itself
+            quiet_requests: self::requests(address).await - requests - 1, // without this request itself
         };
         println!("{}", serde_json::to_string(&figures).expect("plain data"));
     }
 }
 
-/// Requests that the server has seen so far.
+/// The number of requests that the server has received so far.
 async fn requests(address: &Address) -> u64 {
     let plane = polis_engine::Plane::from_kube_config("server", &config(address)).expect("an address");
     let client = plane.kube_client();

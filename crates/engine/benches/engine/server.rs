@@ -1,4 +1,5 @@
-//! The server of the benchmark: answers lists and watches of any project with the same prepared bytes, and then keeps silent.
+//! The server process of the benchmark: responds to lists and watches of any project with the same prepared
+//! bytes, and sends no further events.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,9 +20,9 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::Address;
 
-type Answer = BoxBody<Bytes, Infallible>;
+type ResponseBody = BoxBody<Bytes, Infallible>;
 
-/// The answers, rendered once.
+/// The prepared responses.
 struct Prepared {
     kinds: Bytes,
     list: Bytes,
@@ -61,7 +62,7 @@ impl Prepared {
         }
     }
 
-    fn answer(&self, path: &str, query: &str) -> Answer {
+    fn answer(&self, path: &str, query: &str) -> ResponseBody {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let whole = |bytes: Bytes| Full::new(bytes).boxed();
         if path == "/requests" {

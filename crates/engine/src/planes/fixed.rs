@@ -1,29 +1,29 @@
-//! Planes that are known from the start and stay.
+//! [`FixedPlanes`]: a provider with a fixed list of planes.
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
-use super::{Provider, Roster};
+use super::{PlaneProvider, PlaneRegistry};
 use crate::Plane;
 
-/// A given list of planes.
+/// A provider that engages a fixed list of planes at start-up.
 #[derive(Debug)]
-pub struct Fixed(Vec<Plane>);
+pub struct FixedPlanes(Vec<Plane>);
 
-impl Fixed {
-    /// The planes of the list.
+impl FixedPlanes {
+    /// A provider of these planes.
     pub fn new(planes: impl IntoIterator<Item = Plane>) -> Self {
         Self(planes.into_iter().collect())
     }
 }
 
-impl Provider for Fixed {
-    fn run(self: Box<Self>, roster: Roster) -> BoxFuture<'static, ()> {
+impl PlaneProvider for FixedPlanes {
+    fn run(self: Box<Self>, registry: PlaneRegistry) -> BoxFuture<'static, ()> {
         async move {
             for plane in &self.0 {
-                roster.engage(plane);
+                registry.engage(plane);
             }
-            roster.listed();
+            registry.set_listed();
         }
         .boxed()
     }

@@ -1,8 +1,10 @@
-//! The projects of a Milo platform: each is a plane behind a path of the same host, or a service of its own.
+//! [`MiloProjects`]: a provider that engages one plane for each project of a Milo platform.
 //!
-//! A project is engaged while its `Project` object says `Ready`. It is disengaged when the object is gone or no longer ready,
-//! and engaged anew, from an empty cache, when it comes back. Inside the cluster that runs the project planes the object is a
-//! `ProjectControlPlane` that says `ControlPlaneReady` ([`MiloProjects::by_service`]).
+//! A project's plane is engaged while the `Project` has the condition `Ready`. It is disengaged when the
+//! object is deleted or no longer ready, and engaged again with an empty cache when it is ready again.
+//! Project planes are paths of one host. Inside the cluster that runs them they are Services, and the
+//! provider watches `ProjectControlPlane` objects with the condition `ControlPlaneReady` instead
+//! ([`MiloProjects::via_services`]).
 
 use std::sync::Arc;
 
@@ -10,33 +12,33 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use serde::Deserialize;
 
-use super::{Provider, Roster};
+use super::{PlaneProvider, PlaneRegistry};
 use crate::Plane;
-use crate::cache::{Change, Seen};
+use crate::cache::{InformerStore, ObjectChange};
 use crate::discovery::Discovery;
-use crate::kind::{Kind, Scope};
-use crate::watch::{Follow, Gate, Observer, Watch};
+use crate::kind::{Kind, ResourceScope};
+use crate::watch::{ListLimiter, Observer, Reflector, Watch};
 
 const GROUP: &str = "resourcemanager.miloapis.com";
 const VERSION: &str = "v1alpha1";
 const INFRASTRUCTURE: &str = "infrastructure.miloapis.com";
-/// Where the API server of a project listens within the cluster that runs it.
+/// Port of a project's API server within the cluster that runs it.
 const SERVICE_PORT: u16 = 6443;
 
 fn service_host(project: &str) -> String {
     format!("milo-apiserver.project-{project}.svc.cluster.local")
 }
 
-/// How the planes of projects are found and reached.
+/// How the provider finds the planes of projects and connects to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    /// By `Project`, at a path of the host.
+enum AccessMode {
+    /// Watches `Project` and connects to a path of the host.
     Path,
-    /// By `ProjectControlPlane`, at the project's own service.
+    /// Watches `ProjectControlPlane` and connects to the Service of the project.
     Service,
 }
 
-impl Way {
+impl AccessMode {
     fn kind(self) -> Kind {
         let (group, plural, kind) = match self {
             Self::Path => (GROUP, "projects", "Project"),
@@ -47,11 +49,11 @@ impl Way {
             version: VERSION.into(),
             plural: plural.into(),
             kind: kind.into(),
-            scope: Scope::Cluster,
+            scope: ResourceScope::Cluster,
         }
     }
 
-    /// The condition that says that the plane can be used.
+    /// The condition that is true while the plane is ready.
     fn condition(self) -> &'static str {
         match self {
             Self::Path => "Ready",
@@ -62,47 +64,48 @@ impl Way {
     fn plane(self, host: &Plane, project: &str) -> Plane {
         match self {
             Self::Path => host.of_project(project),
-            Self::Service => host.elsewhere(project, &service_host(project), SERVICE_PORT),
+            Self::Service => host.at_host(project, &service_host(project), SERVICE_PORT),
         }
     }
 }
 
-/// The projects that a platform has, as seen on its discovery plane.
+/// A provider that engages the ready projects of a Milo platform.
 #[derive(Debug)]
 pub struct MiloProjects {
     root: Plane,
     host: Option<Plane>,
     labels: Option<String>,
-    way: Way,
+    mode: AccessMode,
 }
 
 impl MiloProjects {
     /// All projects of the platform behind `root`.
     pub fn new(root: Plane) -> Self {
-        Self { root, host: None, labels: None, way: Way::Path }
+        Self { root, host: None, labels: None, mode: AccessMode::Path }
     }
 
-    /// Projects are found by their control planes, and reached at the service of each: for a manager in the cluster that runs
-    /// them. Credentials and authority stay those of the host.
-    pub fn by_service(mut self) -> Self {
-        self.way = Way::Service;
+    /// Finds projects by their `ProjectControlPlane` and connects to the Service of each, for a manager in
+    /// the cluster that runs them. Credentials and CA are those of the host.
+    pub fn via_services(mut self) -> Self {
+        self.mode = AccessMode::Service;
         self
     }
 
-    /// Projects are served by this host, not by the one that lists them, or with other credentials.
-    pub fn served_by(mut self, host: Plane) -> Self {
+    /// Connects to project planes through this host instead of the one that lists them, for example with
+    /// other credentials.
+    pub fn hosted_by(mut self, host: Plane) -> Self {
         self.host = Some(host);
         self
     }
 
-    /// Only the projects whose labels match the selector. One that stops matching is disengaged.
+    /// Engages only projects whose labels match the selector. A project that no longer matches is disengaged.
     pub fn labels(mut self, selector: impl Into<String>) -> Self {
         self.labels = Some(selector.into());
         self
     }
 
     fn watch(&self) -> Watch {
-        let watch = Watch::kind(self.way.kind());
+        let watch = Watch::kind(self.mode.kind());
         match &self.labels {
             Some(labels) => watch.labels(labels.clone()),
             None => watch,
@@ -111,67 +114,69 @@ impl MiloProjects {
 }
 
 impl Plane {
-    /// The plane of a project of the platform behind this one.
+    /// The plane of a project, if this plane is the root of a Milo platform.
     pub fn of_project(&self, project: &str) -> Plane {
-        self.under(project, &format!("/apis/{GROUP}/{VERSION}/projects/{project}/control-plane"))
+        self.with_path_prefix(project, &format!("/apis/{GROUP}/{VERSION}/projects/{project}/control-plane"))
     }
 }
 
-impl Provider for MiloProjects {
-    fn run(self: Box<Self>, roster: Roster) -> BoxFuture<'static, ()> {
-        let seen = Arc::new(Seen::new(roster.set.id, Arc::from([self.watch()])));
-        let root = self.root.bound_to(&roster.set.env, Some(seen.clone()));
-        // Kinds are installed once for all projects: one project's answer is every project's answer. Not the root's, which may
-        // hide kinds that are meant for projects only.
+impl PlaneProvider for MiloProjects {
+    fn run(self: Box<Self>, registry: PlaneRegistry) -> BoxFuture<'static, ()> {
+        let informers = Arc::new(InformerStore::new(registry.set.id, Arc::from([self.watch()])));
+        let root = self.root.bound_to(&registry.set.env, Some(informers.clone()));
+        // All projects serve the same kinds, so they share discovery results. The root does not share them:
+        // it may not serve kinds that only projects have.
         let host = self.host.unwrap_or_else(|| root.clone());
-        let base = host.bound_to(&roster.set.env, None).sharing_discovery(Arc::new(Discovery::default()));
-        let observer = Arc::new(Projects { base, way: self.way, roster });
-        Follow { plane: root, seen, watch: 0, observer, gate: Arc::new(Gate::new(1)) }.run().boxed()
+        let base = host.bound_to(&registry.set.env, None).sharing_discovery(Arc::new(Discovery::default()));
+        let observer = Arc::new(Projects { base, mode: self.mode, registry });
+        Reflector { plane: root, informers, watch: 0, observer, limiter: Arc::new(ListLimiter::new(1)) }
+            .run()
+            .boxed()
     }
 }
 
 struct Projects {
     base: Plane,
-    way: Way,
-    roster: Roster,
+    mode: AccessMode,
+    registry: PlaneRegistry,
 }
 
 impl Observer for Projects {
-    fn changed(&self, _: &Plane, _: usize, change: Change) {
-        let name = change.place().name;
-        if change.after.as_deref().is_some_and(|object| says(object, self.way.condition())) {
-            self.roster.engage(&self.way.plane(&self.base, name));
+    fn changed(&self, _: &Plane, _: usize, change: ObjectChange) {
+        let name = change.name().name;
+        if change.after.as_deref().is_some_and(|object| has_condition(object, self.mode.condition())) {
+            self.registry.engage(&self.mode.plane(&self.base, name));
         } else {
-            self.roster.disengage(name);
+            self.registry.disengage(name);
         }
     }
 
     fn synced(&self, root: &Plane, _: usize) {
-        if root.seen().is_some_and(|seen| seen.store(0).lock().is_absent()) {
-            let kind = self.way.kind();
-            self.roster.fault(Some(format!(
+        if root.informers().is_some_and(|informers| informers.store(0).lock().is_absent()) {
+            let kind = self.mode.kind();
+            self.registry.set_error(Some(format!(
                 "plane {} does not serve {}.{}/{VERSION}",
                 root.name(),
                 kind.plural,
                 kind.group
             )));
         } else {
-            self.roster.fault(None);
-            self.roster.listed();
+            self.registry.set_error(None);
+            self.registry.set_listed();
         }
     }
 
-    fn troubled(&self, root: &Plane, _: usize) {
-        if let Some((kind, trouble)) = root.seen().and_then(|seen| seen.trouble()) {
-            self.roster.fault(Some(format!("{kind}: {}", trouble.message)));
-        } else if root.seen().is_some_and(|seen| !seen.store(0).lock().is_absent()) {
-            self.roster.fault(None);
+    fn error_changed(&self, root: &Plane, _: usize) {
+        if let Some((kind, error)) = root.informers().and_then(|informers| informers.error()) {
+            self.registry.set_error(Some(format!("{kind}: {}", error.message)));
+        } else if root.informers().is_some_and(|informers| !informers.store(0).lock().is_absent()) {
+            self.registry.set_error(None);
         }
     }
 }
 
-/// Whether an object says that a condition is true.
-fn says(object: &[u8], wanted: &str) -> bool {
+/// Whether the object has the condition with status `True`.
+fn has_condition(object: &[u8], wanted: &str) -> bool {
     #[derive(Deserialize)]
     struct Project {
         #[serde(default)]
@@ -185,7 +190,7 @@ fn says(object: &[u8], wanted: &str) -> bool {
     #[derive(Deserialize)]
     struct Condition {
         #[serde(rename = "type")]
-        what: String,
+        type_: String,
         status: String,
     }
     serde_json::from_slice::<Project>(object).is_ok_and(|project| {
@@ -193,7 +198,7 @@ fn says(object: &[u8], wanted: &str) -> bool {
             .status
             .conditions
             .iter()
-            .any(|condition| condition.what == wanted && condition.status == "True")
+            .any(|condition| condition.type_ == wanted && condition.status == "True")
     })
 }
 
@@ -202,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_project_is_engaged_only_if_it_says_ready() {
+    fn a_project_is_engaged_only_if_it_is_ready() {
         for (project, ready) in [
             (r#"{"status":{"conditions":[{"type":"Ready","status":"True"}]}}"#, true),
             (r#"{"status":{"conditions":[{"type":"Ready","status":"False"}]}}"#, false),
@@ -211,7 +216,7 @@ mod tests {
             (r#"{}"#, false),
             (r#"{"status":{"conditions":"x"}}"#, false),
         ] {
-            assert_eq!(says(project.as_bytes(), Way::Path.condition()), ready, "{project}");
+            assert_eq!(has_condition(project.as_bytes(), AccessMode::Path.condition()), ready, "{project}");
         }
     }
 }

@@ -1,8 +1,9 @@
-//! Sets of planes: who belongs to one, and how far each has come.
+//! Sets of planes and their members, like the provider and cluster registry of multicluster-runtime.
 //!
-//! A [`Provider`] says which planes there are; the engine watches each from then on (a plane is *engaging* until every kind is
-//! listed once, then *engaged*). Engagement runs on every replica, leader or not, several planes at a time; one that is slow or
-//! broken holds up nobody.
+//! A [`PlaneProvider`] engages and disengages planes (multicluster-runtime's words). A plane is *engaging*
+//! from the start of its watches until every kind has been listed once, and *engaged* (all caches synced)
+//! afterwards. Planes engage concurrently and on every replica, whether it leads or not. A slow or broken
+//! plane does not delay the others.
 
 mod fixed;
 mod milo;
@@ -17,22 +18,22 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-use crate::cache::Seen;
+use crate::cache::InformerStore;
 use crate::plane::Env;
 use crate::router::Router;
-use crate::watch::{Follow, Gate, Observer, Watch};
+use crate::watch::{ListLimiter, Observer, Reflector, Watch};
 use crate::{Error, Key, Plane, PlaneName};
 
-pub use fixed::Fixed;
+pub use fixed::FixedPlanes;
 pub use milo::MiloProjects;
 
-/// Says which planes a set has. Runs for as long as the engine does.
-pub trait Provider: Send + 'static {
-    /// Tells the roster who comes and who goes.
-    fn run(self: Box<Self>, roster: Roster) -> BoxFuture<'static, ()>;
+/// Adds and removes the planes of a set. Runs as long as the engine.
+pub trait PlaneProvider: Send + 'static {
+    /// Engages and disengages planes through the registry.
+    fn run(self: Box<Self>, registry: PlaneRegistry) -> BoxFuture<'static, ()>;
 }
 
-/// A set of planes that are watched alike, such as all projects. Cheap to clone.
+/// A set of planes with the same watches, such as all projects. Cheap to clone.
 #[derive(Clone)]
 pub struct PlaneSet(pub(crate) Arc<Set>);
 
@@ -40,16 +41,16 @@ pub(crate) struct Set {
     pub(crate) id: usize,
     pub(crate) name: &'static str,
     pub(crate) watches: Arc<[Watch]>,
-    /// Controllers that read it wait for all of its planes, not just for those they have keys of.
+    /// Controllers that read this set start only when all of its planes are engaged.
     pub(crate) required: bool,
     pub(crate) env: Arc<Env>,
     pub(crate) planes: RwLock<BTreeMap<PlaneName, Member>>,
-    /// The provider has named every plane it knew of when it started.
+    /// The provider has engaged every plane of its initial list.
     pub(crate) listed: AtomicBool,
-    /// Why the provider cannot say which planes there are.
-    pub(crate) fault: Mutex<Option<String>>,
-    /// Told whenever another plane is engaged.
-    pub(crate) arrived: watch::Sender<()>,
+    /// Why the provider cannot list the planes.
+    pub(crate) error: Mutex<Option<String>>,
+    /// Notified whenever a plane becomes engaged.
+    pub(crate) engaged_changed: watch::Sender<()>,
 }
 
 pub(crate) struct Member {
@@ -66,29 +67,29 @@ impl Drop for Member {
 }
 
 impl PlaneSet {
-    /// The plane of a key.
+    /// The plane of a key; an error if it is not engaged.
     pub fn plane(&self, key: &Key) -> Result<Plane, Error> {
         self.named(key.plane.as_str())
     }
 
-    /// The plane of that name, if it is engaged.
+    /// The plane of that name; an error if it is not engaged.
     pub fn named(&self, name: &str) -> Result<Plane, Error> {
         self.0.engaged(name).ok_or_else(|| Error::NotEngaged { plane: name.into() })
     }
 
-    /// The plane of that name, once it is engaged; never, if it never is.
-    pub async fn until_engaged(&self, name: &str) -> Plane {
-        let mut arrived = self.0.arrived.subscribe();
+    /// Waits until the plane of that name is engaged. Waits forever if it never is.
+    pub async fn wait_until_engaged(&self, name: &str) -> Plane {
+        let mut engaged_changed = self.0.engaged_changed.subscribe();
         loop {
             if let Some(plane) = self.0.engaged(name) {
                 return plane;
             }
-            // The sender lives as long as the set.
-            let _ = arrived.changed().await;
+            // Cannot fail: the set owns the sender.
+            let _ = engaged_changed.changed().await;
         }
     }
 
-    /// The planes that are engaged, in the order of their names.
+    /// The engaged planes, ordered by name.
     pub fn engaged(&self) -> Vec<Plane> {
         self.0
             .planes
@@ -99,7 +100,7 @@ impl PlaneSet {
             .collect()
     }
 
-    /// How far the set has come.
+    /// The readiness of the set.
     pub fn readiness(&self) -> Readiness {
         self.0.readiness()
     }
@@ -111,23 +112,23 @@ impl fmt::Debug for PlaneSet {
     }
 }
 
-/// How far a set of planes has come.
+/// The readiness of a set of planes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Readiness {
-    /// The provider has named the planes it knew of at the start.
+    /// The provider has engaged every plane of its initial list.
     pub listed: bool,
-    /// Planes whose kinds are all listed.
+    /// The number of engaged planes.
     pub engaged: usize,
-    /// Planes that are not there yet.
+    /// Planes that are not engaged yet.
     pub engaging: Vec<PlaneName>,
-    /// Planes in trouble, engaged or not: which, a word for why, and the whole story.
+    /// Planes whose watches fail, engaged or not: name, reason (a metric label) and message.
     pub failing: Vec<(PlaneName, &'static str, String)>,
-    /// Why the provider cannot say which planes there are.
-    pub fault: Option<String>,
+    /// Why the provider cannot list the planes.
+    pub error: Option<String>,
 }
 
 impl Readiness {
-    /// Every plane that should be engaged is.
+    /// True if the initial list is complete and every plane is engaged.
     pub fn is_ready(&self) -> bool {
         self.listed && self.engaging.is_empty()
     }
@@ -135,7 +136,7 @@ impl Readiness {
 
 impl Member {
     pub(crate) fn is_engaged(&self) -> bool {
-        self.plane.seen().is_some_and(|seen| seen.is_engaged())
+        self.plane.informers().is_some_and(|informers| informers.is_engaged())
     }
 }
 
@@ -147,7 +148,7 @@ impl Set {
     pub(crate) fn readiness(&self) -> Readiness {
         let mut readiness = Readiness {
             listed: self.listed.load(Ordering::Acquire),
-            fault: self.fault.lock().clone(),
+            error: self.error.lock().clone(),
             ..Readiness::default()
         };
         for (name, member) in self.planes.read().iter() {
@@ -156,80 +157,79 @@ impl Set {
             } else {
                 readiness.engaging.push(name.clone());
             }
-            if let Some((kind, trouble)) = member.plane.seen().and_then(|seen| seen.trouble()) {
-                readiness.failing.push((
-                    name.clone(),
-                    trouble.reason,
-                    format!("{kind}: {}", trouble.message),
-                ));
+            if let Some((kind, error)) = member.plane.informers().and_then(|informers| informers.error()) {
+                readiness.failing.push((name.clone(), error.reason, format!("{kind}: {}", error.message)));
             }
         }
         readiness
     }
 }
 
-/// Where a provider signs planes on and off.
+/// Engages and disengages the planes of one set on behalf of its provider.
 #[derive(Clone)]
-pub struct Roster {
+pub struct PlaneRegistry {
     pub(crate) set: Arc<Set>,
     pub(crate) router: Arc<Router>,
-    pub(crate) gate: Arc<Gate>,
+    pub(crate) limiter: Arc<ListLimiter>,
 }
 
-impl Roster {
-    /// Starts to watch a plane. One of that name that is there already stays.
+impl PlaneRegistry {
+    /// Starts the watches of a plane. Does nothing if a plane of that name is registered.
     pub fn engage(&self, plane: &Plane) {
         let mut planes = self.set.planes.write();
         if planes.get(plane.name()).is_some_and(|member| member.task.is_some()) {
             return;
         }
         let plane = match planes.remove(plane.name()) {
-            Some(declared) => declared.plane.clone(), // handed out before the start; keeps its cache
-            None => plane
-                .bound_to(&self.set.env, Some(Arc::new(Seen::new(self.set.id, self.set.watches.clone())))),
+            Some(declared) => declared.plane.clone(), // declared with `Engine::plane`: keep its cache
+            None => plane.bound_to(
+                &self.set.env,
+                Some(Arc::new(InformerStore::new(self.set.id, self.set.watches.clone()))),
+            ),
         };
         let task =
-            tokio::spawn(follow_all(plane.clone(), self.router.observer(self.set.id), self.gate.clone()));
+            tokio::spawn(reflect_all(plane.clone(), self.router.observer(self.set.id), self.limiter.clone()));
         tracing::debug!(set = self.set.name, plane = %plane.name(), "engaging");
         planes.insert(plane.name().clone(), Member { plane, task: Some(task.abort_handle()) });
     }
 
-    /// Stops watching a plane and forgets what was seen and queued of it.
+    /// Stops the watches of a plane and drops its cache and its queued keys.
     pub fn disengage(&self, name: &str) {
-        let gone = self.set.planes.write().remove(name);
-        if let Some(member) = gone {
+        let removed = self.set.planes.write().remove(name);
+        if let Some(member) = removed {
             tracing::info!(set = self.set.name, plane = name, "disengaged");
             self.router.disengaged(self.set.id, member.plane.name());
         }
     }
 
-    /// Every plane known at the start has been named.
-    pub fn listed(&self) {
+    /// Records that every plane of the initial list has been engaged.
+    pub fn set_listed(&self) {
         self.set.listed.store(true, Ordering::Release);
     }
 
-    /// Which planes there are cannot be found out at the moment; none again once it can.
-    pub fn fault(&self, fault: Option<String>) {
-        *self.set.fault.lock() = fault;
+    /// Records why the provider cannot list the planes, or with `None` that it can again.
+    pub fn set_error(&self, error: Option<String>) {
+        *self.set.error.lock() = error;
     }
 }
 
-impl fmt::Debug for Roster {
+impl fmt::Debug for PlaneRegistry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Roster({})", self.set.name)
+        write!(f, "PlaneRegistry({})", self.set.name)
     }
 }
 
-/// All loops of one plane, in one task.
-async fn follow_all(plane: Plane, observer: Arc<dyn Observer>, gate: Arc<Gate>) {
-    let Some(seen) = plane.seen().cloned() else { return };
-    if seen.watches.is_empty() {
+/// Runs the reflectors of all kinds of one plane, in one task.
+async fn reflect_all(plane: Plane, observer: Arc<dyn Observer>, limiter: Arc<ListLimiter>) {
+    let Some(informers) = plane.informers().cloned() else { return };
+    if informers.watches.is_empty() {
         observer.synced(&plane, 0);
         return;
     }
-    let loops = (0..seen.watches.len()).map(|watch| {
-        let (plane, seen, observer, gate) = (plane.clone(), seen.clone(), observer.clone(), gate.clone());
-        Follow { plane, seen, watch, observer, gate }.run()
+    let reflectors = (0..informers.watches.len()).map(|watch| {
+        let (plane, informers, observer, limiter) =
+            (plane.clone(), informers.clone(), observer.clone(), limiter.clone());
+        Reflector { plane, informers, watch, observer, limiter }.run()
     });
-    join_all(loops).await;
+    join_all(reflectors).await;
 }

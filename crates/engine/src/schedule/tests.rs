@@ -1,4 +1,4 @@
-//! The schedule against a simple model, and its promises one by one.
+//! Tests of the schedule: its rules one by one, a state machine test against a model, and a concurrency test.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ fn mk_task(plane: &str, name: &str) -> Task {
 }
 
 #[test]
-fn a_key_added_many_times_comes_once() {
+fn a_key_that_is_added_many_times_is_returned_once() {
     let (mut schedule, now) = (Schedule::default(), Instant::now());
     for priority in [Priority::Backlog, Priority::Fresh, Priority::Retry, Priority::Fresh] {
         schedule.add(mk_task("p", "a"), priority, now);
@@ -24,13 +24,13 @@ fn a_key_added_many_times_comes_once() {
 }
 
 #[test]
-fn what_is_added_while_running_comes_again_and_not_before() {
+fn a_key_that_is_added_while_running_is_returned_again_only_after_it_is_done() {
     let (mut schedule, now) = (Schedule::default(), Instant::now());
     schedule.add(mk_task("p", "a"), Priority::Fresh, now);
     let task = schedule.next(now).unwrap();
     schedule.add(task.clone(), Priority::Fresh, now);
     assert_eq!(schedule.next(now), None);
-    schedule.done(&task, Verdict::Settled, now);
+    schedule.done(&task, TaskResult::Done, now);
     assert_eq!(schedule.next(now), Some(task));
 }
 
@@ -38,7 +38,7 @@ fn what_is_added_while_running_comes_again_and_not_before() {
 fn ten_thousand_keys_of_one_plane_delay_another_plane_by_one_key() {
     let (mut schedule, now) = (Schedule::default(), Instant::now());
     for number in 0..10_000 {
-        schedule.add(mk_task("loud", &number.to_string()), Priority::Fresh, now);
+        schedule.add(mk_task("busy", &number.to_string()), Priority::Fresh, now);
     }
     schedule.add(mk_task("quiet", "only"), Priority::Fresh, now);
     let first_two = [schedule.next(now).unwrap(), schedule.next(now).unwrap()];
@@ -54,9 +54,9 @@ fn fresh_changes_overtake_the_backlog_but_do_not_starve_it() {
     }
     let order: Vec<_> =
         std::iter::from_fn(|| schedule.next(now)).map(|task| task.key.name.starts_with("new")).collect();
-    assert!(order[..PATIENCE as usize].iter().all(|fresh| *fresh));
+    assert!(order[..LOW_PRIORITY_INTERVAL as usize].iter().all(|fresh| *fresh));
     let first_old = order.iter().position(|fresh| !fresh).unwrap();
-    assert_eq!(first_old, PATIENCE as usize);
+    assert_eq!(first_old, LOW_PRIORITY_INTERVAL as usize);
 }
 
 #[test]
@@ -65,17 +65,17 @@ fn a_fresh_change_does_not_wait_for_the_back_off() {
     let task = mk_task("p", "a");
     schedule.add(task.clone(), Priority::Fresh, now);
     schedule.next(now);
-    schedule.done(&task, Verdict::Failed(Duration::from_secs(300)), now);
+    schedule.done(&task, TaskResult::Failed(Duration::from_secs(300)), now);
     assert_eq!((schedule.next(now), schedule.failures(&task)), (None, 1));
     schedule.add(task.clone(), Priority::Fresh, now);
     assert_eq!(schedule.next(now), Some(task.clone()));
-    schedule.done(&task, Verdict::Settled, now);
-    assert_eq!(schedule.next(now + Duration::from_secs(301)), None, "the old appointment is off");
+    schedule.done(&task, TaskResult::Done, now);
+    assert_eq!(schedule.next(now + Duration::from_secs(301)), None, "the delayed retry is cancelled");
     schedule.check();
 }
 
 #[test]
-fn a_plane_that_leaves_takes_its_keys_along() {
+fn forgetting_a_plane_drops_its_keys() {
     let (mut schedule, now) = (Schedule::default(), Instant::now());
     for plane in ["p", "q"] {
         for name in ["ready", "running", "waiting"] {
@@ -86,20 +86,20 @@ fn a_plane_that_leaves_takes_its_keys_along() {
         schedule.next(now);
     }
     for plane in ["p", "q"] {
-        schedule.done(&mk_task(plane, "waiting"), Verdict::After(Duration::from_secs(5)), now);
-        schedule.done(&mk_task(plane, "ready"), Verdict::Abandoned, now);
+        schedule.done(&mk_task(plane, "waiting"), TaskResult::RequeueAfter(Duration::from_secs(5)), now);
+        schedule.done(&mk_task(plane, "ready"), TaskResult::Cancelled, now);
         schedule.add(mk_task(plane, "running"), Priority::Fresh, now);
     }
     schedule.forget(0, &"p".into());
     schedule.check();
-    schedule.done(&mk_task("p", "running"), Verdict::Settled, now);
+    schedule.done(&mk_task("p", "running"), TaskResult::Done, now);
     schedule.check();
     assert_eq!(schedule.next(now), Some(mk_task("q", "ready")));
     assert_eq!(schedule.next(now), None);
     assert_eq!(schedule.next(now + Duration::from_secs(5)), Some(mk_task("q", "waiting")));
 }
 
-/// What anyone would expect of a queue: sets, and nothing clever.
+/// A simple model of the queue: sets of keys, without an order.
 #[derive(Clone, Debug, Default)]
 struct Model {
     ready: BTreeSet<u8>,
@@ -111,10 +111,10 @@ struct Model {
 }
 
 #[derive(Clone, Debug)]
-enum Action {
+enum Operation {
     Add(u8, u8),
     Next,
-    Done(u8, Verdict),
+    Done(u8, TaskResult),
     Wait(u64),
 }
 
@@ -139,62 +139,63 @@ impl Model {
 
 impl ReferenceStateMachine for Model {
     type State = Self;
-    type Transition = Action;
+    type Transition = Operation;
 
     fn init_state() -> BoxedStrategy<Self> {
         Just(Self::default()).boxed()
     }
 
-    fn transitions(_: &Self) -> BoxedStrategy<Action> {
-        let verdict = prop_oneof![
-            3 => Just(Verdict::Settled),
-            1 => (1u64..20).prop_map(|pause| Verdict::After(Duration::from_secs(pause))),
-            2 => (1u64..20).prop_map(|pause| Verdict::Failed(Duration::from_secs(pause))),
-            1 => Just(Verdict::Abandoned),
+    fn transitions(_: &Self) -> BoxedStrategy<Operation> {
+        let result = prop_oneof![
+            3 => Just(TaskResult::Done),
+            1 => (1u64..20).prop_map(|delay| TaskResult::RequeueAfter(Duration::from_secs(delay))),
+            2 => (1u64..20).prop_map(|delay| TaskResult::Failed(Duration::from_secs(delay))),
+            1 => Just(TaskResult::Cancelled),
         ];
         prop_oneof![
-            4 => (0u8..16, 0u8..3).prop_map(|(key, priority)| Action::Add(key, priority)),
-            3 => Just(Action::Next),
-            3 => (0u8..16, verdict).prop_map(|(key, verdict)| Action::Done(key, verdict)),
-            1 => (1u64..10).prop_map(Action::Wait),
+            4 => (0u8..16, 0u8..3).prop_map(|(key, priority)| Operation::Add(key, priority)),
+            3 => Just(Operation::Next),
+            3 => (0u8..16, result).prop_map(|(key, result)| Operation::Done(key, result)),
+            1 => (1u64..10).prop_map(Operation::Wait),
         ]
         .boxed()
     }
 
-    fn apply(mut state: Self, action: &Action) -> Self {
-        match action {
-            Action::Add(key, _) if state.running.contains(key) => {
+    fn apply(mut state: Self, operation: &Operation) -> Self {
+        match operation {
+            Operation::Add(key, _) if state.running.contains(key) => {
                 state.again.insert(*key);
             }
-            Action::Add(key, _) => {
+            Operation::Add(key, _) => {
                 state.due.remove(key);
                 state.ready.insert(*key);
             }
-            Action::Next => state.promote(), // which one is taken is up to the schedule; see `Checked`
-            Action::Done(key, verdict) if state.running.remove(key) => {
+            Operation::Next => state.promote(), // the schedule chooses the key; see `Checked`
+            Operation::Done(key, result) if state.running.remove(key) => {
                 let again = state.again.remove(key);
-                match verdict {
+                match result {
                     _ if again => drop(state.ready.insert(*key)),
-                    Verdict::Settled => {}
-                    Verdict::Abandoned => drop(state.ready.insert(*key)),
-                    Verdict::After(pause) | Verdict::Failed(pause) => {
-                        state.due.insert(*key, state.now + pause.as_secs());
+                    TaskResult::Done => {}
+                    TaskResult::Cancelled => drop(state.ready.insert(*key)),
+                    TaskResult::RequeueAfter(delay) | TaskResult::Failed(delay) => {
+                        state.due.insert(*key, state.now + delay.as_secs());
                     }
                 }
             }
-            Action::Done(..) => {}
-            Action::Wait(seconds) => state.now += seconds,
+            Operation::Done(..) => {}
+            Operation::Wait(seconds) => state.now += seconds,
         }
         state
     }
 }
 
-/// The schedule beside a model of its own. Which ready key is next is the schedule's choice, so the model follows it.
+/// The schedule and a second model. The schedule chooses which ready key is next, and this model follows the
+/// choice.
 struct Checked {
     schedule: Schedule,
     model: Model,
     start: Instant,
-    /// Turns that others had while a plane had ready keys of a priority.
+    /// For each plane with ready keys: how many keys of other planes were returned since its last one.
     waited: BTreeMap<String, usize>,
 }
 
@@ -211,13 +212,13 @@ impl StateMachineTest for Checked {
         }
     }
 
-    fn apply(mut this: Self, _: &Model, action: Action) -> Self {
+    fn apply(mut this: Self, _: &Model, operation: Operation) -> Self {
         let now = this.start + Duration::from_secs(this.model.now);
-        match &action {
-            Action::Add(key, priority) => this.schedule.add(task_of(*key), priority_of(*priority), now),
-            Action::Done(key, verdict) => this.schedule.done(&task_of(*key), *verdict, now),
-            Action::Wait(_) => {}
-            Action::Next => {
+        match &operation {
+            Operation::Add(key, priority) => this.schedule.add(task_of(*key), priority_of(*priority), now),
+            Operation::Done(key, result) => this.schedule.done(&task_of(*key), *result, now),
+            Operation::Wait(_) => {}
+            Operation::Next => {
                 this.model.promote();
                 let taken = this.schedule.next(now);
                 let number = taken.as_ref().map(|task| (0..16).find(|key| task_of(*key) == *task).unwrap());
@@ -226,22 +227,22 @@ impl StateMachineTest for Checked {
                     Some(key) => {
                         assert!(this.model.ready.remove(&key), "{key} was not ready");
                         assert!(this.model.running.insert(key), "{key} runs twice");
-                        this.check_turns(key);
+                        this.check_fairness(key);
                     }
                 }
                 this.schedule.check();
                 return this;
             }
         }
-        this.model = <Model as ReferenceStateMachine>::apply(this.model, &action);
+        this.model = <Model as ReferenceStateMachine>::apply(this.model, &operation);
         this.schedule.check();
         this
     }
 }
 
 impl Checked {
-    /// No plane with ready keys is passed over for long: four planes, three priorities, and patience for the lowest.
-    fn check_turns(&mut self, taken: u8) {
+    /// Checks that a plane with ready keys waits for a bounded number of keys of other planes.
+    fn check_fairness(&mut self, taken: u8) {
         let plane = |key: u8| format!("p{}", key / 4);
         self.waited.remove(&plane(taken));
         let waiting: BTreeSet<String> = self.model.ready.iter().map(|key| plane(*key)).collect();
@@ -249,8 +250,8 @@ impl Checked {
         for plane in waiting {
             let turns = self.waited.entry(plane.clone()).or_default();
             *turns += 1;
-            let bound = 4 * (PATIENCE as usize + 1) * 2;
-            assert!(*turns <= bound, "{plane} has waited for {turns} turns");
+            let bound = 4 * (LOW_PRIORITY_INTERVAL as usize + 1) * 2;
+            assert!(*turns <= bound, "{plane} has waited for {turns} keys");
         }
     }
 }
@@ -261,7 +262,7 @@ prop_state_machine! {
     fn the_schedule_loses_no_key_and_runs_none_twice(sequential 1..120 => Checked);
 }
 
-/// Workers on threads, in schedules that shuttle makes up: what holds for one caller holds for many.
+/// Worker threads in random interleavings by shuttle.
 #[test]
 fn concurrent_workers_never_share_a_key_and_lose_none() {
     use shuttle::sync::{Arc, Mutex};
@@ -271,30 +272,31 @@ fn concurrent_workers_never_share_a_key_and_lose_none() {
         || {
             let start = Instant::now();
             let schedule = Arc::new(Mutex::new(Schedule::default()));
-            let inside: Arc<Mutex<BTreeSet<Task>>> = Arc::default();
-            // Changes noted per key, and how many of them a worker has looked at since.
-            let noted: Arc<Mutex<BTreeMap<Task, (u32, u32)>>> = Arc::default();
+            let in_progress: Arc<Mutex<BTreeSet<Task>>> = Arc::default();
+            // For each key: the number of changes, and how many of them a worker has reconciled.
+            let changes_by_key: Arc<Mutex<BTreeMap<Task, (u32, u32)>>> = Arc::default();
             let change = {
-                let (schedule, noted) = (schedule.clone(), noted.clone());
+                let (schedule, changes_by_key) = (schedule.clone(), changes_by_key.clone());
                 move |task: Task| {
-                    noted.lock().unwrap().entry(task.clone()).or_default().0 += 1;
+                    changes_by_key.lock().unwrap().entry(task.clone()).or_default().0 += 1;
                     schedule.lock().unwrap().add(task, Priority::Fresh, start);
                 }
             };
             let work = {
-                let (schedule, inside, noted) = (schedule.clone(), inside.clone(), noted.clone());
+                let (schedule, in_progress, changes_by_key) =
+                    (schedule.clone(), in_progress.clone(), changes_by_key.clone());
                 move || {
                     let taken = schedule.lock().unwrap().next(start);
                     let Some(task) = taken else { return false };
-                    assert!(inside.lock().unwrap().insert(task.clone()), "two workers on {task:?}");
+                    assert!(in_progress.lock().unwrap().insert(task.clone()), "two workers on {task:?}");
                     {
-                        let mut noted = noted.lock().unwrap();
-                        let entry = noted.entry(task.clone()).or_default();
+                        let mut changes_by_key = changes_by_key.lock().unwrap();
+                        let entry = changes_by_key.entry(task.clone()).or_default();
                         entry.1 = entry.0;
                     }
                     thread::yield_now();
-                    inside.lock().unwrap().remove(&task);
-                    schedule.lock().unwrap().done(&task, Verdict::Settled, start);
+                    in_progress.lock().unwrap().remove(&task);
+                    schedule.lock().unwrap().done(&task, TaskResult::Done, start);
                     true
                 }
             };
@@ -317,8 +319,8 @@ fn concurrent_workers_never_share_a_key_and_lose_none() {
             }
             threads.into_iter().for_each(|thread| thread.join().unwrap());
             while work() {}
-            for (task, (changes, looked)) in &*noted.lock().unwrap() {
-                assert_eq!(changes, looked, "{task:?} has a change that nobody looked at");
+            for (task, (changes, reconciled)) in &*changes_by_key.lock().unwrap() {
+                assert_eq!(changes, reconciled, "{task:?} has a change that no worker reconciled");
             }
         },
         200,

@@ -1,7 +1,7 @@
-//! Who we are to a host.
+//! Client credentials in the `Authorization` header.
 //!
-//! Client certificates are part of TLS. This is about what goes into the `Authorization` header: nothing, a token in a
-//! file that someone rotates, or whatever kube's own loader makes of a fixed token, an exec plugin or a user name.
+//! The header is absent, or contains a token from a rotated file, or comes from kube's auth layer (static
+//! token, exec plugin, user name). Client certificates are part of TLS and not handled here.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,10 +20,11 @@ use tower::{Layer, Service, ServiceExt};
 
 use super::{BoxError, TransportError};
 
-/// A token file is looked at again after this time. Kubernetes rotates projected tokens at 80 % of at least ten minutes.
-const FRESH_FOR: Duration = Duration::from_secs(60);
+/// How long the token of a file is cached. Kubernetes rotates projected tokens at 80 % of at least ten
+/// minutes.
+const TOKEN_CACHE_TTL: Duration = Duration::from_secs(60);
 
-/// The credentials of a host. Cheap to clone.
+/// The credentials for a host. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Credentials {
     source: Arc<Source>,
@@ -37,7 +38,7 @@ enum Source {
 }
 
 impl Credentials {
-    /// What a kubeconfig says.
+    /// The credentials of a kubeconfig.
     pub(crate) fn from_config(config: &kube::Config) -> Result<Self, TransportError> {
         let auth = &config.auth_info;
         let source = match &auth.token_file {
@@ -47,7 +48,7 @@ impl Credentials {
         Ok(Self { source: Arc::new(source), headers: Arc::new(config.headers.iter().cloned().collect()) })
     }
 
-    /// Adds what the host needs to know us by.
+    /// Adds the credentials to a request.
     pub(crate) async fn sign(&self, mut request: Request<Bytes>) -> Result<Request<Bytes>, TransportError> {
         for (name, value) in self.headers.iter() {
             request.headers_mut().insert(name, value.clone());
@@ -55,7 +56,7 @@ impl Credentials {
         match &*self.source {
             Source::None => Ok(request),
             Source::File { path, read } => {
-                let value = current(path, &mut read.lock())?;
+                let value = current_token(path, &mut read.lock())?;
                 request.headers_mut().insert(AUTHORIZATION, value);
                 Ok(request)
             }
@@ -66,36 +67,39 @@ impl Credentials {
         }
     }
 
-    /// When the token in use was read.
-    pub(crate) fn stamp(&self) -> Option<Instant> {
+    /// When the cached token was read.
+    pub(crate) fn token_read_at(&self) -> Option<Instant> {
         match &*self.source {
             Source::File { read, .. } => read.lock().as_ref().map(|(_, at)| *at),
             _ => None,
         }
     }
 
-    /// Forgets a token that the server refused, so that the next request reads the file. True if that may change anything:
-    /// the refused token was one read earlier (`stamp`), not just now.
-    pub(crate) fn renew(&self, stamp: Option<Instant>) -> bool {
+    /// Drops a cached token that the server rejected, so that the next request reads the file. True if a
+    /// retry is useful: the request used a token that was cached before it (`read_at`).
+    pub(crate) fn invalidate(&self, read_at: Option<Instant>) -> bool {
         match &*self.source {
             Source::File { read, .. } => {
                 let mut read = read.lock();
-                let stale = stamp.is_some() && read.as_ref().map(|(_, at)| *at) == stamp;
+                let stale = read_at.is_some() && read.as_ref().map(|(_, at)| *at) == read_at;
                 if stale {
                     *read = None;
                 }
-                stamp.is_some()
+                read_at.is_some()
             }
             _ => false,
         }
     }
 }
 
-/// The token in the file, read at most once a minute. A file that cannot be read keeps the last token: some platforms remove
-/// it for a moment while they rotate it.
-fn current(path: &PathBuf, read: &mut Option<(HeaderValue, Instant)>) -> Result<HeaderValue, TransportError> {
+/// The token of the file, read at most once a minute. If the file cannot be read, the last token stays in
+/// use: some platforms remove the file for a moment during rotation.
+fn current_token(
+    path: &PathBuf,
+    read: &mut Option<(HeaderValue, Instant)>,
+) -> Result<HeaderValue, TransportError> {
     if let Some((value, at)) = read
-        && at.elapsed() < FRESH_FOR
+        && at.elapsed() < TOKEN_CACHE_TTL
     {
         return Ok(value.clone());
     }
@@ -115,25 +119,30 @@ fn current(path: &PathBuf, read: &mut Option<(HeaderValue, Instant)>) -> Result<
     Ok(value)
 }
 
-/// Signs a request by kube's own auth layer, laid over a service that just hands the signed headers back.
+/// Adds the headers of kube's auth layer to a request. The layer wraps a service that returns the headers it
+/// receives.
 trait Signer: Send + Sync {
     fn sign(&self, request: Request<Bytes>) -> BoxFuture<'static, Result<Request<Bytes>, BoxError>>;
 }
 
-type Bare = Full<Bytes>;
+type EmptyBody = Full<Bytes>;
 
 impl<S> Signer for S
 where
-    S: Service<Request<Bare>, Response = Response<Bare>, Error = BoxError> + Clone + Send + Sync + 'static,
+    S: Service<Request<EmptyBody>, Response = Response<EmptyBody>, Error = BoxError>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
     S::Future: Send,
 {
     fn sign(&self, request: Request<Bytes>) -> BoxFuture<'static, Result<Request<Bytes>, BoxError>> {
         let service = self.clone();
         let (mut parts, content) = request.into_parts();
         Box::pin(async move {
-            let mut bare = Request::new(Bare::default());
-            *bare.headers_mut() = std::mem::take(&mut parts.headers);
-            let signed = service.oneshot(bare).await?;
+            let mut empty = Request::new(EmptyBody::default());
+            *empty.headers_mut() = std::mem::take(&mut parts.headers);
+            let signed = service.oneshot(empty).await?;
             parts.headers = signed.into_parts().0.headers;
             Ok(Request::from_parts(parts, content))
         })
@@ -145,8 +154,8 @@ fn from_kube(config: &kube::Config) -> Result<Source, TransportError> {
     match config.auth_layer().map_err(|error| fail(error.to_string()))? {
         None => Ok(Source::None),
         Some(layer) => {
-            let echo = tower::service_fn(|request: Request<Bare>| {
-                let mut signed = Response::new(Bare::default());
+            let echo = tower::service_fn(|request: Request<EmptyBody>| {
+                let mut signed = Response::new(EmptyBody::default());
                 *signed.headers_mut() = request.into_parts().0.headers;
                 std::future::ready(Ok::<_, BoxError>(signed))
             });

@@ -1,4 +1,4 @@
-//! The body of an answer, whichever way it came.
+//! [`Body`]: a response body from HTTP/2, HTTP/1.1 or an in-process service.
 
 use std::fmt;
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use http_body_util::BodyExt;
 
 use super::{BoxError, h1, h2};
 
-/// A response body. Dropping it ends the stream and frees its place on the connection.
+/// A response body. Dropping it ends the stream and releases its slot on the connection.
 pub struct Body(Inner);
 
 enum Inner {
@@ -43,7 +43,7 @@ impl Body {
         while let Some(frame) = self.frame().await {
             if let Ok(data) = frame?.into_data() {
                 if all.len() + data.len() > limit {
-                    return Err(format!("answer is longer than {limit} bytes").into());
+                    return Err(format!("response is longer than {limit} bytes").into());
                 }
                 all.extend_from_slice(&data);
             }

@@ -1,4 +1,4 @@
-//! HTTP/1.1, for servers that offer nothing else: one request at a time per connection.
+//! HTTP/1.1 connections, for servers without HTTP/2. A connection carries one request at a time.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,18 +16,18 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{Body, BoxError, TransportError};
 
-/// Connections kept open for the next unary call. More would only be held for a burst that is over.
-const IDLE_KEPT: usize = 8;
+/// Maximum number of idle connections. More would be useful only during bursts.
+const MAX_IDLE: usize = 8;
 
-/// A connection with nothing under way.
+/// A connection without a running request.
 pub(crate) struct Conn(SendRequest<Full<Bytes>>);
 
-/// Connections waiting for work.
+/// The idle connections of a host.
 #[derive(Clone, Default)]
 pub(crate) struct Idle(Arc<Mutex<Vec<Conn>>>);
 
 impl Idle {
-    /// A connection that is still good, if there is one.
+    /// An idle connection that is still open.
     pub(crate) fn take(&self) -> Option<Conn> {
         let mut idle = self.0.lock();
         idle.retain(|conn| !conn.0.is_closed());
@@ -36,7 +36,7 @@ impl Idle {
 
     fn put(&self, conn: Conn) {
         let mut idle = self.0.lock();
-        if idle.len() < IDLE_KEPT && !conn.0.is_closed() {
+        if idle.len() < MAX_IDLE && !conn.0.is_closed() {
             idle.push(conn);
         }
     }
@@ -57,16 +57,19 @@ impl Conn {
         Ok(Self(send))
     }
 
-    /// Sends a request whose URI is a path. The connection goes back to `idle` once the answer is read to its end.
+    /// Sends a request whose URI is a path. The connection returns to `idle` when the response has been read
+    /// to its end.
     pub(crate) async fn request(
         mut self,
         request: Request<Bytes>,
         idle: Idle,
     ) -> Result<Response<Body>, TransportError> {
-        // It may still be busy with the end of the answer before.
+        // The connection may still be finishing the previous response.
         self.0.ready().await.map_err(|error| TransportError::Unsent { why: error.to_string().into() })?;
         match self.0.try_send_request(request.map(Full::new)).await {
-            Ok(response) => Ok(response.map(|data| Body::http1(Stream { data, home: Some((self, idle)) }))),
+            Ok(response) => {
+                Ok(response.map(|data| Body::http1(Stream { data, return_to: Some((self, idle)) })))
+            }
             Err(mut error) => {
                 let unsent = error.take_message().is_some();
                 let why = error.into_error().to_string().into();
@@ -76,10 +79,10 @@ impl Conn {
     }
 }
 
-/// The data of one answer.
+/// The body of one response.
 pub(crate) struct Stream {
     data: Incoming,
-    home: Option<(Conn, Idle)>,
+    return_to: Option<(Conn, Idle)>,
 }
 
 impl Stream {
@@ -92,11 +95,11 @@ impl Stream {
                     }
                 }
                 Some(Err(error)) => {
-                    self.home = None;
+                    self.return_to = None;
                     return Poll::Ready(Some(Err(error.into())));
                 }
                 None => {
-                    if let Some((conn, idle)) = self.home.take() {
+                    if let Some((conn, idle)) = self.return_to.take() {
                         idle.put(conn);
                     }
                     return Poll::Ready(None);

@@ -1,7 +1,7 @@
 //! One HTTP/2 connection.
 //!
-//! Knows how many streams the peer allows and how many are open, tells a dead peer by PING, and passes on every stream it
-//! can still serve after the peer said GOAWAY. Which connection a request takes is the pool's business.
+//! It counts its open streams against the peer's limit, detects a dead peer by PING, and after a GOAWAY
+//! finishes the streams that the peer still serves. The pool chooses the connection of a request.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -20,18 +20,19 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{Body, BoxError, TransportError};
 
-/// A peer that does not send its settings within this time is not an HTTP/2 server, or a dead one.
-const SETTINGS_WITHIN: Duration = Duration::from_secs(5);
-/// Quiet time after which the peer is asked whether it is alive.
-const PING_AFTER: Duration = Duration::from_secs(30);
-/// Time the peer has to answer.
-const PONG_WITHIN: Duration = Duration::from_secs(15);
-/// Stands for "the peer has not said yet"; no server allows this odd number.
+/// Timeout for the peer's SETTINGS frame.
+const SETTINGS_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time between two PINGs.
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+/// Timeout for the response to a PING.
+const PING_TIMEOUT: Duration = Duration::from_secs(15);
+/// Initial stream limit, before the peer's SETTINGS arrive. No server uses this number as its limit.
 const UNKNOWN: usize = 0x5e77;
-/// Streams we put on a connection whatever the peer allows: beyond it, a lost connection hurts too many at once.
-const MOST_STREAMS: usize = 1000;
-/// Received bytes that may wait unread per stream, and per connection. Watches read at once, so a small window is enough, and
-/// it bounds what a burst can pin in memory.
+/// Maximum number of streams on a connection, even if the peer allows more: with more, a lost connection
+/// interrupts too many watches.
+const MAX_STREAMS: usize = 1000;
+/// Flow-control windows: unread bytes per stream, and per connection. Watches read at once, so small windows
+/// suffice, and they bound the memory of a burst.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
 
@@ -43,16 +44,18 @@ pub(crate) struct Conn {
 }
 
 struct State {
-    /// Streams the peer allows at once.
+    /// The peer's limit of concurrent streams.
     allowed: AtomicUsize,
-    /// Streams open now, counted by us: h2 would queue beyond the limit without a word, and a watch never makes room.
+    /// The number of open streams. h2 silently queues streams beyond the limit, and a watch would never free
+    /// a slot.
     open: AtomicUsize,
-    /// No new streams: ended, or the peer said GOAWAY.
+    /// No new streams are accepted: the connection ended, or the peer sent GOAWAY.
     closed: AtomicBool,
 }
 
 impl Conn {
-    /// Shakes hands and waits for the peer's settings. The connection is driven by a task of its own until it ends.
+    /// Performs the handshake and waits for the peer's SETTINGS. A new task drives the connection until it
+    /// ends.
     pub(crate) async fn establish<T>(io: T) -> Result<Self, TransportError>
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -65,41 +68,41 @@ impl Conn {
             .max_concurrent_reset_streams(64)
             .enable_push(false);
         let broken = |why: h2::Error| TransportError::Unsent { why: why.to_string().into() };
-        let (send, connection) = timeout(SETTINGS_WITHIN, builder.handshake::<_, Bytes>(io))
+        let (send, connection) = timeout(SETTINGS_TIMEOUT, builder.handshake::<_, Bytes>(io))
             .await
-            .map_err(|_| silent())?
+            .map_err(|_| settings_timeout())?
             .map_err(broken)?;
         let state = Arc::new(State {
             allowed: AtomicUsize::new(UNKNOWN),
             open: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
         });
-        let (told, settings) = oneshot::channel();
-        tokio::spawn(drive(connection, state.clone(), told));
-        match timeout(SETTINGS_WITHIN, settings).await {
+        let (settings_received, settings) = oneshot::channel();
+        tokio::spawn(drive(connection, state.clone(), settings_received));
+        match timeout(SETTINGS_TIMEOUT, settings).await {
             Ok(Ok(())) => Ok(Self { send, state }),
             Ok(Err(_)) => Err(TransportError::Unsent { why: "ended during the handshake".into() }),
             Err(_) => {
                 state.closed.store(true, Ordering::Release);
-                Err(silent())
+                Err(settings_timeout())
             }
         }
     }
 
-    /// Takes a place for one stream, unless the connection is full (nine tenths of what the peer allows) or closed.
+    /// Reserves a slot for one stream. None if the connection is closed or has reached 90 % of the limit.
     pub(crate) fn try_reserve(&self) -> Option<Slot> {
         if self.state.closed.load(Ordering::Acquire) {
             return None;
         }
-        let most = (self.state.allowed.load(Ordering::Acquire).min(MOST_STREAMS) * 9 / 10).max(1);
-        let taken = self
+        let limit = (self.state.allowed.load(Ordering::Acquire).min(MAX_STREAMS) * 9 / 10).max(1);
+        let reserved = self
             .state
             .open
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |open| (open < most).then_some(open + 1));
-        taken.ok().map(|_| Slot(self.state.clone()))
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |open| (open < limit).then_some(open + 1));
+        reserved.ok().map(|_| Slot(self.state.clone()))
     }
 
-    /// True once no new stream can start.
+    /// True if no new stream can start.
     pub(crate) fn is_closed(&self) -> bool {
         self.state.closed.load(Ordering::Acquire)
     }
@@ -109,7 +112,7 @@ impl Conn {
         self.state.open.load(Ordering::Acquire)
     }
 
-    /// Sends a request on a reserved place. The URI must be absolute.
+    /// Sends a request in a reserved slot. The URI must be absolute.
     pub(crate) async fn request(
         &self,
         request: Request<Bytes>,
@@ -121,30 +124,30 @@ impl Conn {
         };
         let (head, content) = request.into_parts();
         let mut send = self.send.clone().ready().await.map_err(unsent)?;
-        let (answer, mut stream) =
+        let (response, mut stream) =
             send.send_request(Request::from_parts(head, ()), content.is_empty()).map_err(unsent)?;
         if !content.is_empty() {
             send_content(&mut stream, content).await.map_err(|error| self.classify(&error))?;
         }
         drop(stream);
-        let response = answer.await.map_err(|error| self.classify(&error))?;
+        let response = response.await.map_err(|error| self.classify(&error))?;
         Ok(response.map(|data| Body::http2(Stream { data, _slot: slot })))
     }
 
-    /// A stream that the peer refused, or that it numbered beyond its GOAWAY, was not looked at.
+    /// The peer has not processed a stream that it refused, or whose id is beyond its GOAWAY.
     fn classify(&self, error: &h2::Error) -> TransportError {
         let why: Arc<str> = error.to_string().into();
         if error.is_go_away() || error.is_io() {
             self.state.closed.store(true, Ordering::Release);
         }
-        let untouched = error.reason() == Some(h2::Reason::REFUSED_STREAM)
+        let unprocessed = error.reason() == Some(h2::Reason::REFUSED_STREAM)
             || (error.is_go_away() && error.is_remote() && error.reason() == Some(h2::Reason::NO_ERROR));
-        if untouched { TransportError::Unsent { why } } else { TransportError::Broken { why } }
+        if unprocessed { TransportError::Unsent { why } } else { TransportError::Broken { why } }
     }
 }
 
-fn silent() -> TransportError {
-    TransportError::Timeout { after: SETTINGS_WITHIN }
+fn settings_timeout() -> TransportError {
+    TransportError::Timeout { after: SETTINGS_TIMEOUT }
 }
 
 async fn send_content(stream: &mut h2::SendStream<Bytes>, mut content: Bytes) -> Result<(), h2::Error> {
@@ -152,7 +155,7 @@ async fn send_content(stream: &mut h2::SendStream<Bytes>, mut content: Bytes) ->
         stream.reserve_capacity(content.len());
         let ready = match poll_fn(|cx| stream.poll_capacity(cx)).await {
             Some(ready) => ready?.min(content.len()),
-            None => return Ok(()), // the peer has answered already and wants no more
+            None => return Ok(()), // the peer has responded and accepts no more data
         };
         let part = content.split_to(ready);
         stream.send_data(part, content.is_empty())?;
@@ -160,21 +163,24 @@ async fn send_content(stream: &mut h2::SendStream<Bytes>, mut content: Bytes) ->
     Ok(())
 }
 
-/// Runs a connection to its end, keeping the stream limit up to date and asking a quiet peer whether it is alive.
-async fn drive<T>(mut connection: Connection<T, Bytes>, state: Arc<State>, told: oneshot::Sender<()>)
-where
+/// Drives a connection to its end, updates the stream limit and sends PINGs.
+async fn drive<T>(
+    mut connection: Connection<T, Bytes>,
+    state: Arc<State>,
+    settings_received: oneshot::Sender<()>,
+) where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let mut told = Some(told);
+    let mut settings_received = Some(settings_received);
     let mut alive = connection.ping_pong().map(KeepAlive::new);
     let ended = poll_fn(|cx| {
         let ended = Pin::new(&mut connection).poll(cx);
         let allowed = connection.max_concurrent_send_streams();
         state.allowed.store(allowed, Ordering::Release);
         if allowed != UNKNOWN
-            && let Some(told) = told.take()
+            && let Some(settings_received) = settings_received.take()
         {
-            let _ = told.send(());
+            let _ = settings_received.send(());
         }
         if let Poll::Ready(result) = ended {
             return Poll::Ready(result.map_err(|error| error.to_string()));
@@ -183,7 +189,7 @@ where
             return Poll::Ready(Ok(())); // drained
         }
         match alive.as_mut().map(|alive| alive.poll(cx)) {
-            Some(Poll::Ready(())) => Poll::Ready(Err(format!("no answer to PING within {PONG_WITHIN:?}"))),
+            Some(Poll::Ready(())) => Poll::Ready(Err(format!("no response to PING within {PING_TIMEOUT:?}"))),
             _ => Poll::Pending,
         }
     })
@@ -194,40 +200,40 @@ where
     }
 }
 
-/// Asks the peer from time to time whether it is alive. Ready when it is not.
+/// Sends PINGs. Ready when the peer does not respond in time.
 struct KeepAlive {
     ping: PingPong,
     timer: Pin<Box<tokio::time::Sleep>>,
-    asked: bool,
+    awaiting_pong: bool,
 }
 
 impl KeepAlive {
     fn new(ping: PingPong) -> Self {
-        Self { ping, timer: Box::pin(sleep_until(Instant::now() + PING_AFTER)), asked: false }
+        Self { ping, timer: Box::pin(sleep_until(Instant::now() + PING_INTERVAL)), awaiting_pong: false }
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
-            if self.asked
-                && let Poll::Ready(answer) = self.ping.poll_pong(cx)
+            if self.awaiting_pong
+                && let Poll::Ready(pong) = self.ping.poll_pong(cx)
             {
-                if answer.is_err() {
+                if pong.is_err() {
                     return Poll::Ready(());
                 }
-                self.asked = false;
-                self.timer.as_mut().reset(Instant::now() + PING_AFTER);
+                self.awaiting_pong = false;
+                self.timer.as_mut().reset(Instant::now() + PING_INTERVAL);
             }
             std::task::ready!(self.timer.as_mut().poll(cx));
-            if self.asked || self.ping.send_ping(Ping::opaque()).is_err() {
+            if self.awaiting_pong || self.ping.send_ping(Ping::opaque()).is_err() {
                 return Poll::Ready(());
             }
-            self.asked = true;
-            self.timer.as_mut().reset(Instant::now() + PONG_WITHIN);
+            self.awaiting_pong = true;
+            self.timer.as_mut().reset(Instant::now() + PING_TIMEOUT);
         }
     }
 }
 
-/// A place on a connection for one stream, free again when dropped.
+/// A reserved stream slot of a connection, released when dropped.
 pub(crate) struct Slot(Arc<State>);
 
 impl Drop for Slot {
@@ -236,7 +242,7 @@ impl Drop for Slot {
     }
 }
 
-/// The data of one stream.
+/// The body of one response.
 pub(crate) struct Stream {
     data: RecvStream,
     _slot: Slot,
@@ -260,8 +266,8 @@ mod tests {
     use http_body_util::BodyExt;
     use tokio::io::{AsyncReadExt, DuplexStream, duplex};
 
-    /// A peer that answers every request with an endless body, until told to go silent: it then neither reads nor writes, and
-    /// its socket stays open. What a machine looks like that lost its power.
+    /// A peer that responds to every request with an endless body. After `silence` it neither reads nor
+    /// writes, and its socket stays open, like a machine that lost its power.
     fn half_open(io: DuplexStream, silence: tokio::sync::oneshot::Receiver<()>) {
         tokio::spawn(async move {
             let mut connection = h2::server::handshake(io).await.unwrap();
@@ -277,7 +283,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_peer_that_went_silent_is_found_out_and_its_streams_end() {
+    async fn a_dead_peer_is_detected_and_its_streams_end() {
         let (ours, theirs) = duplex(64 * 1024);
         let (go_silent, silence) = tokio::sync::oneshot::channel();
         half_open(theirs, silence);
@@ -286,20 +292,20 @@ mod tests {
         let request = Request::get("https://peer/watch").body(Bytes::new()).unwrap();
         let mut body = conn.request(request, slot).await.unwrap().into_body();
         tokio::time::sleep(Duration::from_secs(600)).await;
-        assert!(!conn.is_closed(), "a quiet peer that answers PING is alive");
+        assert!(!conn.is_closed(), "an idle peer that responds to PING is alive");
         assert_eq!(conn.open(), 1);
 
         go_silent.send(()).unwrap();
         let start = Instant::now();
         assert!(body.frame().await.unwrap().is_err());
-        assert!(start.elapsed() <= PING_AFTER + PONG_WITHIN, "{:?}", start.elapsed());
+        assert!(start.elapsed() <= PING_INTERVAL + PING_TIMEOUT, "{:?}", start.elapsed());
         assert!(conn.is_closed() && conn.try_reserve().is_none());
         drop(body);
         assert_eq!(conn.open(), 0);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_peer_that_never_says_its_settings_is_no_peer() {
+    async fn a_peer_that_sends_no_settings_is_a_timeout() {
         let (ours, mut theirs) = duplex(64 * 1024);
         tokio::spawn(async move {
             let mut sink = Vec::new();
@@ -308,6 +314,6 @@ mod tests {
         let start = Instant::now();
         let failed = Conn::establish(ours).await.err();
         assert!(matches!(failed, Some(TransportError::Timeout { .. })), "{failed:?}");
-        assert!(start.elapsed() <= SETTINGS_WITHIN);
+        assert!(start.elapsed() <= SETTINGS_TIMEOUT);
     }
 }

@@ -1,7 +1,8 @@
-//! How requests reach a plane.
+//! HTTP transport to API servers.
 //!
-//! A [`Transport`] takes a whole request and gives back a response whose body may stream. Two kinds: a pool of connections to
-//! a host ([`pool`]), and a tower service in this very process. Planes that share a host share its transport.
+//! A [`Transport`] sends a request and returns a response whose body may stream. There are two
+//! implementations: a connection pool for a host ([`pool`]), and a tower service in the same process. Planes
+//! on the same host share its transport.
 
 pub(crate) mod auth;
 mod body;
@@ -22,79 +23,79 @@ use tower::{Service, ServiceExt};
 
 pub use body::Body;
 
-/// An error of unknown type, as tower services have it.
+/// A boxed error, as tower services return it.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// What a request is for; decides which connection carries it.
+/// The type of a request, which determines the connection that it uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Purpose {
-    /// A question with one answer, soon.
+    /// A request with a short response.
     Unary,
-    /// A stream that stays open for minutes.
+    /// A watch, whose stream stays open for minutes.
     Watch,
 }
 
-/// Why a request got no answer.
+/// Why a request received no usable response.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum TransportError {
-    /// No connection.
-    #[error("no connection to {host}: {why}")]
+    /// The connection cannot be opened.
+    #[error("failed to connect to {host}: {why}")]
     Connect {
-        /// The host.
+        /// Host and port.
         host: Arc<str>,
-        /// Why.
+        /// The reason.
         why: Arc<str>,
     },
-    /// The peer is not who it should be, or does not accept who we are.
-    #[error("no trusted connection to {host}: {why}")]
+    /// The TLS handshake failed: the server's certificate is not trusted, or the server rejects the client's.
+    #[error("TLS handshake with {host} failed: {why}")]
     Tls {
-        /// The host.
+        /// Host and port.
         host: Arc<str>,
-        /// Why.
+        /// The reason.
         why: Arc<str>,
     },
-    /// No credentials could be had.
-    #[error("no credentials: {why}")]
+    /// The credentials cannot be loaded.
+    #[error("failed to load credentials: {why}")]
     Credentials {
-        /// Why.
+        /// The reason.
         why: Arc<str>,
     },
-    /// The request was not sent: the connection ended first.
+    /// The connection ended before the request was sent.
     #[error("connection ended before the request was sent: {why}")]
     Unsent {
-        /// Why.
+        /// The reason.
         why: Arc<str>,
     },
-    /// The connection ended after the request was sent: whether it was carried out is unknown.
-    #[error("connection ended before the answer came: {why}")]
+    /// The connection ended after the request was sent. The server may have processed it.
+    #[error("connection ended before the response was complete: {why}")]
     Broken {
-        /// Why.
+        /// The reason.
         why: Arc<str>,
     },
-    /// No answer within the time given: whether it was carried out is unknown.
-    #[error("no answer within {after:?}")]
+    /// The response did not arrive in time. The server may have processed the request.
+    #[error("no response within {after:?}")]
     Timeout {
-        /// The time given.
+        /// The timeout.
         after: Duration,
     },
-    /// An answer that is not one of an API server.
-    #[error("answer makes no sense: {why}")]
-    Garbage {
-        /// What is wrong with it.
+    /// The response is not that of an API server.
+    #[error("invalid response: {why}")]
+    InvalidResponse {
+        /// The reason.
         why: Arc<str>,
     },
 }
 
 impl TransportError {
-    /// True if the server certainly did nothing.
-    pub fn certainly_not_done(&self) -> bool {
+    /// True if the server has certainly not processed the request.
+    pub fn was_not_processed(&self) -> bool {
         matches!(
             self,
             Self::Connect { .. } | Self::Tls { .. } | Self::Credentials { .. } | Self::Unsent { .. }
         )
     }
 
-    /// One word for metrics and readiness.
+    /// The reason as a metric label, also shown in `/readyz`.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Connect { .. } => "connect",
@@ -102,30 +103,32 @@ impl TransportError {
             Self::Credentials { .. } => "credentials",
             Self::Unsent { .. } | Self::Broken { .. } => "broken",
             Self::Timeout { .. } => "timeout",
-            Self::Garbage { .. } => "garbage",
+            Self::InvalidResponse { .. } => "garbage",
         }
     }
 }
 
-trait Wire: Send + Sync + 'static {
+/// An implementation of [`Transport`].
+trait RequestSender: Send + Sync + 'static {
     fn send(
         &self,
         request: Request<Bytes>,
         purpose: Purpose,
     ) -> BoxFuture<'static, Result<Response<Body>, TransportError>>;
 
-    /// The way to another address with the same credentials; none where there are no addresses.
-    fn elsewhere(&self, _host: &str, _port: u16) -> Option<Transport> {
+    /// The transport to another address with the same credentials; none for an in-process service.
+    fn at_host(&self, _host: &str, _port: u16) -> Option<Transport> {
         None
     }
 }
 
-/// A way to a host, or to a service in this process. Cheap to clone; clones share connections.
+/// Sends requests to a host or to a service in this process. Cheap to clone; clones share connections.
 #[derive(Clone)]
-pub struct Transport(Arc<dyn Wire>);
+pub struct Transport(Arc<dyn RequestSender>);
 
 impl Transport {
-    /// Carries requests to a tower service in this process, such as the embedded API server or a stand-in of a test.
+    /// A transport to a tower service in this process, such as the embedded API server or the fake server of
+    /// a test.
     pub fn in_process<S, B, R>(service: S) -> Self
     where
         S: Service<Request<B>, Response = Response<R>> + Clone + Send + Sync + 'static,
@@ -142,13 +145,13 @@ impl Transport {
         Self(Arc::new(pool))
     }
 
-    /// The way to another host with the credentials and the authority of this one. A service in this process has no host: it
-    /// stays what it is.
-    pub(crate) fn elsewhere(&self, host: &str, port: u16) -> Self {
-        self.0.elsewhere(host, port).unwrap_or_else(|| self.clone())
+    /// The transport to another host with the same credentials and CA. An in-process service has no host and
+    /// is returned unchanged.
+    pub(crate) fn at_host(&self, host: &str, port: u16) -> Self {
+        self.0.at_host(host, port).unwrap_or_else(|| self.clone())
     }
 
-    /// Sends a request whose URI is a path; the answer's body may stream.
+    /// Sends a request whose URI is a path. The body of the response may stream.
     pub fn send(
         &self,
         request: Request<Bytes>,
@@ -164,7 +167,7 @@ impl fmt::Debug for Transport {
     }
 }
 
-impl Wire for pool::Pool {
+impl RequestSender for pool::Pool {
     fn send(
         &self,
         request: Request<Bytes>,
@@ -174,14 +177,14 @@ impl Wire for pool::Pool {
         Box::pin(async move { pool.request(request, purpose).await })
     }
 
-    fn elsewhere(&self, host: &str, port: u16) -> Option<Transport> {
-        Some(Transport::pooled(pool::Pool::elsewhere(self, host, port)))
+    fn at_host(&self, host: &str, port: u16) -> Option<Transport> {
+        Some(Transport::pooled(pool::Pool::at_host(self, host, port)))
     }
 }
 
 struct InProcess<S, B>(S, std::marker::PhantomData<fn(B)>);
 
-impl<S, B, R> Wire for InProcess<S, B>
+impl<S, B, R> RequestSender for InProcess<S, B>
 where
     S: Service<Request<B>, Response = Response<R>> + Clone + Send + Sync + 'static,
     S::Future: Send + 'static,
@@ -197,15 +200,17 @@ where
     ) -> BoxFuture<'static, Result<Response<Body>, TransportError>> {
         let service = self.0.clone();
         Box::pin(async move {
-            // A request over a network suspends whoever makes it. So does this one: a service that always answers at once would
-            // otherwise let a single task make its thousand writes in one go, while all others on its thread stand still.
+            // A network request suspends the calling task, and so does this one. Otherwise a service that
+            // always responds at once would let one task send a thousand writes while all other tasks on the
+            // thread are blocked.
             tokio::task::yield_now().await;
-            let answer = service.oneshot(request.map(B::from)).await;
-            match answer {
+            let response = service.oneshot(request.map(B::from)).await;
+            match response {
                 Ok(response) => Ok(response.map(Body::any)),
                 Err(error) => {
                     let error: BoxError = error.into();
-                    // A service may say exactly what broke (a simulation does); otherwise the outcome is unknown.
+                    // An in-process plane may return a `TransportError`. For other errors it is unknown whether the
+                    // request was processed.
                     Err(match error.downcast::<TransportError>() {
                         Ok(exact) => *exact,
                         Err(other) => TransportError::Broken { why: other.to_string().into() },

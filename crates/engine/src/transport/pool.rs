@@ -1,9 +1,10 @@
-//! The connections to one host, shared by every plane behind it.
+//! The connection pool of one host, shared by all planes on it.
 //!
-//! API servers allow a limited number of streams per connection (kube-apiserver: 100) and a watch holds its stream for
-//! minutes. A client that puts one more stream on a full connection waits for ever, without an error. So watches fill
-//! connections to nine tenths and then a further one is opened, while unary calls have connections of their own and never
-//! stand behind a watch. One dial at a time: whoever needs a connection meanwhile shares its outcome, good or bad.
+//! API servers limit the streams of a connection (kube-apiserver: 100), and a watch holds its stream for
+//! minutes. A request on a full connection waits without an error until a stream ends, possibly forever. The
+//! pool therefore fills connections only to 90 % and then opens another one, and it uses separate connections
+//! for unary calls, so that they never wait for a watch. Only one connection is dialed at a time for each
+//! purpose; concurrent requests share the result of the dial.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,167 +21,174 @@ use super::auth::Credentials;
 use super::tls::{Dialed, Target};
 use super::{Body, Purpose, TransportError, h1, h2};
 
-/// Connections for unary calls. Streams end within seconds, so a full one makes room soon; beyond this many, callers wait.
+/// Maximum number of HTTP/2 connections for unary calls. When all are full, requests wait: their streams end
+/// within seconds.
 const UNARY_CONNECTIONS: usize = 4;
-/// How often a request that was certainly not sent is given to another connection.
-const HANDOVERS: usize = 3;
-/// How long to wait for one of many short calls to end.
-const SOON: Duration = Duration::from_millis(5);
+/// How often a request that was not sent is moved to another connection.
+const MAX_RESENDS: usize = 3;
+/// Polling interval while all connections for unary calls are full.
+const FULL_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-type Dial = Shared<BoxFuture<'static, Result<Made, TransportError>>>;
+type Dial = Shared<BoxFuture<'static, Result<DialResult, TransportError>>>;
 
 #[derive(Clone)]
-enum Made {
+enum DialResult {
     Http2,
     Http1(Arc<Mutex<Option<h1::Conn>>>),
 }
 
-/// The pool of one host. Cheap to clone.
+/// The connection pool of one host. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Pool(Arc<Inner>);
 
 struct Inner {
     target: Target,
     credentials: Credentials,
-    lanes: [Lane; 2],
+    groups: [ConnectionGroup; 2],
     idle: h1::Idle,
 }
 
 /// The connections for one purpose.
 #[derive(Default)]
-struct Lane(Mutex<LaneState>);
+struct ConnectionGroup(Mutex<ConnectionGroupState>);
 
 #[derive(Default)]
-struct LaneState {
+struct ConnectionGroupState {
     connections: Vec<h2::Conn>,
     dialing: Option<Dial>,
 }
 
-/// Where there is room for one more stream.
-enum Room {
-    Here(Ready),
-    /// Every connection is full of calls that end within moments.
-    Soon,
-    After(Dial),
+/// The result of an attempt to reserve a stream.
+enum Reservation {
+    Reserved(ReservedStream),
+    /// All connections are full of unary calls.
+    Full,
+    /// A connection is being dialed.
+    Dialing(Dial),
 }
 
-enum Ready {
+enum ReservedStream {
     Http2(h2::Conn, h2::Slot),
     Http1(h1::Conn),
 }
 
 impl Pool {
     pub(crate) fn new(target: Target, credentials: Credentials) -> Self {
-        Self(Arc::new(Inner { target, credentials, lanes: Default::default(), idle: h1::Idle::default() }))
+        Self(Arc::new(Inner { target, credentials, groups: Default::default(), idle: h1::Idle::default() }))
     }
 
-    /// The pool of another host that takes the same credentials.
-    pub(crate) fn elsewhere(&self, host: &str, port: u16) -> Self {
-        Self::new(self.0.target.elsewhere(host, port), self.0.credentials.clone())
+    /// The pool of another host with the same credentials.
+    pub(crate) fn at_host(&self, host: &str, port: u16) -> Self {
+        Self::new(self.0.target.at_host(host, port), self.0.credentials.clone())
     }
 
-    /// Sends a request, with credentials. A token that the server no longer takes is read anew once.
+    /// Sends a request with credentials. If the server rejects a cached token (401), reads the token again
+    /// and retries once.
     pub(crate) async fn request(
         &self,
         request: Request<Bytes>,
         purpose: Purpose,
     ) -> Result<Response<Body>, TransportError> {
-        let stamp = self.0.credentials.stamp();
+        let token_read_at = self.0.credentials.token_read_at();
         let first = self.0.credentials.sign(request.clone()).await?;
-        let response = self.carry(first, purpose).await?;
-        if response.status() != StatusCode::UNAUTHORIZED || !self.0.credentials.renew(stamp) {
+        let response = self.send_signed(first, purpose).await?;
+        if response.status() != StatusCode::UNAUTHORIZED || !self.0.credentials.invalidate(token_read_at) {
             return Ok(response);
         }
         drop(response);
         let second = self.0.credentials.sign(request).await?;
-        self.carry(second, purpose).await
+        self.send_signed(second, purpose).await
     }
 
-    async fn carry(
+    async fn send_signed(
         &self,
         request: Request<Bytes>,
         purpose: Purpose,
     ) -> Result<Response<Body>, TransportError> {
-        let mut handovers = 0;
+        let mut resends = 0;
         loop {
-            let outcome = match self.reserve(purpose).await? {
-                Ready::Http2(conn, slot) => conn.request(self.absolute(request.clone())?, slot).await,
-                Ready::Http1(conn) => conn.request(self.relative(request.clone()), self.0.idle.clone()).await,
+            let result = match self.reserve(purpose).await? {
+                ReservedStream::Http2(conn, slot) => {
+                    conn.request(self.absolute(request.clone())?, slot).await
+                }
+                ReservedStream::Http1(conn) => {
+                    conn.request(self.relative(request.clone()), self.0.idle.clone()).await
+                }
             };
-            match outcome {
-                Err(TransportError::Unsent { .. }) if handovers < HANDOVERS => handovers += 1,
-                outcome => return outcome,
+            match result {
+                Err(TransportError::Unsent { .. }) if resends < MAX_RESENDS => resends += 1,
+                result => return result,
             }
         }
     }
 
-    /// A connection with room for one more stream, opened if need be.
-    async fn reserve(&self, purpose: Purpose) -> Result<Ready, TransportError> {
+    /// Reserves a stream, and opens a connection if necessary.
+    async fn reserve(&self, purpose: Purpose) -> Result<ReservedStream, TransportError> {
         loop {
             let dial = match self.try_reserve(purpose) {
-                Room::Here(ready) => return Ok(ready),
-                Room::Soon => {
-                    tokio::time::sleep(SOON).await;
+                Reservation::Reserved(ready) => return Ok(ready),
+                Reservation::Full => {
+                    tokio::time::sleep(FULL_POLL_INTERVAL).await;
                     continue;
                 }
-                Room::After(dial) => dial,
+                Reservation::Dialing(dial) => dial,
             };
             match dial.await? {
-                Made::Http2 => {}
-                // HTTP/1.1 serves one caller; the others dial for themselves.
-                Made::Http1(conn) => {
+                DialResult::Http2 => {}
+                // An HTTP/1.1 connection serves one request; the other waiting requests dial again.
+                DialResult::Http1(conn) => {
                     if let Some(conn) = conn.lock().take() {
-                        return Ok(Ready::Http1(conn));
+                        return Ok(ReservedStream::Http1(conn));
                     }
                 }
             }
         }
     }
 
-    fn try_reserve(&self, purpose: Purpose) -> Room {
-        let mut lane = self.lane(purpose).0.lock();
-        lane.connections.retain(|conn| !conn.is_closed());
-        for conn in &lane.connections {
+    fn try_reserve(&self, purpose: Purpose) -> Reservation {
+        let mut group = self.group(purpose).0.lock();
+        group.connections.retain(|conn| !conn.is_closed());
+        for conn in &group.connections {
             if let Some(slot) = conn.try_reserve() {
-                return Room::Here(Ready::Http2(conn.clone(), slot));
+                return Reservation::Reserved(ReservedStream::Http2(conn.clone(), slot));
             }
         }
         if let Some(conn) = self.0.idle.take() {
-            return Room::Here(Ready::Http1(conn));
+            return Reservation::Reserved(ReservedStream::Http1(conn));
         }
-        if let Some(dial) = &lane.dialing {
-            return Room::After(dial.clone());
+        if let Some(dial) = &group.dialing {
+            return Reservation::Dialing(dial.clone());
         }
-        if purpose == Purpose::Unary && lane.connections.len() >= UNARY_CONNECTIONS {
-            return Room::Soon;
+        if purpose == Purpose::Unary && group.connections.len() >= UNARY_CONNECTIONS {
+            return Reservation::Full;
         }
         let dial = self.clone().dial(purpose).boxed().shared();
-        lane.dialing = Some(dial.clone());
-        Room::After(dial)
+        group.dialing = Some(dial.clone());
+        Reservation::Dialing(dial)
     }
 
-    async fn dial(self, purpose: Purpose) -> Result<Made, TransportError> {
-        let made = async {
+    async fn dial(self, purpose: Purpose) -> Result<DialResult, TransportError> {
+        let dialed = async {
             match self.0.target.dial().await? {
                 Dialed::Http2(io) => Ok(Err(h2::Conn::establish(io).await?)),
                 Dialed::Http1(io) => Ok(Ok(h1::Conn::establish(io).await?)),
             }
         }
         .await;
-        let mut lane = self.lane(purpose).0.lock();
-        lane.dialing = None;
-        match made {
+        let mut group = self.group(purpose).0.lock();
+        group.dialing = None;
+        match dialed {
             Ok(Err(conn)) => {
-                lane.connections.push(conn);
-                Ok(Made::Http2)
+                group.connections.push(conn);
+                Ok(DialResult::Http2)
             }
-            Ok(Ok(conn)) => Ok(Made::Http1(Arc::new(Mutex::new(Some(conn))))),
+            Ok(Ok(conn)) => Ok(DialResult::Http1(Arc::new(Mutex::new(Some(conn))))),
             Err(error) => Err(error),
         }
     }
 
-    fn lane(&self, purpose: Purpose) -> &Lane {
-        &self.0.lanes[match purpose {
+    fn group(&self, purpose: Purpose) -> &ConnectionGroup {
+        &self.0.groups[match purpose {
             Purpose::Unary => 0,
             Purpose::Watch => 1,
         }]

@@ -1,9 +1,9 @@
-//! Which failed unary calls are tried again, and when.
+//! Retries of failed unary calls.
 //!
-//! The rule that matters: a write whose outcome is unknown is not repeated blindly. A `POST` may have been carried out before
-//! the connection broke; a second one would create a second object, or fail with a misleading "already exists". A `PUT` or
-//! `PATCH` that carries a resource version and a `DELETE` that carries a UID can be repeated: the server itself refuses the
-//! second if the first was done.
+//! A write is not retried if the server may have processed it and a second execution has an effect. The
+//! server may have processed a `POST` before the connection broke; a second one would create a second object,
+//! or fail with a misleading "already exists". A `PUT` or `PATCH` with a resource version and a `DELETE` with
+//! a UID can be retried: if the first was processed, the server rejects the second.
 
 use std::time::Duration;
 
@@ -12,75 +12,80 @@ use http::{Method, StatusCode};
 use super::TransportError;
 use crate::Random;
 
-/// Attempts in all. What is still failing then is the queue's business, which backs off without holding a worker.
-const ATTEMPTS: u32 = 4;
-const FIRST: Duration = Duration::from_millis(100);
-const CAP: Duration = Duration::from_secs(5);
-/// A server that asks for a longer pause than this gets it from the queue's back-off instead.
-const LONGEST_WISH: Duration = Duration::from_secs(10);
+/// Maximum number of attempts. After that the reconcile fails, and the back-off of the work queue does not
+/// occupy a worker.
+const MAX_ATTEMPTS: u32 = 4;
+const FIRST_DELAY: Duration = Duration::from_millis(100);
+const MAX_DELAY: Duration = Duration::from_secs(5);
+/// Longest accepted `Retry-After`. For a longer one the reconcile fails, and the back-off of the work queue
+/// applies.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(10);
 
-/// How an attempt ended without success.
+/// How an attempt failed.
 #[derive(Debug)]
 pub(crate) enum Failure<'a> {
-    Answer { status: StatusCode, retry_after: Option<Duration> },
-    NoAnswer(&'a TransportError),
+    Response { status: StatusCode, retry_after: Option<Duration> },
+    NoResponse(&'a TransportError),
 }
 
-/// Whether doing it twice is as good as doing it once.
+/// Whether a request may be sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Repeat {
-    Harmless,
-    OnlyIfNotDone,
+pub(crate) enum Retry {
+    /// A second execution has no effect.
+    Idempotent,
+    /// Only if the server has certainly not processed the first request.
+    OnlyIfUnprocessed,
 }
 
-impl Repeat {
-    /// `guarded`: the request carries a resource version or UID that makes a repetition fail.
-    pub(crate) fn of(method: &Method, guarded: bool) -> Self {
-        if method.is_safe() || guarded { Self::Harmless } else { Self::OnlyIfNotDone }
+impl Retry {
+    /// `idempotent`: preconditions or apply semantics make a second execution of a write harmless.
+    pub(crate) fn of(method: &Method, idempotent: bool) -> Self {
+        if method.is_safe() || idempotent { Self::Idempotent } else { Self::OnlyIfUnprocessed }
     }
 }
 
-/// How long to wait before the next attempt; none to give up. `attempt` counts from 1.
-pub(crate) fn pause(
+/// The delay before the next attempt; none if the call fails. `attempt` counts from 1.
+pub(crate) fn retry_delay(
     attempt: u32,
-    repeat: Repeat,
+    retry: Retry,
     failure: &Failure<'_>,
     random: &Random,
 ) -> Option<Duration> {
-    if attempt >= ATTEMPTS {
+    if attempt >= MAX_ATTEMPTS {
         return None;
     }
-    let (worth_it, wish) = match failure {
-        Failure::Answer { status, retry_after } => (
+    let (retryable, retry_after) = match failure {
+        Failure::Response { status, retry_after } => (
             match status.as_u16() {
                 429 => true,
-                // With Retry-After it is the server's own refusal before any work; without, some proxy that lost track.
-                503 => repeat == Repeat::Harmless || retry_after.is_some(),
-                504 => repeat == Repeat::Harmless,
+                // With Retry-After the server rejected the request unprocessed; without, it may come from a
+                // proxy.
+                503 => retry == Retry::Idempotent || retry_after.is_some(),
+                504 => retry == Retry::Idempotent,
                 _ => false,
             },
             *retry_after,
         ),
-        Failure::NoAnswer(error) => (
+        Failure::NoResponse(error) => (
             match error {
                 TransportError::Tls { .. }
                 | TransportError::Credentials { .. }
-                | TransportError::Garbage { .. } => false,
-                // The time of the call is used up.
+                | TransportError::InvalidResponse { .. } => false,
+                // The timeout of the call is over.
                 TransportError::Timeout { .. } => false,
                 TransportError::Connect { .. } => true,
-                error => error.certainly_not_done() || repeat == Repeat::Harmless,
+                error => error.was_not_processed() || retry == Retry::Idempotent,
             },
             None,
         ),
     };
-    if !worth_it {
+    if !retryable {
         return None;
     }
-    match wish {
-        Some(wish) if wish > LONGEST_WISH => None,
-        Some(wish) => Some(random.jitter(wish, 0.2)),
-        None => Some(random.jitter((FIRST * 2u32.pow(attempt - 1)).min(CAP), 1.0)),
+    match retry_after {
+        Some(delay) if delay > MAX_RETRY_AFTER => None,
+        Some(delay) => Some(random.jitter(delay, 0.2)),
+        None => Some(random.jitter((FIRST_DELAY * 2u32.pow(attempt - 1)).min(MAX_DELAY), 1.0)),
     }
 }
 
@@ -88,54 +93,57 @@ pub(crate) fn pause(
 mod tests {
     use super::*;
 
-    fn answer(code: u16, retry_after: Option<u64>) -> Failure<'static> {
-        Failure::Answer {
+    fn response(code: u16, retry_after: Option<u64>) -> Failure<'static> {
+        Failure::Response {
             status: StatusCode::from_u16(code).unwrap(),
             retry_after: retry_after.map(Duration::from_secs),
         }
     }
 
-    fn retried(repeat: Repeat, failure: &Failure<'_>) -> bool {
-        pause(1, repeat, failure, &Random::from_seed(1)).is_some()
+    fn retried(retry: Retry, failure: &Failure<'_>) -> bool {
+        retry_delay(1, retry, failure, &Random::from_seed(1)).is_some()
     }
 
     #[test]
-    fn a_write_of_unknown_outcome_is_never_repeated_blindly() {
+    fn a_write_that_may_have_been_processed_is_not_retried() {
         let broken = TransportError::Broken { why: "reset".into() };
-        assert!(!retried(Repeat::OnlyIfNotDone, &Failure::NoAnswer(&broken)));
-        assert!(!retried(Repeat::OnlyIfNotDone, &answer(504, None)));
-        assert!(!retried(Repeat::OnlyIfNotDone, &answer(503, None)));
-        assert!(retried(Repeat::Harmless, &Failure::NoAnswer(&broken)));
-        assert!(retried(Repeat::Harmless, &answer(504, None)));
+        assert!(!retried(Retry::OnlyIfUnprocessed, &Failure::NoResponse(&broken)));
+        assert!(!retried(Retry::OnlyIfUnprocessed, &response(504, None)));
+        assert!(!retried(Retry::OnlyIfUnprocessed, &response(503, None)));
+        assert!(retried(Retry::Idempotent, &Failure::NoResponse(&broken)));
+        assert!(retried(Retry::Idempotent, &response(504, None)));
     }
 
     #[test]
-    fn what_the_server_turned_away_unread_is_repeated_for_every_verb() {
-        assert!(retried(Repeat::OnlyIfNotDone, &answer(429, None)));
-        assert!(retried(Repeat::OnlyIfNotDone, &answer(503, Some(1))));
+    fn an_unprocessed_request_is_retried_for_every_verb() {
+        assert!(retried(Retry::OnlyIfUnprocessed, &response(429, None)));
+        assert!(retried(Retry::OnlyIfUnprocessed, &response(503, Some(1))));
         assert!(retried(
-            Repeat::OnlyIfNotDone,
-            &Failure::NoAnswer(&TransportError::Unsent { why: "goaway".into() })
+            Retry::OnlyIfUnprocessed,
+            &Failure::NoResponse(&TransportError::Unsent { why: "goaway".into() })
         ));
     }
 
     #[test]
-    fn refusals_are_final() {
+    fn other_error_responses_are_not_retried() {
         for code in [400, 401, 403, 404, 409, 410, 422, 500] {
-            assert!(!retried(Repeat::Harmless, &answer(code, None)), "{code}");
+            assert!(!retried(Retry::Idempotent, &response(code, None)), "{code}");
         }
     }
 
     #[test]
-    fn the_wish_of_the_server_is_honoured_within_reason() {
+    fn retry_after_is_respected_up_to_the_maximum() {
         let random = Random::from_seed(1);
-        let wait = pause(1, Repeat::Harmless, &answer(429, Some(3)), &random).unwrap();
+        let wait = retry_delay(1, Retry::Idempotent, &response(429, Some(3)), &random).unwrap();
         assert!(wait >= Duration::from_secs(3) && wait <= Duration::from_millis(3600), "{wait:?}");
-        assert_eq!(pause(1, Repeat::Harmless, &answer(429, Some(60)), &random), None);
+        assert_eq!(retry_delay(1, Retry::Idempotent, &response(429, Some(60)), &random), None);
     }
 
     #[test]
-    fn attempts_end() {
-        assert_eq!(pause(ATTEMPTS, Repeat::Harmless, &answer(429, None), &Random::from_seed(1)), None);
+    fn the_number_of_attempts_is_limited() {
+        assert_eq!(
+            retry_delay(MAX_ATTEMPTS, Retry::Idempotent, &response(429, None), &Random::from_seed(1)),
+            None
+        );
     }
 }

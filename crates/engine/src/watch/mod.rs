@@ -1,24 +1,25 @@
-//! Watches: the declaration of what to see, and the loop that sees it.
+//! Watches: [`Watch`] declares what to watch, and a [`reflector`] lists and watches it.
 //!
-//! One loop per plane and kind ([`follow`]); all loops of a plane are polled by one task. A loop lists once (as a stream where
-//! the server can, in pages otherwise), then follows events for as long as the server allows and resumes where it stopped. When
-//! the server has forgotten that point (410), it lists again and compares, so that deletions which happened meanwhile are seen.
-//! An idle loop holds a stream, a resource version and a timer; no buffer.
+//! There is one reflector for each plane and kind, and one task polls all reflectors of a plane. A reflector
+//! lists once (as a streaming list if the server supports it, in pages otherwise), then watches until the
+//! server ends the stream, and resumes from the last resource version. If that version has expired (410), it
+//! lists again and compares with the cache, so that deletions in between are found. An idle reflector holds a
+//! stream, a resource version and a timer, but no buffer.
 
-mod follow;
-mod lines;
+mod line_reader;
+mod reflector;
 
 use std::borrow::Cow;
 
 use tokio::sync::Semaphore;
 
-use crate::cache::Change;
-use crate::live::with_selectors;
+use crate::cache::ObjectChange;
+use crate::uncached::with_selectors;
 use crate::{Index, Kind, Object, Plane};
 
-pub(crate) use follow::Follow;
+pub(crate) use reflector::Reflector;
 
-/// What to watch on every plane of a set: a kind, perhaps only some of its objects, and the indexes to keep.
+/// The declaration of a watch on every plane of a set: a kind, optional selectors, and indexes.
 ///
 /// ```
 /// # use polis_engine::{Index, Watch};
@@ -39,12 +40,12 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Every object of a typed kind.
+    /// Watches every object of a typed kind.
     pub fn of<K: Object>() -> Self {
         Self::kind(Kind::of::<K>())
     }
 
-    /// Every object of a kind that is only known at run time.
+    /// Watches every object of a kind that is only known at run time.
     pub fn kind(kind: Kind) -> Self {
         Self { kind, namespace: None, labels: None, fields: None, indexes: Vec::new(), if_allowed: false }
     }
@@ -67,14 +68,14 @@ impl Watch {
         self
     }
 
-    /// The watch is good to have and not needed: a plane that forbids it counts as one that does not serve the kind. It is
-    /// asked again now and then.
+    /// Makes the watch optional: a plane that forbids it (403) is treated as one that does not serve the
+    /// kind. The watch is retried with back-off.
     pub fn if_allowed(mut self) -> Self {
         self.if_allowed = true;
         self
     }
 
-    /// Lets objects be found by something other than their name.
+    /// Adds an index for [`Plane::find`].
     pub fn index(mut self, index: Index) -> Self {
         if !self.indexes.contains(&index) {
             self.indexes.push(index);
@@ -82,7 +83,7 @@ impl Watch {
         self
     }
 
-    /// The path of the collection with the selectors, ready for more parameters.
+    /// The path of the collection with the selectors, to which further parameters can be appended.
     fn path(&self) -> String {
         with_selectors(
             self.kind.path(self.namespace.as_deref()),
@@ -92,26 +93,26 @@ impl Watch {
     }
 }
 
-/// Who hears what a plane's loops see. Called in the order of events, by the plane's task.
+/// Receives the events of the reflectors of a plane. The plane's task calls it in the order of the events.
 pub(crate) trait Observer: Send + Sync {
-    /// An object changed.
-    fn changed(&self, plane: &Plane, watch: usize, change: Change);
-    /// The kind is listed, or found not to be served.
+    /// An object has changed in the cache.
+    fn changed(&self, plane: &Plane, watch: usize, change: ObjectChange);
+    /// The kind has been listed, or is not served.
     fn synced(&self, plane: &Plane, watch: usize);
-    /// The kind is in trouble, or out of it.
-    fn troubled(&self, plane: &Plane, watch: usize);
+    /// The watch of the kind has begun to fail, fails for another reason, or works again.
+    fn error_changed(&self, plane: &Plane, watch: usize);
 }
 
-/// Places for lists that are under way.
+/// Limits the number of concurrent lists.
 ///
-/// Planes that failed before stand in a line of their own: however many they are, they cannot hold up one that works.
-pub(crate) struct Gate {
-    first: Semaphore,
-    again: Semaphore,
+/// Retries after a failure have a separate limit, so that failing planes never delay healthy ones.
+pub(crate) struct ListLimiter {
+    first_attempts: Semaphore,
+    retries: Semaphore,
 }
 
-impl Gate {
-    pub(crate) fn new(places: usize) -> Self {
-        Self { first: Semaphore::new(places), again: Semaphore::new((places / 4).max(1)) }
+impl ListLimiter {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { first_attempts: Semaphore::new(limit), retries: Semaphore::new((limit / 4).max(1)) }
     }
 }

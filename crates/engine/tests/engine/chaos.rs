@@ -1,4 +1,4 @@
-//! A whole controller under faults: it converges, and the same seed gives the same run to the byte.
+//! A controller under random faults: it converges, and the same seed gives the same run to the byte.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,20 +6,20 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use polis_api::k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use polis_engine::{Error, Exactly, Index, Key, Outcome, Plane, Random, Reconciler, Watch};
+use polis_engine::{Action, Error, Index, Key, Plane, Preconditions, Random, Reconciler, Watch};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::desk::{Running, cached, mk_engine, mk_map, served};
-use crate::stand_in::StandIn;
+use crate::fake_apiserver::FakeApiServer;
+use crate::harness::{Running, cached, mk_engine, mk_map, served};
 
-/// Keeps one Secret per ConfigMap, with the same content, owned by it.
+/// A controller that copies each ConfigMap to a Secret that the ConfigMap owns.
 struct Copier {
     plane: Plane,
     trace: Trace,
 }
 
-/// Everything that happened, with its time.
+/// A log of all reconciles, with their time.
 #[derive(Clone)]
 struct Trace {
     start: Instant,
@@ -27,37 +27,37 @@ struct Trace {
 }
 
 impl Trace {
-    fn note(&self, what: String) {
-        self.lines.lock().push(format!("{:?} {what}", self.start.elapsed()));
+    fn record(&self, line: String) {
+        self.lines.lock().push(format!("{:?} {line}", self.start.elapsed()));
     }
 }
 
 impl Reconciler for Copier {
     type Error = Error;
 
-    async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
-        let result = self.settle(key).await;
-        self.trace.note(format!("{key} {result:?}"));
+    async fn reconcile(&self, key: &Key) -> Result<Action, Error> {
+        let result = self.copy(key).await;
+        self.trace.record(format!("{key} {result:?}"));
         result
     }
 }
 
 impl Copier {
-    async fn settle(&self, key: &Key) -> Result<Outcome, Error> {
+    async fn copy(&self, key: &Key) -> Result<Action, Error> {
         let Some(map) = self.plane.get::<ConfigMap>(key)? else {
-            // Gone, as far as we see. Only a live read is evidence enough to delete.
-            if self.plane.live().get::<ConfigMap>(key).await?.is_none()
-                && let Some(copy) = self.plane.live().get::<Secret>(key).await?
+            // The cache may be stale: delete the copy only if an uncached read confirms the deletion.
+            if self.plane.uncached().get::<ConfigMap>(key).await?.is_none()
+                && let Some(copy) = self.plane.uncached().get::<Secret>(key).await?
             {
-                self.plane.delete(&copy, Exactly::Object).await?;
+                self.plane.delete(&copy, Preconditions::Uid).await?;
             }
-            return Ok(Outcome::Settled);
+            return Ok(Action::AwaitChange);
         };
-        let mut wanted = Secret { string_data: None, ..Secret::default() };
-        wanted.metadata.namespace = map.metadata.namespace.clone();
-        wanted.metadata.name = map.metadata.name.clone();
-        wanted.metadata.annotations = map.data.clone();
-        wanted.metadata.owner_references = Some(vec![OwnerReference {
+        let mut desired = Secret { string_data: None, ..Secret::default() };
+        desired.metadata.namespace = map.metadata.namespace.clone();
+        desired.metadata.name = map.metadata.name.clone();
+        desired.metadata.annotations = map.data.clone();
+        desired.metadata.owner_references = Some(vec![OwnerReference {
             api_version: "v1".into(),
             kind: "ConfigMap".into(),
             name: key.name.to_string(),
@@ -65,14 +65,15 @@ impl Copier {
             ..OwnerReference::default()
         }]);
         let copy = self.plane.get::<Secret>(key)?;
-        self.plane.create_or_update(copy.as_ref(), &wanted).await?;
-        Ok(Outcome::Settled)
+        self.plane.create_or_update(copy.as_ref(), &desired).await?;
+        Ok(Action::AwaitChange)
     }
 }
 
-/// Runs the copier for twenty minutes under faults and user changes, heals, and gives the trace and the server.
-async fn run(seed: u64) -> (Vec<String>, StandIn) {
-    let server = StandIn::usual();
+/// Runs the controller for twenty minutes under faults and user changes, ends the faults, and returns trace
+/// and server.
+async fn run(seed: u64) -> (Vec<String>, FakeApiServer) {
+    let server = FakeApiServer::with_default_kinds();
     server.streaming(seed.is_multiple_of(2));
     server.page(4);
     let trace = Trace { start: Instant::now(), lines: Arc::default() };
@@ -82,8 +83,8 @@ async fn run(seed: u64) -> (Vec<String>, StandIn) {
     let plane = engine.plane("plane", server.plane("main"), watches);
     engine
         .controller("copier", &plane, Copier { plane: plane.clone(), trace: trace.clone() })
-        .on::<ConfigMap>()
-        .maps::<Secret>(&plane, |plane, secret| {
+        .for_kind::<ConfigMap>()
+        .watches::<Secret>(&plane, |plane, secret| {
             let meta = &secret.metadata;
             Ok(vec![Key::new(
                 plane.name().as_str(),
@@ -103,7 +104,7 @@ async fn run(seed: u64) -> (Vec<String>, StandIn) {
             _ => drop(server.put("", "v1", "configmaps", mk_map("shop", &name, &users.next().to_string()))),
         }
     }
-    server.behave();
+    server.clear_faults();
     tokio::time::sleep(Duration::from_secs(15 * 60)).await;
 
     assert_eq!(cached(&plane), served(&server, ""), "seed {seed}: the cache equals the server");
@@ -126,9 +127,9 @@ async fn run(seed: u64) -> (Vec<String>, StandIn) {
             "seed {seed}: {id}"
         );
     }
-    let quiet = server.requests();
+    let before = server.requests();
     tokio::time::sleep(Duration::from_secs(10 * 60)).await;
-    assert_eq!(server.requests(), quiet, "seed {seed}: silence when nothing happens");
+    assert_eq!(server.requests(), before, "seed {seed}: an idle engine sends no requests");
     running.stop().await;
     let mut lines = trace.lines.lock().clone();
     lines.extend(server.log());
@@ -152,11 +153,11 @@ fn a_controller_converges_under_faults_from_every_seed() {
 #[test]
 fn the_same_seed_gives_the_same_run_to_the_byte() {
     for seed in [3, 4] {
-        // Each in a thread of its own: nothing may hide in a thread's state.
+        // Each run has its own thread, so that no thread-local state is shared.
         let runs: Vec<_> = (0..2)
             .map(|_| std::thread::spawn(move || on_a_paused_clock(run(seed)).0).join().unwrap())
             .collect();
-        assert!(runs[0].len() > 300, "a run worth comparing: {} lines", runs[0].len());
+        assert!(runs[0].len() > 300, "the run is too short to compare: {} lines", runs[0].len());
         for (line, (first, second)) in runs[0].iter().zip(&runs[1]).enumerate() {
             assert_eq!(first, second, "seed {seed}, line {line}");
         }

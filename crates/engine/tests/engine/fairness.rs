@@ -1,4 +1,5 @@
-//! Fairness, counted in turns and not in time: what a project that floods costs the others.
+//! Fairness between projects: how many reconciles of a busy project run before a key of an idle project.
+//! Counted in reconciles, not in time.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -6,92 +7,98 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use polis_api::k8s_openapi::api::core::v1::ConfigMap;
-use polis_engine::{Error, Key, MiloProjects, Outcome, PlaneSet, Reconciler, Watch};
+use polis_engine::{Action, Error, Key, MiloProjects, PlaneSet, Reconciler, Watch};
 use serde_json::json;
 use tokio::task::yield_now;
 
-use crate::desk::{Running, mk_engine, mk_map};
-use crate::stand_in::StandIn;
+use crate::fake_apiserver::FakeApiServer;
+use crate::harness::{Running, mk_engine, mk_map};
 
 const MILO: &str = "resourcemanager.miloapis.com/v1alpha1";
-const LOUD: &str = "loud";
-const CALM: [&str; 5] = ["calm-0", "calm-1", "calm-2", "calm-3", "calm-4"];
-/// Objects of the loud project.
+const BUSY: &str = "noisy";
+const IDLE: [&str; 5] = ["idle-0", "idle-1", "idle-2", "idle-3", "idle-4"];
+/// Number of objects of the busy project.
 const FLOOD: usize = 3_000;
-/// Every so many-th of them is garbage.
-const GARBAGE: usize = 50;
-/// Edits after which the loud project gives up, so that a test which fails also ends.
-const EDITS: usize = 5 * FLOOD;
-/// Passes over the loud project while all others get one: the one at work, its turn among theirs, and those that go by
-/// while the change is on its way through the watches.
-const BOUND: usize = 2 * (CALM.len() + 1);
+/// Every n-th of them cannot be decoded.
+const UNDECODABLE: usize = 50;
+/// Maximum number of edits of the busy project, so that a failing test also ends.
+const MAX_EDITS: usize = 5 * FLOOD;
+/// Maximum number of reconciles of the busy project while each other project has one: the running one, its
+/// turn among the others, and those that run while the change arrives through the watch.
+const BOUND: usize = 2 * (IDLE.len() + 1);
 
-fn mk_platform() -> StandIn {
-    let server = StandIn::usual();
+fn mk_platform() -> FakeApiServer {
+    let server = FakeApiServer::with_default_kinds();
     server.serve(MILO, "projects", "Project");
-    for name in CALM.iter().chain([&LOUD]) {
+    for name in IDLE.iter().chain([&BUSY]) {
         let status = json!({"conditions": [{"type": "Ready", "status": "True"}]});
         server.put("", MILO, "projects", json!({"metadata": {"name": name}, "status": status}));
     }
     server
 }
 
-/// Works on what it is given; each pass over the loud project edits it once more.
-struct Works {
-    server: StandIn,
-    /// As often as this.
+/// A reconciler that edits an object of the busy project on each reconcile of it.
+struct EditingReconciler {
+    server: FakeApiServer,
+    /// Maximum number of edits.
     edits: usize,
     projects: Arc<Mutex<Option<PlaneSet>>>,
-    seen: Arc<Seen>,
+    counts: Arc<ReconcileCounts>,
 }
 
 #[derive(Default)]
-struct Seen {
-    loud: AtomicUsize,
-    calm: Mutex<BTreeSet<String>>,
+struct ReconcileCounts {
+    busy: AtomicUsize,
+    idle: Mutex<BTreeSet<String>>,
 }
 
-impl Reconciler for Works {
+impl Reconciler for EditingReconciler {
     type Error = Error;
 
-    async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
-        if key.plane.as_str() != LOUD {
-            self.seen.calm.lock().insert(key.plane.to_string());
-            return Ok(Outcome::Settled);
+    async fn reconcile(&self, key: &Key) -> Result<Action, Error> {
+        if key.plane.as_str() != BUSY {
+            self.counts.idle.lock().insert(key.plane.to_string());
+            return Ok(Action::AwaitChange);
         }
-        let pass = self.seen.loud.fetch_add(1, Ordering::SeqCst);
-        if pass < self.edits {
-            let (name, value) = (format!("junk-{}", pass * 7 % FLOOD), pass.to_string());
-            self.server.put(LOUD, "v1", "configmaps", mk_junk(&name, &value));
+        let count = self.counts.busy.fetch_add(1, Ordering::SeqCst);
+        if count < self.edits {
+            let (name, value) = (format!("item-{}", count * 7 % FLOOD), count.to_string());
+            self.server.put(BUSY, "v1", "configmaps", mk_item(&name, &value));
         }
-        let projects = self.projects.lock().clone().expect("told before it works");
+        let projects = self.projects.lock().clone().expect("set before the engine runs");
         projects.plane(key)?.get::<ConfigMap>(key)?;
-        Ok(Outcome::Settled)
+        Ok(Action::AwaitChange)
     }
 }
 
-fn mk_junk(name: &str, value: &str) -> serde_json::Value {
-    let mut junk = mk_map("default", name, value);
-    let number: usize = name.trim_start_matches("junk-").parse().expect("a number");
-    if number.is_multiple_of(GARBAGE) {
-        junk["data"] = json!(["no", "map"]);
+fn mk_item(name: &str, value: &str) -> serde_json::Value {
+    let mut item = mk_map("default", name, value);
+    let number: usize = name.trim_start_matches("item-").parse().expect("a number");
+    if number.is_multiple_of(UNDECODABLE) {
+        item["data"] = json!(["no", "map"]);
     }
-    junk
+    item
 }
 
-/// An engine with one worker, and how far it has come.
-fn mk_running(server: &StandIn, edits: usize) -> (Running, Arc<Seen>) {
+/// A running engine with one worker, and its reconcile counts.
+fn mk_running(server: &FakeApiServer, edits: usize) -> (Running, Arc<ReconcileCounts>) {
     let mut engine = mk_engine(1);
     engine.workers(1);
     let projects =
         engine.planes("projects", MiloProjects::new(server.plane("root")), [Watch::of::<ConfigMap>()]);
-    let (told, seen) = (Arc::new(Mutex::new(Some(projects.clone()))), Arc::default());
-    let works = Works { server: server.clone(), edits, projects: told, seen: Arc::clone(&seen) };
-    engine.controller("works", &projects, works).on::<ConfigMap>();
-    (Running::start(engine), seen)
+    let (project_set, counts) = (Arc::new(Mutex::new(Some(projects.clone()))), Arc::default());
+    let reconciler = EditingReconciler {
+        server: server.clone(),
+        edits,
+        projects: project_set,
+        counts: Arc::clone(&counts),
+    };
+    engine.controller("works", &projects, reconciler).for_kind::<ConfigMap>();
+    (Running::start(engine), counts)
 }
 
-/// Waits in turns of the runtime: a paused clock stands still while anybody has work.
+/// Polls a condition after each turn of the runtime. A paused clock does not advance while a task is
+/// runnable, so no timer.
 async fn until(condition: impl Fn() -> bool) {
     while !condition() {
         yield_now().await;
@@ -99,38 +106,38 @@ async fn until(condition: impl Fn() -> bool) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_project_that_floods_costs_the_others_a_few_turns_each() {
+async fn a_busy_project_delays_the_others_by_a_few_reconciles() {
     let server = mk_platform();
     for number in 0..FLOOD {
-        server.put(LOUD, "v1", "configmaps", mk_junk(&format!("junk-{number}"), "new"));
+        server.put(BUSY, "v1", "configmaps", mk_item(&format!("item-{number}"), "new"));
     }
-    let (running, seen) = mk_running(&server, EDITS);
-    until(|| running.handle.is_ready() && seen.loud.load(Ordering::SeqCst) > 100).await;
+    let (running, counts) = mk_running(&server, MAX_EDITS);
+    until(|| running.handle.is_ready() && counts.busy.load(Ordering::SeqCst) > 100).await;
     for round in 0..50 {
-        seen.calm.lock().clear();
-        let before = seen.loud.load(Ordering::SeqCst);
-        for name in CALM {
+        counts.idle.lock().clear();
+        let before = counts.busy.load(Ordering::SeqCst);
+        for name in IDLE {
             server.put(name, "v1", "configmaps", mk_map("default", "only", &round.to_string()));
         }
-        until(|| seen.calm.lock().len() == CALM.len()).await;
-        let passed = seen.loud.load(Ordering::SeqCst) - before;
-        assert!(passed <= BOUND, "round {round}: {passed} passes over the loud project went before");
+        until(|| counts.idle.lock().len() == IDLE.len()).await;
+        let reconciles = counts.busy.load(Ordering::SeqCst) - before;
+        assert!(reconciles <= BOUND, "round {round}: {reconciles} reconciles of the busy project ran before");
     }
-    assert!(seen.loud.load(Ordering::SeqCst) < EDITS, "it was loud to the end");
+    assert!(counts.busy.load(Ordering::SeqCst) < MAX_EDITS, "the busy project ran out of edits");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_long_queue_leaves_the_thread_to_others() {
+async fn a_long_queue_does_not_block_other_tasks() {
     let (server, keys) = (mk_platform(), 1000);
     for number in 0..keys {
-        server.put(LOUD, "v1", "configmaps", mk_map("default", &format!("junk-{number}"), "new"));
+        server.put(BUSY, "v1", "configmaps", mk_map("default", &format!("item-{number}"), "new"));
     }
-    let (_running, seen) = mk_running(&server, 0);
-    // Another task, which comes to its turn again and again.
+    let (_running, counts) = mk_running(&server, 0);
+    // The test task counts how often it runs.
     let mut turns = 0;
-    while seen.loud.load(Ordering::SeqCst) < keys {
-        turns += usize::from(seen.loud.load(Ordering::SeqCst) > 0);
+    while counts.busy.load(Ordering::SeqCst) < keys {
+        turns += usize::from(counts.busy.load(Ordering::SeqCst) > 0);
         yield_now().await;
     }
-    assert!(turns + 1 >= keys, "{turns} turns of another task beside {keys} passes");
+    assert!(turns + 1 >= keys, "the other task ran {turns} times during {keys} reconciles");
 }

@@ -1,12 +1,13 @@
-//! The engine as its users see it, over a stand-in API server: in process on a paused clock, and on real sockets.
+//! Integration tests of the engine against a fake API server: in process on a paused clock, and over real
+//! sockets.
 
 mod acting;
 mod chaos;
-mod desk;
 mod election;
+mod failures;
 mod fairness;
+mod fake_apiserver;
+mod harness;
 mod network;
 mod planes;
-mod stand_in;
-mod trouble;
 mod watching;

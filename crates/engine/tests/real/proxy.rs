@@ -1,4 +1,4 @@
-//! A TCP proxy between the engine and the server, to close or slow down the line.
+//! A TCP proxy between the engine and the server that can break or slow down connections.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use tokio::sync::watch;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     Open,
-    /// Every connection is broken, and new ones at once.
+    /// Closes every connection, also new ones.
     Closed,
-    /// A trickle.
+    /// Forwards 256 bytes every 2 ms.
     Slow,
 }
 
@@ -26,28 +26,28 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Leads to a server given as a URL.
-    pub async fn start(server: &str) -> Self {
-        let target = server.trim_start_matches("https://").to_owned();
+    /// Starts a proxy to the server with this URL.
+    pub async fn start(url: &str) -> Self {
+        let target = url.trim_start_matches("https://").to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (mode, modes) = watch::channel(Mode::Open);
         let accepted = Arc::<AtomicUsize>::default();
         let count = accepted.clone();
         let task = tokio::spawn(async move {
-            while let Ok((near, _)) = listener.accept().await {
+            while let Ok((client, _)) = listener.accept().await {
                 count.fetch_add(1, Ordering::Relaxed);
                 let (target, mut modes) = (target.clone(), modes.clone());
                 tokio::spawn(async move {
                     if *modes.borrow() == Mode::Closed {
                         return;
                     }
-                    let Ok(far) = TcpStream::connect(target).await else { return };
-                    let (near_in, near_out) = near.into_split();
-                    let (far_in, far_out) = far.into_split();
+                    let Ok(server) = TcpStream::connect(target).await else { return };
+                    let (client_in, client_out) = client.into_split();
+                    let (server_in, server_out) = server.into_split();
                     tokio::select! {
-                        () = carry(near_in, far_out, modes.clone()) => {}
-                        () = carry(far_in, near_out, modes.clone()) => {}
+                        () = forward(client_in, server_out, modes.clone()) => {}
+                        () = forward(server_in, client_out, modes.clone()) => {}
                         _ = modes.wait_for(|mode| *mode == Mode::Closed) => {}
                     }
                 });
@@ -64,7 +64,7 @@ impl Proxy {
         self.mode.send_replace(mode);
     }
 
-    /// Connections accepted so far.
+    /// Connections accepted so server.
     pub fn accepted(&self) -> usize {
         self.accepted.load(Ordering::Relaxed)
     }
@@ -77,7 +77,7 @@ impl Drop for Proxy {
     }
 }
 
-async fn carry(
+async fn forward(
     mut from: impl AsyncReadExt + Unpin,
     mut to: impl AsyncWriteExt + Unpin,
     modes: watch::Receiver<Mode>,
@@ -85,8 +85,8 @@ async fn carry(
     let mut buffer = vec![0; 16 * 1024];
     loop {
         let slow = *modes.borrow() == Mode::Slow;
-        let most = if slow { 256 } else { buffer.len() };
-        match from.read(&mut buffer[..most]).await {
+        let limit = if slow { 256 } else { buffer.len() };
+        match from.read(&mut buffer[..limit]).await {
             Ok(0) | Err(_) => return,
             Ok(read) => {
                 if to.write_all(&buffer[..read]).await.is_err() {

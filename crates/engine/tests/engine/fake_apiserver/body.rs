@@ -1,4 +1,4 @@
-//! Bodies of the stand-in: a text, or lines that keep coming until someone cuts them off.
+//! Response bodies of the fake server: a text, or a stream of lines.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -8,18 +8,18 @@ use bytes::Bytes;
 use http_body::Frame;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-pub enum StandInBody {
+pub enum FakeBody {
     Full(Option<Bytes>),
-    Lines(UnboundedReceiver<Bytes>),
+    Stream(UnboundedReceiver<Bytes>),
 }
 
-impl StandInBody {
+impl FakeBody {
     pub fn full(text: String) -> Self {
         Self::Full(Some(Bytes::from(text)))
     }
 }
 
-impl http_body::Body for StandInBody {
+impl http_body::Body for FakeBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -29,7 +29,7 @@ impl http_body::Body for StandInBody {
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         match self.get_mut() {
             Self::Full(content) => Poll::Ready(content.take().map(|content| Ok(Frame::data(content)))),
-            Self::Lines(lines) => lines.poll_recv(cx).map(|line| line.map(|line| Ok(Frame::data(line)))),
+            Self::Stream(lines) => lines.poll_recv(cx).map(|line| line.map(|line| Ok(Frame::data(line)))),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What several tests share: a running engine, waiting for a condition, objects.
+//! Test harness: a running engine, polling for a condition, test reconcilers and objects.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use polis_api::k8s_openapi::api::core::v1::ConfigMap;
-use polis_engine::{Clock, Engine, Error, Handle, Key, Outcome, Plane, Random, Reconciler};
+use polis_engine::{Action, Clock, Engine, Error, Handle, Key, Plane, Random, Reconciler};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::stand_in::StandIn;
+use crate::fake_apiserver::FakeApiServer;
 
-/// An engine at work. Stops when told to, or when dropped.
+/// A running engine. Stops with [`Running::stop`] or when dropped.
 pub struct Running {
     pub handle: Handle,
     stop: CancellationToken,
@@ -44,30 +44,31 @@ impl Drop for Running {
     }
 }
 
-/// An engine for a paused clock: same seed, same run.
+/// An engine for a paused clock, reproducible from the seed.
 pub fn mk_engine(seed: u64) -> Engine {
     Engine::with(Clock::anchored("2026-01-01T00:00:00Z".parse().unwrap()), Random::from_seed(seed))
 }
 
-/// Waits until a condition holds; half an hour on a paused clock, which costs nothing, or one minute on a real one.
-pub async fn eventually(what: &str, condition: impl Fn() -> bool) {
-    eventually_within(what, Duration::from_secs(60), condition).await;
+/// Waits until a condition holds: up to half an hour on a paused clock, where it takes no time, or one minute
+/// on a real clock.
+pub async fn eventually(expected: &str, condition: impl Fn() -> bool) {
+    eventually_within(expected, Duration::from_secs(60), condition).await;
 }
 
-pub async fn eventually_within(what: &str, time: Duration, condition: impl Fn() -> bool) {
+pub async fn eventually_within(expected: &str, time: Duration, condition: impl Fn() -> bool) {
     let waiting = async {
         while !condition() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    assert!(tokio::time::timeout(time, waiting).await.is_ok(), "not within {time:?}: {what}");
+    assert!(tokio::time::timeout(time, waiting).await.is_ok(), "not within {time:?}: {expected}");
 }
 
-/// Notes the keys it is given and does nothing else.
+/// A reconciler that only records its keys.
 #[derive(Clone, Default)]
-pub struct Notebook(pub Arc<Mutex<Vec<String>>>);
+pub struct KeyRecorder(pub Arc<Mutex<Vec<String>>>);
 
-impl Notebook {
+impl KeyRecorder {
     pub fn keys(&self) -> Vec<String> {
         self.0.lock().clone()
     }
@@ -77,26 +78,26 @@ impl Notebook {
     }
 }
 
-impl Reconciler for Notebook {
+impl Reconciler for KeyRecorder {
     type Error = Error;
 
-    async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
+    async fn reconcile(&self, key: &Key) -> Result<Action, Error> {
         self.0.lock().push(key.to_string());
-        Ok(Outcome::Settled)
+        Ok(Action::AwaitChange)
     }
 }
 
-/// A reconciler made of a function.
-pub struct Doing<F>(pub F);
+/// A reconciler that calls a function.
+pub struct FnReconciler<F>(pub F);
 
-impl<F, R> Reconciler for Doing<F>
+impl<F, R> Reconciler for FnReconciler<F>
 where
     F: Fn(Key) -> R + Send + Sync + 'static,
-    R: Future<Output = Result<Outcome, Error>> + Send,
+    R: Future<Output = Result<Action, Error>> + Send,
 {
     type Error = Error;
 
-    async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
+    async fn reconcile(&self, key: &Key) -> Result<Action, Error> {
         (self.0)(key.clone()).await
     }
 }
@@ -105,7 +106,7 @@ pub fn mk_map(namespace: &str, name: &str, data: &str) -> Value {
     json!({"metadata": {"namespace": namespace, "name": name}, "data": {"value": data}})
 }
 
-/// The ConfigMaps that a plane's cache has, as `namespace/name=value`.
+/// The cached ConfigMaps of a plane, as `namespace/name=value`.
 pub fn cached(plane: &Plane) -> Vec<String> {
     let maps = plane.list::<ConfigMap>().unwrap();
     let mut lines: Vec<String> = maps
@@ -125,8 +126,8 @@ pub fn cached(plane: &Plane) -> Vec<String> {
     lines
 }
 
-/// The ConfigMaps that the server has, likewise.
-pub fn served(server: &StandIn, plane: &str) -> Vec<String> {
+/// The ConfigMaps of the server, in the same form.
+pub fn served(server: &FakeApiServer, plane: &str) -> Vec<String> {
     let mut lines: Vec<String> = server
         .objects(plane, "v1", "configmaps")
         .iter()

@@ -1,8 +1,8 @@
-//! A small API server for tests: as much of Kubernetes as the engine relies on, and every way to misbehave.
+//! A fake API server: in process, or on a socket ([`network`]).
 //!
-//! A tower service over plain JSON. Planes are told apart by the path in front (`…/control-plane/`); the root plane has none.
-//! Lists come in pages or as streams, watches resume from a revision or are told 410, writes obey resource versions, UIDs and
-//! finalizers. Faults are switched on by the test; with a seed they come by chance and reproducibly.
+//! The path prefix `…/control-plane/` selects the plane; the root plane has no prefix. Lists are paged or
+//! streamed, watches resume from a revision or fail with 410, and writes check resource versions, UIDs and
+//! finalizers. Tests inject faults one by one, or at random and reproducibly with a seed.
 
 pub mod body;
 pub mod network;
@@ -21,12 +21,12 @@ use parking_lot::Mutex;
 use polis_engine::{Plane, Random};
 use serde_json::{Value, json};
 
-use body::StandInBody;
-use store::{Collection, Refusal, Store};
+use body::FakeBody;
+use store::{Collection, StatusError, Store};
 
-/// The server. Cheap to clone; clones are the same server.
+/// The fake server. Cheap to clone; clones are the same server.
 #[derive(Clone)]
-pub struct StandIn(Arc<Mutex<Inner>>);
+pub struct FakeApiServer(Arc<Mutex<Inner>>);
 
 struct Inner {
     planes: BTreeMap<String, Store>,
@@ -36,37 +36,38 @@ struct Inner {
     log: Vec<String>,
     hook: Option<Hook>,
     chaos: Option<Chaos>,
-    /// Streams that stay open and silent.
-    mute: Vec<tokio::sync::mpsc::UnboundedSender<Bytes>>,
+    /// Streams that stay open and send nothing.
+    silent_streams: Vec<tokio::sync::mpsc::UnboundedSender<Bytes>>,
 }
 
-type Hook = Arc<dyn Fn(&Method, &str) -> Option<Misdeed> + Send + Sync>;
+type Hook = Arc<dyn Fn(&Method, &str) -> Option<InjectedFault> + Send + Sync>;
 
-/// What to do instead of answering.
+/// A fault of one request.
 #[derive(Clone, Debug)]
-pub enum Misdeed {
-    /// Answer with this code and text.
-    Answer(u16, String),
-    /// Answer with this code, asking to be left alone for some seconds.
+pub enum InjectedFault {
+    /// Respond with this code and text.
+    Respond(u16, String),
+    /// Respond with this code and a `Retry-After` in seconds.
     Overloaded(u16, u64),
-    /// Never answer.
-    Silence,
-    /// Answer, and then say nothing.
-    Mute,
-    /// Break the connection before doing anything.
+    /// Never respond.
+    NoResponse,
+    /// Respond with a stream that sends nothing.
+    SilentStream,
+    /// Break the connection before processing the request.
     BreakBefore,
-    /// Do it, then break the connection.
+    /// Process the request, then break the connection.
     BreakAfter,
 }
 
-/// Faults by chance.
+/// Random faults.
 struct Chaos {
     random: Random,
     rate: f64,
 }
 
-impl StandIn {
-    /// A server of the kinds `(group/version, plural, kind)`; the core group is just its version.
+impl FakeApiServer {
+    /// A server of the kinds `(group/version, plural, kind)`. For the core group the first part is the
+    /// version.
     pub fn new(kinds: &[(&str, &str, &str)]) -> Self {
         let served = kinds
             .iter()
@@ -80,12 +81,12 @@ impl StandIn {
             log: Vec::new(),
             hook: None,
             chaos: None,
-            mute: Vec::new(),
+            silent_streams: Vec::new(),
         })))
     }
 
-    /// A server of ConfigMaps, Namespaces, Secrets and Leases.
-    pub fn usual() -> Self {
+    /// A server of ConfigMaps, Namespaces, Secrets, Leases and Events.
+    pub fn with_default_kinds() -> Self {
         Self::new(&[
             ("v1", "configmaps", "ConfigMap"),
             ("v1", "namespaces", "Namespace"),
@@ -109,45 +110,45 @@ impl StandIn {
         let mut inner = self.0.lock();
         inner.served.remove(&collection);
         for store in inner.planes.values_mut() {
-            store.cut_watches();
+            store.end_watches();
         }
     }
 
-    /// Whether lists can be streamed.
+    /// Enables or disables streaming lists.
     pub fn streaming(&self, streaming: bool) {
         self.0.lock().streaming = streaming;
     }
 
-    /// Objects per page at most.
+    /// Sets the maximum number of objects per page.
     pub fn page(&self, page: usize) {
         self.0.lock().page = page;
     }
 
-    /// Looks at every request first.
-    pub fn hook(&self, hook: impl Fn(&Method, &str) -> Option<Misdeed> + Send + Sync + 'static) {
+    /// Calls `hook` for every request; it may return a fault.
+    pub fn hook(&self, hook: impl Fn(&Method, &str) -> Option<InjectedFault> + Send + Sync + 'static) {
         self.0.lock().hook = Some(Arc::new(hook));
     }
 
-    pub fn behave(&self) {
+    pub fn clear_faults(&self) {
         let mut inner = self.0.lock();
         inner.hook = None;
         inner.chaos = None;
     }
 
-    /// From now on things go wrong by chance: answers are late, lost before or after the deed, watches are cut, history is
-    /// forgotten.
+    /// Injects random faults: delayed responses, connections that break before or after the write, ended
+    /// watches, compacted history.
     pub fn chaos(&self, seed: u64, rate: f64) {
         self.0.lock().chaos = Some(Chaos { random: Random::from_seed(seed), rate });
     }
 
-    /// Ends every watch, as a restart does.
-    pub fn cut_watches(&self) {
-        self.0.lock().planes.values_mut().for_each(Store::cut_watches);
+    /// Ends every watch, like a restart.
+    pub fn end_watches(&self) {
+        self.0.lock().planes.values_mut().for_each(Store::end_watches);
     }
 
-    /// Forgets history: whoever resumes is told 410.
-    pub fn forget_history(&self) {
-        self.0.lock().planes.values_mut().for_each(Store::forget_history);
+    /// Compacts the history: a watch that resumes fails with 410.
+    pub fn compact(&self) {
+        self.0.lock().planes.values_mut().for_each(Store::compact);
     }
 
     pub fn watches(&self) -> usize {
@@ -163,7 +164,7 @@ impl StandIn {
         self.0.lock().log.len()
     }
 
-    /// Writes as a user would, past every fault. `plane` is the path in front, empty for the root.
+    /// Writes an object directly, without faults. `plane` is the path prefix, empty for the root.
     pub fn put(&self, plane: &str, api: &str, plural: &str, object: Value) -> Value {
         let mut inner = self.0.lock();
         let collection = Collection::new(api, plural);
@@ -182,33 +183,33 @@ impl StandIn {
         inner.planes.get(plane).map(|store| store.objects(&Collection::new(api, plural))).unwrap_or_default()
     }
 
-    fn answer(&self, request: &Request<Bytes>) -> Response<StandInBody> {
+    fn respond(&self, request: &Request<Bytes>) -> Response<FakeBody> {
         let mut guard = self.0.lock();
         let inner = &mut *guard;
         let (plane, path) = split(request.uri().path());
-        let query = Query::parse(request.uri().query().unwrap_or_default());
+        let query = QueryParams::parse(request.uri().query().unwrap_or_default());
         let Some(target) = Target::parse(&path) else {
-            return refusal(404, "NotFound", "404 page not found");
+            return status_response(404, "NotFound", "404 page not found");
         };
-        let (collection, place, sub) = match target {
+        let (collection, object, sub) = match target {
             Target::Group(api) => return inner.discover(&api),
             Target::Object { collection, namespace, name, sub } => (collection, (namespace, name), sub),
         };
         let Some(kind) = inner.served.get(&collection).cloned() else {
-            return refusal(404, "NotFound", "the server could not find the requested resource");
+            return status_response(404, "NotFound", "the server could not find the requested resource");
         };
         let (streaming, page) = (inner.streaming, inner.page);
         let store = inner.planes.entry(plane).or_default();
-        let (namespace, name) = place;
+        let (namespace, name) = object;
         let content: Value = serde_json::from_slice(request.body()).unwrap_or(Value::Null);
-        let outcome = match (request.method(), name) {
+        let result = match (request.method(), name) {
             (&Method::GET, None) if query.get("watch") == Some("true") => {
                 if query.get("sendInitialEvents").is_some() && !streaming {
-                    Err(Refusal::new(422, "Invalid", "sendInitialEvents is forbidden"))
+                    Err(StatusError::new(422, "Invalid", "sendInitialEvents is forbidden"))
                 } else {
                     return match store.watch(&collection, namespace.as_deref(), &query) {
                         Ok(body) => Response::new(body),
-                        Err(refused) => refused.into(),
+                        Err(error) => error.into(),
                     };
                 }
             }
@@ -226,58 +227,58 @@ impl StandIn {
                 store.patch(&collection, &kind, namespace.as_deref(), &name, &content)
             }
             (&Method::DELETE, Some(name)) => store.delete(&collection, namespace.as_deref(), &name, &content),
-            _ => Err(Refusal::new(405, "MethodNotAllowed", "no such verb here")),
+            _ => Err(StatusError::new(405, "MethodNotAllowed", "no such verb here")),
         };
-        match outcome {
+        match result {
             Ok(value) => {
                 let code =
                     if request.method() == Method::POST { StatusCode::CREATED } else { StatusCode::OK };
-                let mut response = Response::new(StandInBody::full(value.to_string()));
+                let mut response = Response::new(FakeBody::full(value.to_string()));
                 *response.status_mut() = code;
                 response
             }
-            Err(refused) => refused.into(),
+            Err(error) => error.into(),
         }
     }
 
     async fn handle(
         self,
         request: Request<Bytes>,
-    ) -> Result<Response<StandInBody>, polis_engine::transport::TransportError> {
+    ) -> Result<Response<FakeBody>, polis_engine::transport::TransportError> {
         let broken = |why: &str| polis_engine::transport::TransportError::Broken { why: why.into() };
         let line = format!("{} {}", request.method(), request.uri());
-        let (misdeed, delay) = {
+        let (fault, delay) = {
             let mut inner = self.0.lock();
             inner.log.push(line);
             let hooked =
                 inner.hook.clone().and_then(|hook| hook(request.method(), &request.uri().to_string()));
-            let (chance, late) = inner.mischief();
-            (hooked.or(chance), late)
+            let (random, delay) = inner.random_fault();
+            (hooked.or(random), delay)
         };
         if delay > Duration::ZERO {
             tokio::time::sleep(delay).await;
         }
-        match misdeed {
-            None => Ok(self.answer(&request)),
-            Some(Misdeed::Answer(code, text)) => {
-                let mut response = Response::new(StandInBody::full(text));
+        match fault {
+            None => Ok(self.respond(&request)),
+            Some(InjectedFault::Respond(code, text)) => {
+                let mut response = Response::new(FakeBody::full(text));
                 *response.status_mut() = StatusCode::from_u16(code).unwrap();
                 Ok(response)
             }
-            Some(Misdeed::Overloaded(code, seconds)) => {
-                let mut response = refusal(code, "TooManyRequests", "come back later");
+            Some(InjectedFault::Overloaded(code, seconds)) => {
+                let mut response = status_response(code, "TooManyRequests", "too many requests");
                 response.headers_mut().insert("retry-after", seconds.into());
                 Ok(response)
             }
-            Some(Misdeed::Silence) => std::future::pending().await,
-            Some(Misdeed::Mute) => {
+            Some(InjectedFault::NoResponse) => std::future::pending().await,
+            Some(InjectedFault::SilentStream) => {
                 let (lines, body) = tokio::sync::mpsc::unbounded_channel();
-                self.0.lock().mute.push(lines);
-                Ok(Response::new(StandInBody::Lines(body)))
+                self.0.lock().silent_streams.push(lines);
+                Ok(Response::new(FakeBody::Stream(body)))
             }
-            Some(Misdeed::BreakBefore) => Err(broken("before")),
-            Some(Misdeed::BreakAfter) => {
-                drop(self.answer(&request));
+            Some(InjectedFault::BreakBefore) => Err(broken("before")),
+            Some(InjectedFault::BreakAfter) => {
+                drop(self.respond(&request));
                 Err(broken("after"))
             }
         }
@@ -285,7 +286,7 @@ impl StandIn {
 }
 
 impl Inner {
-    fn discover(&self, api: &str) -> Response<StandInBody> {
+    fn discover(&self, api: &str) -> Response<FakeBody> {
         let resources: Vec<Value> = self
             .served
             .iter()
@@ -293,40 +294,40 @@ impl Inner {
             .map(|(collection, kind)| json!({"name": collection.plural, "kind": kind, "namespaced": true}))
             .collect();
         if resources.is_empty() {
-            return refusal(404, "NotFound", "404 page not found");
+            return status_response(404, "NotFound", "404 page not found");
         }
         let list = json!({"kind": "APIResourceList", "groupVersion": api, "resources": resources});
-        Response::new(StandInBody::full(list.to_string()))
+        Response::new(FakeBody::full(list.to_string()))
     }
 
-    /// What chance has in store for a request: a misdeed, and a delay.
-    fn mischief(&mut self) -> (Option<Misdeed>, Duration) {
+    /// A random fault and delay for a request.
+    fn random_fault(&mut self) -> (Option<InjectedFault>, Duration) {
         let Some(chaos) = &self.chaos else { return (None, Duration::ZERO) };
         let late = Duration::from_millis((chaos.random.fraction() * 800.0) as u64);
         if chaos.random.fraction() >= chaos.rate {
             return (None, late);
         }
-        let misdeed = match chaos.random.next() % 6 {
-            0 => Some(Misdeed::BreakBefore),
-            1 => Some(Misdeed::BreakAfter),
-            2 => Some(Misdeed::Answer(500, "boom".to_owned())),
+        let fault = match chaos.random.next() % 6 {
+            0 => Some(InjectedFault::BreakBefore),
+            1 => Some(InjectedFault::BreakAfter),
+            2 => Some(InjectedFault::Respond(500, "boom".to_owned())),
             3 => {
-                self.planes.values_mut().for_each(Store::cut_watches);
+                self.planes.values_mut().for_each(Store::end_watches);
                 None
             }
             4 => {
-                self.planes.values_mut().for_each(Store::forget_history);
-                self.planes.values_mut().for_each(Store::cut_watches);
+                self.planes.values_mut().for_each(Store::compact);
+                self.planes.values_mut().for_each(Store::end_watches);
                 None
             }
-            _ => Some(Misdeed::Overloaded(429, 1)),
+            _ => Some(InjectedFault::Overloaded(429, 1)),
         };
-        (misdeed, late)
+        (fault, late)
     }
 }
 
-impl tower::Service<Request<Bytes>> for StandIn {
-    type Response = Response<StandInBody>;
+impl tower::Service<Request<Bytes>> for FakeApiServer {
+    type Response = Response<FakeBody>;
     type Error = polis_engine::transport::TransportError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
 
@@ -339,7 +340,7 @@ impl tower::Service<Request<Bytes>> for StandIn {
     }
 }
 
-/// The path in front (empty for the root plane) and the path behind it.
+/// The plane (empty for the root) and the path within it.
 fn split(path: &str) -> (String, String) {
     match path.split_once("/control-plane/") {
         Some((front, rest)) => (front.rsplit('/').next().unwrap_or_default().to_owned(), format!("/{rest}")),
@@ -379,10 +380,10 @@ impl Target {
     }
 }
 
-/// The parameters of a request.
-pub struct Query(BTreeMap<String, String>);
+/// The query parameters of a request.
+pub struct QueryParams(BTreeMap<String, String>);
 
-impl Query {
+impl QueryParams {
     fn parse(query: &str) -> Self {
         let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
         Self(pairs.map(|(name, value)| (name.to_owned(), unescape(value))).collect())
@@ -408,13 +409,13 @@ fn unescape(text: &str) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-fn refusal(code: u16, reason: &str, message: &str) -> Response<StandInBody> {
-    Refusal::new(code, reason, message).into()
+fn status_response(code: u16, reason: &str, message: &str) -> Response<FakeBody> {
+    StatusError::new(code, reason, message).into()
 }
 
-impl From<Refusal> for Response<StandInBody> {
-    fn from(refused: Refusal) -> Self {
-        let mut response = Response::new(StandInBody::full(refused.status().to_string()));
+impl From<StatusError> for Response<FakeBody> {
+    fn from(refused: StatusError) -> Self {
+        let mut response = Response::new(FakeBody::full(refused.status().to_string()));
         *response.status_mut() = StatusCode::from_u16(refused.code).unwrap();
         response
     }

@@ -1,29 +1,30 @@
-//! Reads that ask the server, now.
+//! Uncached reads: GET and LIST requests to the API server, like controller-runtime's `APIReader`.
 //!
-//! The cache is a moment behind. Where a decision must not rest on that (deleting because something is *not* there), read
-//! live: the answer is evidence, and the call site says so.
+//! The cache may be stale. A decision that a stale read would make wrong, such as a delete because an object
+//! does *not* exist, needs an uncached read. [`Plane::uncached`] marks these reads at the call site.
 
 use bytes::Bytes;
 use http::Method;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::cache::decode;
 use crate::plane::{Call, about};
-use crate::{Error, Kind, Object, Place, Plane};
+use crate::{Error, Kind, NamespacedName, Object, Plane};
 
 /// Objects per page of a list.
 pub(crate) const PAGE: usize = 500;
 
-/// What to list.
+/// Namespace, label selector and field selector of a list request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Query {
+pub struct ListOptions {
     namespace: Option<String>,
     labels: Option<String>,
     fields: Option<String>,
 }
 
-impl Query {
+impl ListOptions {
     /// Every object of the kind.
     pub fn all() -> Self {
         Self::default()
@@ -34,13 +35,13 @@ impl Query {
         Self { namespace: Some(namespace.into()), ..Self::default() }
     }
 
-    /// Only those whose labels match the selector, such as `app=web,tier!=test`.
+    /// Only objects whose labels match the selector, such as `app=web,tier!=test`.
     pub fn labels(mut self, selector: impl Into<String>) -> Self {
         self.labels = Some(selector.into());
         self
     }
 
-    /// Only those whose fields match the selector, such as `metadata.name=web`.
+    /// Only objects whose fields match the selector, such as `metadata.name=web`.
     pub fn fields(mut self, selector: impl Into<String>) -> Self {
         self.fields = Some(selector.into());
         self
@@ -51,7 +52,7 @@ impl Query {
     }
 }
 
-/// `path?labelSelector=…&fieldSelector=…`, ready for more parameters to be appended with `&`.
+/// `path?labelSelector=…&fieldSelector=…&`, to which the caller appends further parameters.
 pub(crate) fn with_selectors(mut path: String, labels: Option<&str>, fields: Option<&str>) -> String {
     path.push('?');
     for (name, value) in [("labelSelector", labels), ("fieldSelector", fields)] {
@@ -65,85 +66,55 @@ pub(crate) fn with_selectors(mut path: String, labels: Option<&str>, fields: Opt
     path
 }
 
-/// Percent-encodes a value of a query.
+/// Every byte that RFC 3986 does not call unreserved.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// Percent-encodes a value of a query string.
 pub(crate) fn escape(value: &str, into: &mut String) {
-    for byte in value.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                into.push(char::from(byte))
-            }
-            _ => into.push_str(&format!("%{byte:02X}")),
-        }
-    }
+    into.extend(utf8_percent_encode(value, RESERVED));
 }
 
-/// Live reads of one plane. Made by [`Plane::live`].
+/// Reads objects of one plane from its API server, bypassing the cache. Made by [`Plane::uncached`].
 #[derive(Clone, Copy, Debug)]
-pub struct Live<'a> {
+pub struct UncachedReader<'a> {
     plane: &'a Plane,
 }
 
-impl<'a> Live<'a> {
+impl<'a> UncachedReader<'a> {
     pub(crate) fn new(plane: &'a Plane) -> Self {
         Self { plane }
     }
 
-    /// The object, or none if the server says it is not there.
-    pub async fn get<'p, K: Object>(&self, place: impl Into<Place<'p>>) -> Result<Option<K>, Error> {
-        let (kind, place) = (Kind::of::<K>(), place.into());
-        match self.get_bytes(&kind, place).await? {
-            Some(content) => decode(self.plane, &kind, &place.to_string(), &content).map(Some),
+    /// The object, or none if the server returns 404.
+    pub async fn get<'p, K: Object>(&self, name: impl Into<NamespacedName<'p>>) -> Result<Option<K>, Error> {
+        let (kind, name) = (Kind::of::<K>(), name.into());
+        match self.get_bytes(&kind, name).await? {
+            Some(content) => decode(self.plane, &kind, &name.to_string(), &content).map(Some),
             None => Ok(None),
         }
     }
 
-    /// The objects that match, read in pages.
-    pub async fn list<K: Object>(&self, query: &Query) -> Result<Vec<K>, Error> {
+    /// The objects that match, read in pages of 500.
+    pub async fn list<K: Object>(&self, options: &ListOptions) -> Result<Vec<K>, Error> {
         let kind = Kind::of::<K>();
         let mut objects = Vec::new();
-        self.pages(&kind, query, |item| {
-            objects.push(decode(self.plane, &kind, "(of a list)", item.get().as_bytes())?);
+        self.pages(&kind, options, |item| {
+            objects.push(decode(self.plane, &kind, "(in a list)", item.get().as_bytes())?);
             Ok(())
         })
         .await?;
         Ok(objects)
     }
 
-    /// An object of a kind that is only known at run time.
-    pub async fn get_value<'p>(
-        &self,
-        kind: &Kind,
-        place: impl Into<Place<'p>>,
-    ) -> Result<Option<serde_json::Value>, Error> {
-        let place = place.into();
-        match self.get_bytes(kind, place).await? {
-            Some(content) => {
-                crate::cache::decode_any(self.plane, kind, &place.to_string(), &content).map(Some)
-            }
-            None => Ok(None),
-        }
-    }
-
-    /// The objects of a kind that is only known at run time.
-    pub async fn list_values(&self, kind: &Kind, query: &Query) -> Result<Vec<serde_json::Value>, Error> {
-        let mut objects = Vec::new();
-        self.pages(kind, query, |item| {
-            objects.push(crate::cache::decode_any(self.plane, kind, "(of a list)", item.get().as_bytes())?);
-            Ok(())
-        })
-        .await?;
-        Ok(objects)
-    }
-
-    async fn get_bytes(&self, kind: &Kind, place: Place<'_>) -> Result<Option<Vec<u8>>, Error> {
-        let about = about(kind, place);
+    async fn get_bytes(&self, kind: &Kind, name: NamespacedName<'_>) -> Result<Option<Vec<u8>>, Error> {
+        let about = about(kind, name);
         let call = Call {
             verb: "get",
             method: Method::GET,
-            path: kind.path_of(place),
+            path: kind.path_of(name),
             content_type: None,
             content: Bytes::new(),
-            guarded: false,
+            idempotent: false,
             about: &about,
         };
         match self.plane.call(call).await {
@@ -156,12 +127,12 @@ impl<'a> Live<'a> {
     async fn pages(
         &self,
         kind: &Kind,
-        query: &Query,
+        options: &ListOptions,
         mut each: impl FnMut(&RawValue) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let mut next: Option<String> = None;
         loop {
-            let page = page(self.plane, kind, &query.path(kind), next.as_deref()).await?;
+            let page = page(self.plane, kind, &options.path(kind), next.as_deref()).await?;
             let page = Page::parse(self.plane, kind, &page)?;
             for item in &page.items {
                 each(item)?;
@@ -193,13 +164,13 @@ pub(crate) async fn page(
         path,
         content_type: None,
         content: Bytes::new(),
-        guarded: false,
+        idempotent: false,
         about: &about,
     };
     plane.call(call).await
 }
 
-/// A page of a list, its items still bytes.
+/// A page of a list, with undecoded items.
 #[derive(Deserialize)]
 pub(crate) struct Page<'a> {
     pub(crate) metadata: PageMeta,
@@ -221,7 +192,7 @@ impl<'a> Page<'a> {
         serde_json::from_slice(content).map_err(|error| {
             plane.unreachable(
                 format!("list {kind}"),
-                crate::transport::TransportError::Garbage { why: error.to_string().into() },
+                crate::transport::TransportError::InvalidResponse { why: error.to_string().into() },
             )
         })
     }
@@ -234,9 +205,9 @@ mod tests {
 
     #[test]
     fn selectors_are_escaped() {
-        let query = Query::within("shop").labels("a in (b,c)").fields("metadata.name=x");
+        let options = ListOptions::within("shop").labels("a in (b,c)").fields("metadata.name=x");
         assert_eq!(
-            query.path(&Kind::of::<ConfigMap>()),
+            options.path(&Kind::of::<ConfigMap>()),
             "/api/v1/namespaces/shop/configmaps?labelSelector=a%20in%20%28b%2Cc%29&fieldSelector=metadata.name%3Dx&"
         );
     }

@@ -1,4 +1,4 @@
-//! The objects of one plane of the stand-in, with revisions and a history.
+//! The objects of one plane of the fake server, with revisions and a history.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
-use super::Query;
-use super::body::StandInBody;
+use super::QueryParams;
+use super::body::FakeBody;
 
-/// Objects of one kind: `group/version` and plural.
+/// The collection of a kind: `group/version` and plural.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Collection {
     pub api: String,
@@ -22,13 +22,13 @@ impl Collection {
     }
 }
 
-pub struct Refusal {
+pub struct StatusError {
     pub code: u16,
     reason: String,
     message: String,
 }
 
-impl Refusal {
+impl StatusError {
     pub fn new(code: u16, reason: &str, message: &str) -> Self {
         Self { code, reason: reason.to_owned(), message: message.to_owned() }
     }
@@ -38,9 +38,9 @@ impl Refusal {
     }
 }
 
-struct Past {
+struct HistoryEvent {
     revision: u64,
-    what: &'static str,
+    event_type: &'static str,
     collection: Collection,
     object: Value,
 }
@@ -56,12 +56,12 @@ struct Watcher {
 pub struct Store {
     revision: u64,
     objects: BTreeMap<Collection, BTreeMap<String, Value>>,
-    history: Vec<Past>,
-    forgotten: u64,
+    history: Vec<HistoryEvent>,
+    compacted: u64,
     watchers: Vec<Watcher>,
 }
 
-type Outcome = Result<Value, Refusal>;
+type StoreResult = Result<Value, StatusError>;
 
 fn id(namespace: Option<&str>, name: &str) -> String {
     format!("{}/{name}", namespace.unwrap_or_default())
@@ -72,8 +72,8 @@ fn id_of(object: &Value) -> String {
     id(meta["namespace"].as_str(), meta["name"].as_str().unwrap_or_default())
 }
 
-fn not_found() -> Refusal {
-    Refusal::new(404, "NotFound", "not found")
+fn not_found() -> StatusError {
+    StatusError::new(404, "NotFound", "not found")
 }
 
 fn selects(namespace: Option<&str>, label: Option<&(String, String)>, object: &Value) -> bool {
@@ -81,11 +81,11 @@ fn selects(namespace: Option<&str>, label: Option<&(String, String)>, object: &V
         && label.is_none_or(|(name, value)| object["metadata"]["labels"][name] == value.as_str())
 }
 
-fn line(what: &str, object: &Value) -> Bytes {
-    Bytes::from(format!("{}\n", json!({"type": what, "object": object})))
+fn line(event_type: &str, object: &Value) -> Bytes {
+    Bytes::from(format!("{}\n", json!({"type": event_type, "object": object})))
 }
 
-fn label_of(query: &Query) -> Option<(String, String)> {
+fn label_of(query: &QueryParams) -> Option<(String, String)> {
     let (name, value) = query.get("labelSelector")?.split_once('=')?;
     Some((name.to_owned(), value.to_owned()))
 }
@@ -95,16 +95,17 @@ impl Store {
         self.objects.get(collection).cloned().unwrap_or_default()
     }
 
-    pub fn cut_watches(&mut self) {
+    pub fn end_watches(&mut self) {
         self.watchers.clear();
     }
 
-    pub fn forget_history(&mut self) {
+    pub fn compact(&mut self) {
         self.history.clear();
-        self.forgotten = self.revision;
-        // Something must be newer than what watchers know, or resuming from "now" would still be fine.
+        self.compacted = self.revision;
+        // The compacted revision must be newer than any that a watcher has received, or resuming would still
+        // succeed.
         self.revision += 1;
-        self.forgotten = self.revision;
+        self.compacted = self.revision;
     }
 
     pub fn watches(&mut self) -> usize {
@@ -112,19 +113,19 @@ impl Store {
         self.watchers.len()
     }
 
-    /// Creates or replaces, whatever is there.
+    /// Creates or replaces an object without preconditions.
     pub fn put(&mut self, collection: &Collection, kind: &str, mut object: Value) -> Value {
         let id = id_of(&object);
         match self.objects.get(collection).and_then(|objects| objects.get(&id)) {
-            Some(standing) => {
-                object["metadata"]["uid"] = standing["metadata"]["uid"].clone();
-                object["metadata"]["creationTimestamp"] = standing["metadata"]["creationTimestamp"].clone();
-                object["apiVersion"] = standing["apiVersion"].clone();
-                object["kind"] = standing["kind"].clone();
+            Some(existing) => {
+                object["metadata"]["uid"] = existing["metadata"]["uid"].clone();
+                object["metadata"]["creationTimestamp"] = existing["metadata"]["creationTimestamp"].clone();
+                object["apiVersion"] = existing["apiVersion"].clone();
+                object["kind"] = existing["kind"].clone();
                 self.record("MODIFIED", collection, object)
             }
             None => {
-                self.christen(collection, kind, &mut object);
+                self.set_initial_metadata(collection, kind, &mut object);
                 self.record("ADDED", collection, object)
             }
         }
@@ -136,7 +137,7 @@ impl Store {
         }
     }
 
-    pub fn get(&self, collection: &Collection, namespace: Option<&str>, name: &str) -> Outcome {
+    pub fn get(&self, collection: &Collection, namespace: Option<&str>, name: &str) -> StoreResult {
         let objects = self.objects.get(collection).ok_or_else(not_found)?;
         objects.get(&id(namespace, name)).cloned().ok_or_else(not_found)
     }
@@ -146,9 +147,9 @@ impl Store {
         collection: &Collection,
         kind: &str,
         namespace: Option<&str>,
-        query: &Query,
+        query: &QueryParams,
         page: usize,
-    ) -> Outcome {
+    ) -> StoreResult {
         let after = query.get("continue").unwrap_or_default();
         let limit = query.get("limit").and_then(|limit| limit.parse().ok()).unwrap_or(usize::MAX).min(page);
         let label = label_of(query);
@@ -157,7 +158,7 @@ impl Store {
             .iter()
             .filter(|(id, object)| id.as_str() > after && selects(namespace, label.as_ref(), object))
             .map(|(id, object)| {
-                // As for built-in kinds: items of a list do not say what they are.
+                // As with built-in kinds, items of a list have no apiVersion and kind.
                 let mut item = object.clone();
                 item.as_object_mut().unwrap().retain(|field, _| field != "apiVersion" && field != "kind");
                 (id, item)
@@ -175,8 +176,8 @@ impl Store {
         &mut self,
         collection: &Collection,
         namespace: Option<&str>,
-        query: &Query,
-    ) -> Result<StandInBody, Refusal> {
+        query: &QueryParams,
+    ) -> Result<FakeBody, StatusError> {
         let (lines, body) = unbounded_channel();
         let label = label_of(query);
         let send = |bytes| {
@@ -193,14 +194,14 @@ impl Store {
         } else {
             let from: u64 =
                 query.get("resourceVersion").and_then(|version| version.parse().ok()).unwrap_or(0);
-            if from < self.forgotten {
-                return Err(Refusal::new(410, "Expired", "too old resource version"));
+            if from < self.compacted {
+                return Err(StatusError::new(410, "Expired", "too old resource version"));
             }
             for past in
                 self.history.iter().filter(|past| past.revision > from && past.collection == *collection)
             {
                 if selects(namespace, label.as_ref(), &past.object) {
-                    send(line(past.what, &past.object));
+                    send(line(past.event_type, &past.object));
                 }
             }
         }
@@ -210,7 +211,7 @@ impl Store {
             label,
             lines,
         });
-        Ok(StandInBody::Lines(body))
+        Ok(FakeBody::Stream(body))
     }
 
     pub fn create(
@@ -219,16 +220,16 @@ impl Store {
         kind: &str,
         namespace: Option<&str>,
         mut object: Value,
-    ) -> Outcome {
+    ) -> StoreResult {
         if let Some(namespace) = namespace {
             object["metadata"]["namespace"] = namespace.into();
         }
         let id = id_of(&object);
         if self.objects.get(collection).is_some_and(|objects| objects.contains_key(&id)) {
-            return Err(Refusal::new(409, "AlreadyExists", "already exists"));
+            return Err(StatusError::new(409, "AlreadyExists", "already exists"));
         }
         object.as_object_mut().unwrap().remove("status");
-        self.christen(collection, kind, &mut object);
+        self.set_initial_metadata(collection, kind, &mut object);
         Ok(self.record("ADDED", collection, object))
     }
 
@@ -239,20 +240,20 @@ impl Store {
         name: &str,
         mut object: Value,
         status: bool,
-    ) -> Outcome {
-        let standing = self.get(collection, namespace, name)?;
-        self.guard(&standing, &object["metadata"])?;
+    ) -> StoreResult {
+        let existing = self.get(collection, namespace, name)?;
+        self.check_preconditions(&existing, &object["metadata"])?;
         if status {
             let status = object["status"].take();
-            object = standing.clone();
+            object = existing.clone();
             object["status"] = status;
-        } else if let Some(status) = standing.get("status") {
+        } else if let Some(status) = existing.get("status") {
             object["status"] = status.clone();
         }
-        if object == standing {
-            return Ok(standing);
+        if object == existing {
+            return Ok(existing);
         }
-        Ok(self.settle(collection, object))
+        Ok(self.update_or_remove(collection, object))
     }
 
     pub fn patch(
@@ -262,23 +263,23 @@ impl Store {
         namespace: Option<&str>,
         name: &str,
         patch: &Value,
-    ) -> Outcome {
-        let standing = match self.get(collection, namespace, name) {
-            Ok(standing) => standing,
-            // Server-side apply creates.
+    ) -> StoreResult {
+        let existing = match self.get(collection, namespace, name) {
+            Ok(existing) => existing,
+            // Server-side apply creates a missing object.
             Err(_) if patch.get("apiVersion").is_some() => {
                 return self.create(collection, kind, namespace, patch.clone());
             }
             Err(refused) => return Err(refused),
         };
-        self.guard(&standing, &patch["metadata"])?;
-        let mut object = standing.clone();
+        self.check_preconditions(&existing, &patch["metadata"])?;
+        let mut object = existing.clone();
         merge(&mut object, patch);
-        object["metadata"]["resourceVersion"] = standing["metadata"]["resourceVersion"].clone();
-        if object == standing {
-            return Ok(standing);
+        object["metadata"]["resourceVersion"] = existing["metadata"]["resourceVersion"].clone();
+        if object == existing {
+            return Ok(existing);
         }
-        Ok(self.settle(collection, object))
+        Ok(self.update_or_remove(collection, object))
     }
 
     pub fn delete(
@@ -287,9 +288,9 @@ impl Store {
         namespace: Option<&str>,
         name: &str,
         options: &Value,
-    ) -> Outcome {
+    ) -> StoreResult {
         let mut object = self.get(collection, namespace, name)?;
-        self.guard(&object, &options["preconditions"])?;
+        self.check_preconditions(&object, &options["preconditions"])?;
         if object["metadata"]["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty()) {
             object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
             return Ok(self.record("MODIFIED", collection, object));
@@ -298,51 +299,51 @@ impl Store {
         Ok(json!({"kind": "Status", "status": "Success"}))
     }
 
-    /// Goes on with an object unless its last finalizer has just gone.
-    fn settle(&mut self, collection: &Collection, object: Value) -> Value {
-        let leaving = object["metadata"].get("deletionTimestamp").is_some();
-        let held =
+    /// Stores the object, or removes it if it is being deleted and has no finalizer left.
+    fn update_or_remove(&mut self, collection: &Collection, object: Value) -> Value {
+        let deleting = object["metadata"].get("deletionTimestamp").is_some();
+        let has_finalizers =
             object["metadata"]["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty());
-        if leaving && !held {
+        if deleting && !has_finalizers {
             self.remove(collection, &id_of(&object));
             return object;
         }
         self.record("MODIFIED", collection, object)
     }
 
-    fn guard(&self, standing: &Value, conditions: &Value) -> Result<(), Refusal> {
+    fn check_preconditions(&self, existing: &Value, conditions: &Value) -> Result<(), StatusError> {
         for field in ["uid", "resourceVersion"] {
-            let wanted = &conditions[field];
-            if !wanted.is_null() && *wanted != standing["metadata"][field] {
-                return Err(Refusal::new(409, "Conflict", &format!("{field} is no longer {wanted}")));
+            let expected = &conditions[field];
+            if !expected.is_null() && *expected != existing["metadata"][field] {
+                return Err(StatusError::new(409, "Conflict", &format!("{field} is no longer {expected}")));
             }
         }
         Ok(())
     }
 
-    fn christen(&self, collection: &Collection, kind: &str, object: &mut Value) {
+    fn set_initial_metadata(&self, collection: &Collection, kind: &str, object: &mut Value) {
         object["apiVersion"] = collection.api.clone().into();
         object["kind"] = kind.into();
         object["metadata"]["uid"] = format!("uid-{}", self.revision + 1).into();
         object["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z".into();
-        object["metadata"]["managedFields"] = json!([{"manager": "stand-in", "fieldsV1": {"f:data": {}}}]);
+        object["metadata"]["managedFields"] = json!([{"manager": "fake", "fieldsV1": {"f:data": {}}}]);
     }
 
-    fn record(&mut self, what: &'static str, collection: &Collection, mut object: Value) -> Value {
+    fn record(&mut self, event_type: &'static str, collection: &Collection, mut object: Value) -> Value {
         self.revision += 1;
         object["metadata"]["resourceVersion"] = self.revision.to_string().into();
-        if what != "DELETED" {
+        if event_type != "DELETED" {
             self.objects.entry(collection.clone()).or_default().insert(id_of(&object), object.clone());
         }
-        let news = line(what, &object);
+        let event = line(event_type, &object);
         self.watchers.retain(|watcher| {
             watcher.collection != *collection
                 || !selects(watcher.namespace.as_deref(), watcher.label.as_ref(), &object)
-                || watcher.lines.send(news.clone()).is_ok()
+                || watcher.lines.send(event.clone()).is_ok()
         });
-        self.history.push(Past {
+        self.history.push(HistoryEvent {
             revision: self.revision,
-            what,
+            event_type,
             collection: collection.clone(),
             object: object.clone(),
         });

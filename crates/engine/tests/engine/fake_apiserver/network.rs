@@ -1,4 +1,5 @@
-//! The stand-in on a socket: TLS, a limit of streams, HTTP/1.1 only if asked, connections that can be broken.
+//! The fake server on a socket: TLS, a stream limit, optionally only HTTP/1.1, and connections that a test
+//! can break.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -21,15 +22,15 @@ use tokio::task::{AbortHandle, JoinHandle};
 use tokio_rustls::TlsAcceptor;
 use tower::Service;
 
-use super::StandIn;
-use super::body::StandInBody;
+use super::FakeApiServer;
+use super::body::FakeBody;
 
 pub struct Options {
     pub streams: u32,
     pub http2: bool,
-    /// Only clients with a certificate of our authority.
+    /// Accept only clients with a certificate of the test CA.
     pub client_certificates: bool,
-    /// Only requests with this bearer token.
+    /// Accept only requests with this bearer token.
     pub token: Arc<Mutex<Option<String>>>,
 }
 
@@ -39,17 +40,17 @@ impl Default for Options {
     }
 }
 
-/// A server on a port of its own, gone when dropped.
+/// A server on a free port, stopped when dropped.
 pub struct Server {
     pub address: SocketAddr,
     pub authority: Authority,
     accepting: JoinHandle<()>,
     connections: Arc<Mutex<Vec<AbortHandle>>>,
-    goodbye: tokio::sync::watch::Sender<u64>,
+    goaway: tokio::sync::watch::Sender<u64>,
     accepted: Arc<std::sync::atomic::AtomicUsize>,
 }
 
-/// A certificate authority of this test.
+/// A certificate authority for one test.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pub der: CertificateDer<'static>,
@@ -66,7 +67,7 @@ impl Authority {
         Self { issuer: Issuer::new(params, key), der, pem }
     }
 
-    /// Certificate and key, as PEM and as DER.
+    /// Issues a certificate and key, as PEM and as DER.
     pub fn issue(
         &self,
         names: &[&str],
@@ -83,7 +84,7 @@ impl Authority {
 }
 
 impl Server {
-    pub async fn start(stand_in: StandIn, options: Options) -> Self {
+    pub async fn start(fake: FakeApiServer, options: Options) -> Self {
         let authority = Authority::new();
         let (_, _, certificate, key) = authority.issue(&["127.0.0.1"], ExtendedKeyUsagePurpose::ServerAuth);
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -109,20 +110,20 @@ impl Server {
         let address = listener.local_addr().unwrap();
         let connections: Arc<Mutex<Vec<AbortHandle>>> = Arc::default();
         let accepted = Arc::<std::sync::atomic::AtomicUsize>::default();
-        let (goodbye, said) = tokio::sync::watch::channel(0);
+        let (goaway, goaway_requested) = tokio::sync::watch::channel(0);
         let accepting = tokio::spawn({
             let (acceptor, connections, accepted) =
                 (TlsAcceptor::from(Arc::new(tls)), connections.clone(), accepted.clone());
             async move {
                 while let Ok((socket, _)) = listener.accept().await {
                     accepted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                    let (acceptor, stand_in, token, mut said) =
-                        (acceptor.clone(), stand_in.clone(), options.token.clone(), said.clone());
-                    said.mark_unchanged();
+                    let (acceptor, fake, token, mut goaway_requested) =
+                        (acceptor.clone(), fake.clone(), options.token.clone(), goaway_requested.clone());
+                    goaway_requested.mark_unchanged();
                     let task = tokio::spawn(async move {
                         let Ok(stream) = acceptor.accept(socket).await else { return };
                         let service = service_fn(move |request: Request<Incoming>| {
-                            answer(stand_in.clone(), token.lock().clone(), request)
+                            respond(fake.clone(), token.lock().clone(), request)
                         });
                         let mut builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
                         builder.http2().max_concurrent_streams(options.streams);
@@ -130,7 +131,7 @@ impl Server {
                             std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
                         tokio::select! {
                             _ = serving.as_mut() => return,
-                            _ = said.changed() => serving.as_mut().graceful_shutdown(),
+                            _ = goaway_requested.changed() => serving.as_mut().graceful_shutdown(),
                         }
                         let _ = serving.await;
                     });
@@ -138,7 +139,7 @@ impl Server {
                 }
             }
         });
-        Self { address, authority, accepting, connections, goodbye, accepted }
+        Self { address, authority, accepting, connections, goaway, accepted }
     }
 
     /// Connections accepted so far.
@@ -146,14 +147,14 @@ impl Server {
         self.accepted.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// Breaks every connection.
+    /// Closes every connection abruptly.
     pub fn break_connections(&self) {
         self.connections.lock().drain(..).for_each(|connection| connection.abort());
     }
 
-    /// Asks every client to go elsewhere (GOAWAY), letting what is under way finish.
-    pub fn say_goodbye(&self) {
-        self.goodbye.send_modify(|said| *said += 1);
+    /// Sends GOAWAY on every connection. Running requests finish.
+    pub fn send_goaway(&self) {
+        self.goaway.send_modify(|goaway_requested| *goaway_requested += 1);
     }
 
     pub fn url(&self) -> String {
@@ -170,7 +171,7 @@ impl Server {
         Plane::from_kube_config(name, &self.config()).unwrap()
     }
 
-    /// Writes a kubeconfig with a client certificate, and gives its path.
+    /// Writes a kubeconfig with a client certificate and returns its path.
     pub fn kubeconfig(&self, directory: &Path) -> std::path::PathBuf {
         let (certificate, key, ..) = self.authority.issue(&["client"], ExtendedKeyUsagePurpose::ClientAuth);
         let write = |name: &str, text: &str| {
@@ -183,7 +184,7 @@ impl Server {
         self.kubeconfig_of(directory, user)
     }
 
-    /// Writes a kubeconfig of that user, and gives its path.
+    /// Writes a kubeconfig with this user and returns its path.
     pub fn kubeconfig_of(&self, directory: &Path, user: serde_json::Value) -> std::path::PathBuf {
         let write = |name: &str, text: &str| {
             let path = directory.join(name);
@@ -208,18 +209,18 @@ impl Drop for Server {
     }
 }
 
-async fn answer(
-    mut stand_in: StandIn,
+async fn respond(
+    mut fake: FakeApiServer,
     token: Option<String>,
     request: Request<Incoming>,
-) -> Result<Response<StandInBody>, std::io::Error> {
+) -> Result<Response<FakeBody>, std::io::Error> {
     if let Some(token) = token
         && request
             .headers()
             .get("authorization")
             .is_none_or(|value| value != format!("Bearer {token}").as_str())
     {
-        let mut response = Response::new(StandInBody::full(
+        let mut response = Response::new(FakeBody::full(
             "{\"kind\":\"Status\",\"code\":401,\"reason\":\"Unauthorized\",\"message\":\"who are you\"}"
                 .to_owned(),
         ));
@@ -228,5 +229,5 @@ async fn answer(
     }
     let (parts, body) = request.into_parts();
     let content: Bytes = body.collect().await.map_err(std::io::Error::other)?.to_bytes();
-    stand_in.call(Request::from_parts(parts, content)).await.map_err(std::io::Error::other)
+    fake.call(Request::from_parts(parts, content)).await.map_err(std::io::Error::other)
 }

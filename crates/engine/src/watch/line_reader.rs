@@ -1,4 +1,4 @@
-//! The lines of a watch, as they come out of a body in pieces.
+//! [`LineReader`]: splits the body of a watch response into lines, one for each event.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -8,21 +8,21 @@ use http_body::Body as _;
 
 use crate::transport::{Body, BoxError};
 
-/// Longest line of a watch; an object can have 1.5 MiB in etcd, a little more as JSON.
-const LONGEST_LINE: usize = 32 * 1024 * 1024;
+/// Longest accepted line. An object has at most 1.5 MiB in etcd, and slightly more as JSON.
+const MAX_LINE_BYTES: usize = 32 * 1024 * 1024;
 
-/// A body and the start of a line whose end has not come yet. Holds no memory while no line is under way.
-pub(super) struct Lines {
+/// A response body and its current incomplete line. Allocates nothing between lines.
+pub(super) struct LineReader {
     body: Body,
     partial: Vec<u8>,
 }
 
-impl Lines {
+impl LineReader {
     pub(super) fn new(body: Body) -> Self {
         Self { body, partial: Vec::new() }
     }
 
-    /// The next piece of the body.
+    /// Polls for the next chunk of the body.
     pub(super) fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BoxError>>> {
         loop {
             match std::task::ready!(Pin::new(&mut self.body).poll_frame(cx)) {
@@ -37,7 +37,7 @@ impl Lines {
         }
     }
 
-    /// Gives every line that the piece completes to `take`, and keeps the rest.
+    /// Calls `take` with every line that the chunk completes, and buffers the rest.
     pub(super) fn split<E>(
         &mut self,
         data: &[u8],
@@ -59,9 +59,9 @@ impl Lines {
         Ok(())
     }
 
-    /// True if the line under way is longer than any can be.
-    pub(super) fn is_endless(&self) -> bool {
-        self.partial.len() > LONGEST_LINE
+    /// True if the current line exceeds the limit.
+    pub(super) fn is_too_long(&self) -> bool {
+        self.partial.len() > MAX_LINE_BYTES
     }
 }
 
@@ -74,23 +74,23 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(256))]
         #[test]
-        fn lines_come_out_whole_however_they_are_cut(
+        fn lines_are_complete_however_the_body_is_chunked(
             lines in proptest::collection::vec("[a-z]{0,12}", 0..12),
             cuts in proptest::collection::vec(1usize..9, 1..40),
         ) {
             let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
-            let mut splitter = Lines::new(Body::any(Full::new(Bytes::new())));
-            let (mut rest, mut seen) = (text.as_bytes(), Vec::new());
+            let mut splitter = LineReader::new(Body::any(Full::new(Bytes::new())));
+            let (mut rest, mut read) = (text.as_bytes(), Vec::new());
             for cut in cuts.iter().cycle() {
                 if rest.is_empty() {
                     break;
                 }
                 let (piece, after) = rest.split_at((*cut).min(rest.len()));
-                splitter.split(piece, |line| { seen.push(String::from_utf8(line.to_vec()).unwrap()); Ok::<_, ()>(()) }).unwrap();
+                splitter.split(piece, |line| { read.push(String::from_utf8(line.to_vec()).unwrap()); Ok::<_, ()>(()) }).unwrap();
                 rest = after;
             }
-            prop_assert_eq!(seen, lines);
-            prop_assert_eq!(splitter.partial.capacity(), 0, "no memory is held between lines");
+            prop_assert_eq!(read, lines);
+            prop_assert_eq!(splitter.partial.capacity(), 0, "no buffer is allocated between lines");
         }
     }
 }

@@ -1,18 +1,18 @@
-//! Planes in trouble are named, and harm nobody else.
+//! Failing planes are reported and do not affect the others.
 
 use std::time::Duration;
 
 use polis_api::k8s_openapi::api::core::v1::ConfigMap;
-use polis_engine::{Engine, Fixed, Plane, Watch};
+use polis_engine::{Engine, FixedPlanes, Plane, Watch};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::desk::{Notebook, Running, eventually_within, mk_map};
-use crate::stand_in::StandIn;
-use crate::stand_in::network::{Options, Server};
+use crate::fake_apiserver::FakeApiServer;
+use crate::fake_apiserver::network::{Options, Server};
+use crate::harness::{KeyRecorder, Running, eventually_within, mk_map};
 
-/// Accepts connections and says nothing.
-async fn silent() -> (String, tokio::task::JoinHandle<()>) {
+/// A server that accepts connections and sends nothing.
+async fn silent_server() -> (String, tokio::task::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
     let task = tokio::spawn(async move {
@@ -40,28 +40,30 @@ async fn get(address: std::net::SocketAddr, path: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn planes_in_trouble_are_named_and_the_others_do_not_notice() {
-    let stand_in = StandIn::usual();
-    stand_in.put("", "v1", "configmaps", mk_map("shop", "a", "x"));
-    let good = Server::start(stand_in.clone(), Options::default()).await;
+async fn failing_planes_are_reported_and_do_not_affect_the_others() {
+    let fake = FakeApiServer::with_default_kinds();
+    fake.put("", "v1", "configmaps", mk_map("shop", "a", "x"));
+    let good = Server::start(fake.clone(), Options::default()).await;
 
-    let garbage = StandIn::usual();
-    garbage.hook(|_, _| Some(crate::stand_in::Misdeed::Answer(200, "<html>welcome</html>".to_owned())));
+    let garbage = FakeApiServer::with_default_kinds();
+    garbage.hook(|_, _| {
+        Some(crate::fake_apiserver::InjectedFault::Respond(200, "<html>welcome</html>".to_owned()))
+    });
     let garbage = Server::start(garbage, Options::default()).await;
 
     let locked = Options::default();
     *locked.token.lock() = Some("secret".to_owned());
-    let locked = Server::start(StandIn::usual(), locked).await;
+    let locked = Server::start(FakeApiServer::with_default_kinds(), locked).await;
 
-    let (silent_url, silent_task) = silent().await;
+    let (silent_url, silent_task) = silent_server().await;
     let mut silent_config = good.config();
     silent_config.cluster_url = silent_url.parse().unwrap();
 
     let mut wrong = good.config();
     wrong.root_cert = Some(vec![locked.authority.der.to_vec()]);
 
-    let mut nobody = good.config();
-    nobody.cluster_url = "https://127.0.0.1:1".parse().unwrap();
+    let mut closed = good.config();
+    closed.cluster_url = "https://127.0.0.1:1".parse().unwrap();
 
     let mut engine = Engine::new();
     engine.admin("127.0.0.1:0".parse().unwrap());
@@ -71,26 +73,27 @@ async fn planes_in_trouble_are_named_and_the_others_do_not_notice() {
         locked.plane("locked"),
         plane_of("silent", &silent_config),
         plane_of("impostor", &wrong),
-        plane_of("nobody", &nobody),
+        plane_of("closed", &closed),
     ];
-    let set = engine.planes("cells", Fixed::new(planes), [Watch::of::<ConfigMap>()]);
-    let notebook = Notebook::default();
-    engine.controller("notes", &set, notebook.clone()).on::<ConfigMap>();
+    let set = engine.planes("cells", FixedPlanes::new(planes), [Watch::of::<ConfigMap>()]);
+    let recorder = KeyRecorder::default();
+    engine.controller("notes", &set, recorder.clone()).for_kind::<ConfigMap>();
     let running = Running::start(engine);
 
     let soon = Duration::from_secs(4);
-    eventually_within("the good one is worked on", soon, || notebook.keys() == ["good/shop/a"]).await;
+    eventually_within("the healthy plane is reconciled", soon, || recorder.keys() == ["good/shop/a"]).await;
     let failing = || set.readiness().failing;
-    eventually_within("the others are named", Duration::from_secs(30), || failing().len() == 5).await;
+    eventually_within("the others are reported as failing", Duration::from_secs(30), || failing().len() == 5)
+        .await;
     let mut reasons: Vec<_> =
         failing().into_iter().map(|(plane, reason, _)| format!("{plane}: {reason}")).collect();
     reasons.sort();
     assert_eq!(
         reasons,
-        ["garbage: garbage", "impostor: tls", "locked: unauthorized", "nobody: connect", "silent: timeout"]
+        ["closed: connect", "garbage: garbage", "impostor: tls", "locked: unauthorized", "silent: timeout"]
     );
-    stand_in.put("", "v1", "configmaps", mk_map("shop", "b", "x"));
-    eventually_within("the good one still works", soon, || notebook.keys().len() == 2).await;
+    fake.put("", "v1", "configmaps", mk_map("shop", "b", "x"));
+    eventually_within("the healthy plane is still reconciled", soon, || recorder.keys().len() == 2).await;
 
     let address = running.handle.admin_address().unwrap();
     assert!(get(address, "/healthz").await.starts_with("HTTP/1.1 200"));
