@@ -1,7 +1,8 @@
-//! A certificate that follows its source.
+//! [`ReloadingCertificate`]: a serving certificate that is reloaded when its source changes.
 //!
-//! The source is looked at before each handshake: nothing runs in between, and the handshake after a renewal has the new
-//! certificate. What cannot be used, half of a renewal perhaps, leaves the certificate from before in force.
+//! The source is checked before each handshake, so no background task is needed and the first handshake after
+//! a renewal uses the new certificate. If the new state cannot be loaded, for example in the middle of a
+//! renewal, the previous certificate stays in use.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,61 +11,66 @@ use parking_lot::Mutex;
 use rustls::ServerConfig;
 use tokio_rustls::TlsAcceptor;
 
-use crate::{Handshake, TlsError};
+use crate::{AcceptorProvider, CertificateError};
 
-/// What tells one state of a source from another.
+/// The version of a source's content. A different version means that the content has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stamp(pub String);
+pub struct SourceVersion(pub String);
 
-/// Where a certificate comes from; shown, it says where.
-pub trait Source: fmt::Display + Send + Sync + 'static {
-    /// What is there, if it is another state than this. Called before every handshake: it must be cheap where nothing has
-    /// changed, and wait for nobody.
-    fn renewed(&self, before: &Stamp) -> Option<(Stamp, Result<ServerConfig, TlsError>)>;
+/// Where a certificate is loaded from. `Display` names the place, for messages.
+pub trait CertificateSource: fmt::Display + Send + Sync + 'static {
+    /// The current version and configuration, if the version differs from `before`. Called before every
+    /// handshake: it must not block, and must be cheap if nothing has changed.
+    fn renewed(
+        &self,
+        before: &SourceVersion,
+    ) -> Option<(SourceVersion, Result<ServerConfig, CertificateError>)>;
 }
 
-/// A certificate that follows its source. Cheap to clone.
+/// A serving certificate that is reloaded when its source changes. Cheap to clone.
 #[derive(Clone)]
-pub struct Certificates {
-    source: Arc<dyn Source>,
+pub struct ReloadingCertificate {
+    source: Arc<dyn CertificateSource>,
     current: Arc<Mutex<Current>>,
 }
 
 struct Current {
     config: Arc<ServerConfig>,
-    /// The state that `config` is from, or that could not be used.
-    stamp: Stamp,
+    /// The last checked version: that of `config`, or a newer one that could not be loaded.
+    version: SourceVersion,
 }
 
-impl Certificates {
-    /// Begins with what the source had in the state of this stamp.
-    pub fn new(source: impl Source, stamp: Stamp, config: ServerConfig) -> Self {
-        let current = Current { config: Arc::new(config), stamp };
+impl ReloadingCertificate {
+    /// Starts with the configuration that was loaded from this version of the source.
+    pub fn new(source: impl CertificateSource, version: SourceVersion, config: ServerConfig) -> Self {
+        let current = Current { config: Arc::new(config), version };
         Self { source: Arc::new(source), current: Arc::new(Mutex::new(current)) }
     }
 }
 
-impl Handshake for Certificates {
-    /// With the newest certificate that could be read.
+impl AcceptorProvider for ReloadingCertificate {
+    /// An acceptor with the newest certificate that could be loaded.
     fn acceptor(&self) -> TlsAcceptor {
         let mut current = self.current.lock();
-        if let Some((stamp, loaded)) = self.source.renewed(&current.stamp) {
+        if let Some((version, loaded)) = self.source.renewed(&current.version) {
             match loaded {
                 Ok(config) => {
                     current.config = Arc::new(config);
-                    tracing::info!(source = %self.source, "certificate renewed");
+                    tracing::info!(source = %self.source, "reloaded the certificate");
                 }
-                // Said once for each state.
-                Err(error) => tracing::warn!(%error, "going on with the certificate from before"),
+                // Logged once for each version.
+                Err(error) => {
+                    tracing::warn!(%error, "failed to reload the certificate; using the previous one")
+                }
             }
-            current.stamp = stamp;
+            current.version = version;
         }
         TlsAcceptor::from(current.config.clone())
     }
 }
 
-impl fmt::Debug for Certificates {
+impl fmt::Debug for ReloadingCertificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Certificates({})", self.source)
+        write!(f, "ReloadingCertificate({})", self.source)
     }
 }

@@ -1,4 +1,4 @@
-//! A server's side of TLS, made of PEM.
+//! The rustls server configuration from PEM.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,97 +11,102 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 /// Why a certificate cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum TlsError {
+pub enum CertificateError {
     /// A file cannot be read.
     #[error("failed to read {}: {source}", file.display())]
     Read {
         /// The file.
         file: PathBuf,
-        /// Why.
+        /// The reason.
         source: std::io::Error,
     },
-    /// The certificate, or a part of it, is not where it should be.
+    /// The certificate or a part of it does not exist.
     #[error("failed to find {what}")]
     Missing {
-        /// What is not there.
+        /// What is missing.
         what: String,
     },
-    /// It is not PEM.
-    #[error("failed to read {place} as PEM: {source}")]
+    /// The text is not valid PEM.
+    #[error("failed to read {source_name} as PEM: {source}")]
     Pem {
-        /// Where it is.
-        place: String,
-        /// Why.
+        /// The file or Secret.
+        source_name: String,
+        /// The reason.
         source: rustls_pki_types::pem::Error,
     },
-    /// Certificate and key do not make a server.
-    #[error("failed to use the certificate {place}: {source}")]
+    /// Certificate and key cannot be used for a server.
+    #[error("failed to use the certificate {source_name}: {source}")]
     Unusable {
-        /// Where the certificate is.
-        place: String,
-        /// Why.
+        /// The file or Secret of the certificate.
+        source_name: String,
+        /// The reason.
         source: rustls::Error,
     },
-    /// The authority of clients cannot be used.
-    #[error("failed to use the client authority {place}: {why}")]
-    Clients {
-        /// Where the authority is.
-        place: String,
-        /// Why.
+    /// The client CA cannot be used.
+    #[error("failed to use the client CA {source_name}: {why}")]
+    ClientCa {
+        /// The file or Secret of the client CA.
+        source_name: String,
+        /// The reason.
         why: String,
     },
 }
 
-/// PEM, and where it is from.
+/// PEM text, and where it comes from.
 #[derive(Clone)]
 pub struct Pem {
-    place: String,
+    source_name: String,
     text: Vec<u8>,
 }
 
 impl Pem {
-    /// `place` is what errors call it; the text is in none of them.
-    pub fn new(place: impl Into<String>, text: impl Into<Vec<u8>>) -> Self {
-        Self { place: place.into(), text: text.into() }
+    /// `source_name` is the file or Secret, for error messages. Errors never contain the text.
+    pub fn new(source_name: impl Into<String>, text: impl Into<Vec<u8>>) -> Self {
+        Self { source_name: source_name.into(), text: text.into() }
     }
 
-    fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-        let wrong = |source| TlsError::Pem { place: self.place.clone(), source };
+    fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
+        let wrong = |source| CertificateError::Pem { source_name: self.source_name.clone(), source };
         CertificateDer::pem_slice_iter(&self.text).collect::<Result<_, _>>().map_err(wrong)
     }
 
-    fn key(&self) -> Result<PrivateKeyDer<'static>, TlsError> {
+    fn key(&self) -> Result<PrivateKeyDer<'static>, CertificateError> {
         PrivateKeyDer::from_pem_slice(&self.text)
-            .map_err(|source| TlsError::Pem { place: self.place.clone(), source })
+            .map_err(|source| CertificateError::Pem { source_name: self.source_name.clone(), source })
     }
 }
 
-/// What clients show of themselves.
+/// Whether clients present a certificate.
 #[derive(Clone, Copy)]
-pub enum Clients<'a> {
-    /// Nothing.
-    Unasked,
-    /// A certificate of this authority, if they have one.
-    Welcome(&'a Pem),
-    /// A certificate of this authority, or they are not let in.
+pub enum ClientAuth<'a> {
+    /// Clients are not asked for a certificate.
+    Disabled,
+    /// Clients may present a certificate of this CA.
+    Optional(&'a Pem),
+    /// Clients must present a certificate of this CA.
     Required(&'a Pem),
 }
 
-/// A server with this certificate, over HTTP/2 and HTTP/1.1.
-pub fn server(certificate: &Pem, key: &Pem, clients: Clients<'_>) -> Result<ServerConfig, TlsError> {
+/// The configuration of a server with this certificate, for HTTP/2 and HTTP/1.1.
+pub fn server_config(
+    certificate: &Pem,
+    key: &Pem,
+    client_auth: ClientAuth<'_>,
+) -> Result<ServerConfig, CertificateError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let unusable = |source| TlsError::Unusable { place: certificate.place.clone(), source };
-    let verifier: Arc<dyn ClientCertVerifier> = match clients {
-        Clients::Unasked => WebPkiClientVerifier::no_client_auth(),
-        Clients::Welcome(authority) | Clients::Required(authority) => {
-            let wrong = |why: String| TlsError::Clients { place: authority.place.clone(), why };
+    let unusable =
+        |source| CertificateError::Unusable { source_name: certificate.source_name.clone(), source };
+    let verifier: Arc<dyn ClientCertVerifier> = match client_auth {
+        ClientAuth::Disabled => WebPkiClientVerifier::no_client_auth(),
+        ClientAuth::Optional(ca) | ClientAuth::Required(ca) => {
+            let wrong = |why: String| CertificateError::ClientCa { source_name: ca.source_name.clone(), why };
             let mut roots = RootCertStore::empty();
-            for root in authority.certificates()? {
+            for root in ca.certificates()? {
                 roots.add(root).map_err(|error| wrong(error.to_string()))?;
             }
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());
-            let verifier = match clients {
-                Clients::Required(_) => verifier,
+            let verifier = match client_auth {
+                ClientAuth::Required(_) => verifier,
                 _ => verifier.allow_unauthenticated(),
             };
             verifier.build().map_err(|error| wrong(error.to_string()))?

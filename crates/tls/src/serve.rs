@@ -1,4 +1,4 @@
-//! The connections of a server: TLS, HTTP/1.1 and HTTP/2.
+//! The accept loop of a TLS server for HTTP/1.1 and HTTP/2.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,59 +16,60 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
-/// Time for a handshake, and for the headers of a request.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Largest header block.
-const HEADERS_MAX: u32 = 64 << 10;
-/// How often a connection is asked whether somebody is still there, and how long it may take to say so.
+/// Timeout of the TLS handshake, and of reading the headers of an HTTP/1.1 request.
+const HANDSHAKE_AND_HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum size of the request headers, in bytes.
+const MAX_HEADER_BYTES: u32 = 64 << 10;
+/// Interval and timeout of HTTP/2 PINGs.
 const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(15));
-/// Out of file descriptors, most likely: gives others time to return some.
-const AFTER_A_FAILED_ACCEPT: Duration = Duration::from_millis(50);
+/// Delay after a failed accept. Most likely the process is out of file descriptors.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// How hands are shaken: asked once for every connection.
-pub trait Handshake: Send + 'static {
-    /// With what is to be shown now.
+/// Provides the TLS acceptor for each new connection.
+pub trait AcceptorProvider: Send + 'static {
+    /// The acceptor with the current certificate.
     fn acceptor(&self) -> TlsAcceptor;
 }
 
-impl Handshake for TlsAcceptor {
-    /// Always the same.
+impl AcceptorProvider for TlsAcceptor {
+    /// Always the same acceptor.
     fn acceptor(&self) -> TlsAcceptor {
         self.clone()
     }
 }
 
-impl Handshake for Box<dyn Handshake> {
+impl AcceptorProvider for Box<dyn AcceptorProvider> {
     fn acceptor(&self) -> TlsAcceptor {
         (**self).acceptor()
     }
 }
 
-/// What a server takes on at a time.
+/// The connection and stream limits of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Connections; more wait to be accepted.
+pub struct ConnectionLimits {
+    /// Maximum number of open connections. Further connections wait to be accepted.
     pub connections: usize,
-    /// Streams of one HTTP/2 connection.
+    /// Maximum number of concurrent streams of one HTTP/2 connection.
     pub streams: u32,
 }
 
-/// Who is at the other end of a connection.
+/// The client of a connection.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// Where it is.
+    /// Its address.
     pub address: SocketAddr,
-    /// The certificate that it has proved to hold, if it has shown one.
+    /// Its verified certificate, if it presented one.
     pub certificate: Option<CertificateDer<'static>>,
 }
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Serves until the future is dropped, which ends every connection. Each has a service of its own, made for its peer.
+/// Serves until the future is dropped, which closes all connections. `service` makes one service for each
+/// connection.
 pub async fn serve<S, B>(
     listener: TcpListener,
-    limits: Limits,
-    handshake: impl Handshake,
+    limits: ConnectionLimits,
+    acceptors: impl AcceptorProvider,
     service: impl Fn(Peer) -> S + Clone + Send + 'static,
 ) where
     S: Service<Request<Incoming>, Response = Response<B>> + Send + 'static,
@@ -78,23 +79,23 @@ pub async fn serve<S, B>(
     B::Data: Send,
     B::Error: Into<BoxError>,
 {
-    let seats = Arc::new(Semaphore::new(limits.connections));
+    let permits = Arc::new(Semaphore::new(limits.connections));
     let mut connections = JoinSet::new();
     loop {
         // The semaphore is never closed.
-        let Ok(seat) = seats.clone().acquire_owned().await else { return };
+        let Ok(permit) = permits.clone().acquire_owned().await else { return };
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, address)) => {
-                    let (acceptor, service) = (handshake.acceptor(), service.clone());
+                    let (acceptor, service) = (acceptors.acceptor(), service.clone());
                     connections.spawn(async move {
-                        let _seat = seat;
+                        let _permit = permit;
                         connection(acceptor, service, stream, address, limits).await;
                     });
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "failed to accept a connection; going on");
-                    tokio::time::sleep(AFTER_A_FAILED_ACCEPT).await;
+                    tracing::warn!(%error, "failed to accept a connection; will retry");
+                    tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                 }
             },
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
@@ -107,7 +108,7 @@ async fn connection<S, B>(
     service: impl Fn(Peer) -> S,
     stream: TcpStream,
     address: SocketAddr,
-    limits: Limits,
+    limits: ConnectionLimits,
 ) where
     S: Service<Request<Incoming>, Response = Response<B>> + Send + 'static,
     S::Future: Send + 'static,
@@ -116,23 +117,27 @@ async fn connection<S, B>(
     B::Data: Send,
     B::Error: Into<BoxError>,
 {
-    // Answers are small and waited for. A socket that refuses still works.
+    // Responses are small, and Nagle's algorithm would delay them. The socket also works without this option.
     let _ = stream.set_nodelay(true);
-    let stream = match tokio::time::timeout(PATIENCE, acceptor.accept(stream)).await {
+    let stream = match tokio::time::timeout(HANDSHAKE_AND_HEADER_TIMEOUT, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return tracing::debug!(peer = %address, %error, "handshake failed"),
-        Err(_) => return tracing::debug!(peer = %address, "handshake took too long"),
+        Ok(Err(error)) => return tracing::debug!(peer = %address, %error, "TLS handshake failed"),
+        Err(_) => return tracing::debug!(peer = %address, "TLS handshake timed out"),
     };
-    let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-    let certificate = shown.map(|leaf| leaf.clone().into_owned());
+    let presented = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+    let certificate = presented.map(|leaf| leaf.clone().into_owned());
     let service = service(Peer { address, certificate });
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(PATIENCE).max_buf_size(HEADERS_MAX as usize);
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HANDSHAKE_AND_HEADER_TIMEOUT)
+        .max_buf_size(MAX_HEADER_BYTES as usize);
     builder
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(limits.streams)
-        .max_header_list_size(HEADERS_MAX)
+        .max_header_list_size(MAX_HEADER_BYTES)
         .keep_alive_interval(Some(KEEP_ALIVE.0))
         .keep_alive_timeout(KEEP_ALIVE.1);
     if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
