@@ -1,4 +1,4 @@
-//! Asking a project's plane whether somebody may use networks.
+//! Access reviews: asks a project's plane whether a user may use networks.
 
 use std::time::Duration;
 
@@ -8,32 +8,37 @@ use polis_api::k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec, SubjectAccessReviewStatus,
 };
 use polis_api::networking;
-use polis_core::admission::{Answer, Use};
+use polis_core::admission::{NetworkAccess, NetworkUse};
 use polis_engine::Plane;
 
-/// An answer that takes longer is none. An API server waits ten seconds for a webhook; this leaves time to say so.
-const WITHIN: Duration = Duration::from_secs(7);
+/// Timeout of one access review. An API server waits ten seconds for a webhook; this leaves time to return
+/// the error.
+const REVIEW_TIMEOUT: Duration = Duration::from_secs(7);
 
-/// One review for each use, all at once.
-pub(crate) async fn ask(plane: &Plane, user: &UserInfo, uses: Vec<Use>) -> Vec<(Use, Answer)> {
-    join_all(uses.into_iter().map(|one| async move {
-        let review = question(user, &one);
-        let answer = match tokio::time::timeout(WITHIN, plane.create(&review)).await {
-            Ok(Ok(review)) => read(review.status),
-            Ok(Err(error)) => Answer::Failed(error.to_string()),
-            Err(_) => Answer::Failed(format!("no answer within {} s", WITHIN.as_secs())),
+/// Creates one SubjectAccessReview per network, concurrently.
+pub(crate) async fn review_access(
+    plane: &Plane,
+    user: &UserInfo,
+    uses: Vec<NetworkUse>,
+) -> Vec<(NetworkUse, NetworkAccess)> {
+    join_all(uses.into_iter().map(|network| async move {
+        let review = access_review(user, &network);
+        let access = match tokio::time::timeout(REVIEW_TIMEOUT, plane.create(&review)).await {
+            Ok(Ok(review)) => decision(review.status),
+            Ok(Err(error)) => NetworkAccess::Failed(error.to_string()),
+            Err(_) => NetworkAccess::Failed(format!("no response within {} s", REVIEW_TIMEOUT.as_secs())),
         };
-        if let Answer::Failed(why) = &answer {
-            tracing::warn!(plane = %plane.name(), network = one.name, why, "failed to ask for access");
+        if let NetworkAccess::Failed(why) = &access {
+            tracing::warn!(plane = %plane.name(), network = network.name, why, "failed to review access to the network");
         }
-        (one, answer)
+        (network, access)
     }))
     .await
 }
 
-/// May this user use this network? Everything that is known of the user goes along: the platform's authoriser finds the
-/// policies of a project by the extras, and denies without them.
-fn question(user: &UserInfo, one: &Use) -> SubjectAccessReview {
+/// The access review for verb `use`. It includes all user info: the platform's authorizer finds the policies
+/// of a project by the extras, and denies without them.
+fn access_review(user: &UserInfo, network: &NetworkUse) -> SubjectAccessReview {
     SubjectAccessReview {
         spec: SubjectAccessReviewSpec {
             resource_attributes: Some(ResourceAttributes {
@@ -41,8 +46,8 @@ fn question(user: &UserInfo, one: &Use) -> SubjectAccessReview {
                 group: Some(networking::GROUP.to_owned()),
                 version: Some("v1alpha".to_owned()),
                 resource: Some("networks".to_owned()),
-                namespace: Some(one.namespace.clone()),
-                name: Some(one.name.clone()),
+                namespace: Some(network.namespace.clone()),
+                name: Some(network.name.clone()),
                 ..ResourceAttributes::default()
             }),
             user: user.username.clone(),
@@ -55,14 +60,17 @@ fn question(user: &UserInfo, one: &Use) -> SubjectAccessReview {
     }
 }
 
-/// A no with an error beside it is not a decision, unless it says so.
-fn read(status: Option<SubjectAccessReviewStatus>) -> Answer {
-    let Some(status) = status else { return Answer::Failed("the answer says nothing".to_owned()) };
-    let trouble = status.evaluation_error.filter(|error| !error.is_empty());
-    match (status.allowed, status.denied == Some(true), trouble) {
-        (true, _, _) => Answer::Allowed,
-        (false, false, Some(trouble)) => Answer::Failed(trouble),
-        (false, ..) => Answer::Denied(status.reason.unwrap_or_default()),
+/// The decision in a review status. `allowed: false` with an evaluation error is a failure, unless `denied`
+/// is set.
+fn decision(status: Option<SubjectAccessReviewStatus>) -> NetworkAccess {
+    let Some(status) = status else {
+        return NetworkAccess::Failed("the SubjectAccessReview has no status".to_owned());
+    };
+    let error = status.evaluation_error.filter(|error| !error.is_empty());
+    match (status.allowed, status.denied == Some(true), error) {
+        (true, _, _) => NetworkAccess::Allowed,
+        (false, false, Some(error)) => NetworkAccess::Failed(error),
+        (false, ..) => NetworkAccess::Denied(status.reason.unwrap_or_default()),
     }
 }
 
@@ -73,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_that_is_known_of_the_user_goes_along() {
+    fn an_access_review_includes_all_user_info() {
         let extra = BTreeMap::from([
             ("a".to_owned(), vec!["1".to_owned(), "2".to_owned()]),
             ("b".to_owned(), vec![]),
@@ -84,26 +92,32 @@ mod tests {
             groups: Some(vec!["builders".into()]),
             extra: Some(extra.clone()),
         };
-        let one = Use { namespace: "nets".into(), name: "blue".into(), at: vec![] };
-        let spec = question(&user, &one).spec;
+        let network = NetworkUse { namespace: "nets".into(), name: "blue".into(), at: vec![] };
+        let spec = access_review(&user, &network).spec;
         assert_eq!((spec.user, spec.uid, spec.groups), (user.username, user.uid, user.groups));
         assert_eq!(spec.extra, Some(extra));
-        let asked = spec.resource_attributes.unwrap();
-        assert_eq!((asked.verb.as_deref(), asked.resource.as_deref()), (Some("use"), Some("networks")));
-        assert_eq!((asked.namespace.as_deref(), asked.name.as_deref()), (Some("nets"), Some("blue")));
+        let attributes = spec.resource_attributes.unwrap();
+        assert_eq!(
+            (attributes.verb.as_deref(), attributes.resource.as_deref()),
+            (Some("use"), Some("networks"))
+        );
+        assert_eq!(
+            (attributes.namespace.as_deref(), attributes.name.as_deref()),
+            (Some("nets"), Some("blue"))
+        );
     }
 
     #[test]
-    fn a_no_is_told_from_no_answer() {
+    fn a_denial_is_distinguished_from_a_failed_review() {
         let of = |allowed, denied, error: Option<&str>| {
             let reason = Some("because".to_owned());
             let error = error.map(str::to_owned);
-            read(Some(SubjectAccessReviewStatus { allowed, denied, evaluation_error: error, reason }))
+            decision(Some(SubjectAccessReviewStatus { allowed, denied, evaluation_error: error, reason }))
         };
-        assert_eq!(of(true, None, Some("noise")), Answer::Allowed);
-        assert_eq!(of(false, None, None), Answer::Denied("because".into()));
-        assert_eq!(of(false, Some(true), Some("noise")), Answer::Denied("because".into()));
-        assert_eq!(of(false, None, Some("away")), Answer::Failed("away".into()));
-        assert!(matches!(read(None), Answer::Failed(_)));
+        assert_eq!(of(true, None, Some("noise")), NetworkAccess::Allowed);
+        assert_eq!(of(false, None, None), NetworkAccess::Denied("because".into()));
+        assert_eq!(of(false, Some(true), Some("noise")), NetworkAccess::Denied("because".into()));
+        assert_eq!(of(false, None, Some("unreachable")), NetworkAccess::Failed("unreachable".into()));
+        assert!(matches!(decision(None), NetworkAccess::Failed(_)));
     }
 }

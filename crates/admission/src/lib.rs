@@ -1,30 +1,31 @@
-//! The admission webhooks: what a Workload gets by default, and whether it is taken.
+//! The admission webhooks for Workloads: one sets defaults, one validates.
 //!
 //! ```text
-//!   API server ─► service (HTTP, paths, sizes) ─► review (decoded) ─► project (which plane it is about)
-//!              ◄─ verdict (status, causes, patch) ◄─ core::admission (the rules) ◄─ access (who may use a network)
+//!   API server ─► service (HTTP, limits) ─► review (decode) ─► project_resolver (plane of the request)
+//!              ◄─ error (Status), patch ◄─ core::admission (rules) ◄─ access (who may use a network)
 //! ```
 //!
-//! A [`Webhook`] is a tower service: a program that has its API servers in the same process calls it there, any other
-//! mounts it on TLS with [`serve`]. What is decided is decided in `polis_core::admission`; this room asks, and tells.
+//! A [`Webhook`] is a tower service. A program that runs its API servers in the same process calls it
+//! directly; any other program serves it over TLS with [`serve`]. The rules are in `polis_core::admission`;
+//! this crate does the I/O.
 //!
-//! It fails closed. A review that cannot be read, a project that is not known, a network about which no answer is had:
-//! each is a refusal that says so, and never a yes. Only what changes no spec passes without a look.
+//! The webhooks fail closed: a review that cannot be decoded, an unknown project and a failed access review
+//! are denied with the reason. Only requests that do not change a spec are allowed without checks.
 //!
-//! Who may enter: the binary. It reads project planes (LocationBindings, from the cache) and asks them for access
-//! (SubjectAccessReviews), nothing else; it writes nothing.
+//! Dependents: the binary. The crate reads LocationBindings of project planes from the cache and creates
+//! SubjectAccessReviews there. It writes nothing else.
 
 mod access;
-mod judge;
+mod error;
 mod metrics;
-mod project;
+mod project_resolver;
 mod review;
 mod serve;
 mod service;
-mod verdict;
+mod webhook;
 
-pub use judge::Webhook;
-pub use project::Projects;
+pub use error::AdmissionError;
+pub use project_resolver::ProjectResolver;
 pub use serve::serve;
-pub use service::{MUTATE, VALIDATE};
-pub use verdict::Refusal;
+pub use service::{MUTATE_PATH, VALIDATE_PATH};
+pub use webhook::Webhook;

@@ -1,4 +1,4 @@
-//! How many reviews were answered, how, and how fast.
+//! Metrics of the webhooks.
 
 use std::time::Duration;
 
@@ -9,47 +9,47 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Answered {
+struct ReviewLabels {
     webhook: &'static str,
     outcome: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Which {
+struct WebhookLabels {
     webhook: &'static str,
 }
 
-/// Counters of the webhooks.
+/// WebhookMetrics and durations of admission reviews.
 #[derive(Clone)]
-pub(crate) struct Counts {
-    reviews: Family<Answered, Counter>,
-    durations: Family<Which, Histogram>,
+pub(crate) struct WebhookMetrics {
+    reviews: Family<ReviewLabels, Counter>,
+    durations: Family<WebhookLabels, Histogram>,
 }
 
-impl Counts {
-    /// New counters on the page of a program.
+impl WebhookMetrics {
+    /// Creates the metrics and registers them.
     pub(crate) fn register(metrics: &Metrics) -> Self {
-        // From 0.1 ms to 13 s: an answer without a look at others, and one that waits for all it may.
+        // 0.1 ms to 13 s: from a review without requests to planes to one that waits for all its timeouts.
         let histogram = || Histogram::new(exponential_buckets(0.0001, 3.0, 12));
-        let counts = Self { reviews: Family::default(), durations: Family::new_with_constructor(histogram) };
-        // On the page from the start: the first failure would otherwise be none to Prometheus.
+        let created = Self { reviews: Family::default(), durations: Family::new_with_constructor(histogram) };
+        // Initialised to zero: Prometheus does not see the first increment of a series that starts at 1.
         for webhook in ["mutate", "validate"] {
             for outcome in ["Allowed", "InternalError", "ServiceUnavailable"] {
-                drop(counts.reviews.get_or_create(&Answered { webhook, outcome }));
+                drop(created.reviews.get_or_create(&ReviewLabels { webhook, outcome }));
             }
-            drop(counts.durations.get_or_create(&Which { webhook }));
+            drop(created.durations.get_or_create(&WebhookLabels { webhook }));
         }
         metrics.register(|registry| {
-            let help = "Admission reviews answered, by webhook and outcome";
-            registry.register("admission_reviews", help, counts.reviews.clone());
-            let help = "Seconds that an admission review took, access reviews included";
-            registry.register("admission_review_seconds", help, counts.durations.clone());
+            let help = "Admission reviews handled, by webhook and outcome";
+            registry.register("admission_reviews", help, created.reviews.clone());
+            let help = "Seconds to handle an admission review, including its access reviews";
+            registry.register("admission_review_seconds", help, created.durations.clone());
         });
-        counts
+        created
     }
 
-    pub(crate) fn answered(&self, webhook: &'static str, outcome: &'static str, took: Duration) {
-        self.reviews.get_or_create(&Answered { webhook, outcome }).inc();
-        self.durations.get_or_create(&Which { webhook }).observe(took.as_secs_f64());
+    pub(crate) fn record(&self, webhook: &'static str, outcome: &'static str, took: Duration) {
+        self.reviews.get_or_create(&ReviewLabels { webhook, outcome }).inc();
+        self.durations.get_or_create(&WebhookLabels { webhook }).observe(took.as_secs_f64());
     }
 }

@@ -1,4 +1,4 @@
-//! Reviews as they come over the wire: `admission.k8s.io/v1`.
+//! Encoding and decoding of AdmissionReviews, `admission.k8s.io/v1`.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -10,12 +10,12 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::verdict::Refusal;
+use crate::error::AdmissionError;
 
 const API_VERSION: &str = "admission.k8s.io/v1";
 const KIND: &str = "AdmissionReview";
 
-/// What an API server wants to know.
+/// The request of an AdmissionReview.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Request {
@@ -36,7 +36,7 @@ pub(crate) struct Request {
     pub(crate) old_object: Value,
 }
 
-/// A kind, by its plural.
+/// The resource of a request, by its plural name.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 pub(crate) struct Resource {
     #[serde(default)]
@@ -45,16 +45,16 @@ pub(crate) struct Resource {
     pub(crate) resource: String,
 }
 
-/// A review that cannot be read, and the question that it was, as far as that can be told.
+/// A review that cannot be decoded, with its UID if that can be.
 #[derive(Debug)]
-pub(crate) struct Unreadable {
+pub(crate) struct ReviewError {
     pub(crate) uid: Option<String>,
-    pub(crate) refusal: Refusal,
+    pub(crate) error: AdmissionError,
 }
 
 impl Request {
-    /// Reads a review.
-    pub(crate) fn read(body: &[u8]) -> Result<Self, Unreadable> {
+    /// Decodes a review.
+    pub(crate) fn decode(body: &[u8]) -> Result<Self, ReviewError> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Head {
@@ -67,35 +67,35 @@ impl Request {
         struct Review {
             request: Request,
         }
-        let unreadable = |why: String| Unreadable {
+        let review_error = |why: String| ReviewError {
             uid: uid(body),
-            refusal: Refusal::bad_request(format!("the review cannot be read: {why}")),
+            error: AdmissionError::bad_request(format!("failed to decode the AdmissionReview: {why}")),
         };
-        let head: Head = decode(body).map_err(unreadable)?;
+        let head: Head = decode(body).map_err(review_error)?;
         if head.api_version != API_VERSION || head.kind != KIND {
-            return Err(unreadable(format!(
+            return Err(review_error(format!(
                 "it is a {:?} of {:?}; only {KIND} of {API_VERSION} is understood",
                 head.kind, head.api_version
             )));
         }
-        decode::<Review>(body).map(|review| review.request).map_err(unreadable)
+        decode::<Review>(body).map(|review| review.request).map_err(review_error)
     }
 }
 
-/// The question that a review is, when the rest of it makes no sense.
+/// The UID of a review whose other fields cannot be decoded.
 fn uid(body: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     struct Review {
-        request: Question,
+        request: Identified,
     }
     #[derive(Deserialize)]
-    struct Question {
+    struct Identified {
         uid: String,
     }
     serde_json::from_slice::<Review>(body).ok().map(|review| review.request.uid)
 }
 
-/// Bytes to a value; what does not fit is named by its field.
+/// Decodes JSON. An error names the field.
 pub(crate) fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
     serde_json::from_slice(body).map_err(|error| match error.line() {
         1 if error.is_data() => format!("{}: {}", field_at(body, error.column()), plain(&error)),
@@ -103,13 +103,13 @@ pub(crate) fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
     })
 }
 
-/// An error without the column, which means nothing to somebody who wrote YAML.
+/// The error without line and column, which mean nothing to the author of a YAML manifest.
 pub(crate) fn plain(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.split(" at line ").next().unwrap_or(&text).to_owned()
 }
 
-/// The answer: taken, perhaps changed.
+/// The response that allows a request, with a patch if it is not empty.
 pub(crate) fn allowed(uid: &str, patch: &Patch) -> Bytes {
     let mut response = json!({"uid": uid, "allowed": true});
     if !patch.0.is_empty() {
@@ -119,9 +119,9 @@ pub(crate) fn allowed(uid: &str, patch: &Patch) -> Bytes {
     review(response)
 }
 
-/// The answer: refused.
-pub(crate) fn refused(uid: &str, refusal: &Refusal) -> Bytes {
-    review(json!({"uid": uid, "allowed": false, "status": refusal.status()}))
+/// The response that denies a request.
+pub(crate) fn denied(uid: &str, error: &AdmissionError) -> Bytes {
+    review(json!({"uid": uid, "allowed": false, "status": error.status()}))
 }
 
 fn review(response: Value) -> Bytes {
@@ -132,9 +132,9 @@ fn review(response: Value) -> Bytes {
 mod tests {
     use super::*;
 
-    fn refusal(body: &str) -> (Option<String>, String) {
-        let unreadable = Request::read(body.as_bytes()).unwrap_err();
-        (unreadable.uid, unreadable.refusal.message)
+    fn decode_error(body: &str) -> (Option<String>, String) {
+        let failed = Request::decode(body.as_bytes()).unwrap_err();
+        (failed.uid, failed.error.message)
     }
 
     fn mk_review(request: &str) -> String {
@@ -142,22 +142,22 @@ mod tests {
     }
 
     #[test]
-    fn a_review_is_read() {
+    fn a_review_is_decoded() {
         let body = mk_review(
             r#"{"uid":"7","kind":{"group":"g","version":"v","kind":"K"},"resource":{"group":"g","version":"v","resource":"ks"},"operation":"CREATE","userInfo":{"username":"ada","extra":{"a":["b","c"]}},"object":{"x":1},"oldObject":null}"#,
         );
-        let request = Request::read(body.as_bytes()).unwrap();
+        let request = Request::decode(body.as_bytes()).unwrap();
         assert_eq!((request.uid.as_str(), request.operation.as_str()), ("7", "CREATE"));
         assert_eq!(request.user_info.extra.unwrap()["a"], ["b", "c"]);
         assert_eq!((request.object["x"].as_i64(), request.old_object), (Some(1), Value::Null));
     }
 
     #[test]
-    fn malformed_extras_are_named_and_the_question_is_kept() {
+    fn malformed_extras_are_named_and_the_uid_is_kept() {
         let body = mk_review(
             r#"{"uid":"7","resource":{"version":"v","resource":"ks"},"operation":"CREATE","userInfo":{"extra":{"iam.miloapis.com/parent-name":"shop"}}}"#,
         );
-        let (uid, message) = refusal(&body);
+        let (uid, message) = decode_error(&body);
         assert_eq!(uid.as_deref(), Some("7"));
         assert!(
             message.contains("request.userInfo.extra") && message.contains("invalid type: string"),
@@ -167,15 +167,15 @@ mod tests {
     }
 
     #[test]
-    fn other_versions_and_other_kinds_are_refused() {
-        let (uid, message) = refusal(
+    fn other_versions_and_other_kinds_are_rejected() {
+        let (uid, message) = decode_error(
             r#"{"apiVersion":"admission.k8s.io/v1beta1","kind":"AdmissionReview","request":{"uid":"7"}}"#,
         );
         assert_eq!(uid.as_deref(), Some("7"));
         assert!(message.contains("v1beta1"), "{message}");
         for body in ["", "[]", "{}", "null", "{\"kind\":7}", "no json"] {
-            assert_eq!(refusal(body).0, None, "{body}");
+            assert_eq!(decode_error(body).0, None, "{body}");
         }
-        assert!(refusal(&mk_review("{}")).1.contains("uid"));
+        assert!(decode_error(&mk_review("{}")).1.contains("uid"));
     }
 }

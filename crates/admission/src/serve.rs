@@ -1,15 +1,15 @@
-//! The webhooks on a socket.
+//! The webhook server: HTTPS on a socket.
 
 use hyper_util::service::TowerToHyperService;
-use polis_tls::{Handshake, Limits};
+use polis_tls::{AcceptorProvider, ConnectionLimits};
 use tokio::net::TcpListener;
 
 use crate::Webhook;
 
-/// API servers keep a few connections each.
-const LIMITS: Limits = Limits { connections: 512, streams: 100 };
+/// Each API server keeps a few connections open.
+const LIMITS: ConnectionLimits = ConnectionLimits { connections: 512, streams: 100 };
 
-/// Serves until the future is dropped, which ends every connection.
-pub async fn serve(listener: TcpListener, handshake: impl Handshake, webhook: Webhook) {
+/// Serves until the future is dropped, which closes all connections.
+pub async fn serve(listener: TcpListener, handshake: impl AcceptorProvider, webhook: Webhook) {
     polis_tls::serve(listener, LIMITS, handshake, move |_| TowerToHyperService::new(webhook.clone())).await;
 }

@@ -1,4 +1,4 @@
-//! The webhooks over HTTP: the same for a socket and for a caller in this process.
+//! The webhooks as a tower service over HTTP, for a socket and for callers in the same process.
 
 use std::convert::Infallible;
 use std::fmt::Display;
@@ -11,21 +11,21 @@ use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 
-use crate::judge::Webhook;
-use crate::verdict::Refusal;
+use crate::error::AdmissionError;
+use crate::webhook::Webhook;
 
-/// Path of the webhook that fills in.
-pub const MUTATE: &str = "/mutate-compute-datumapis-com-v1alpha-workload";
-/// Path of the webhook that judges.
-pub const VALIDATE: &str = "/validate-compute-datumapis-com-v1alpha-workload";
+/// Path of the defaulting webhook.
+pub const MUTATE_PATH: &str = "/mutate-compute-datumapis-com-v1alpha-workload";
+/// Path of the validating webhook.
+pub const VALIDATE_PATH: &str = "/validate-compute-datumapis-com-v1alpha-workload";
 
-/// Reviews of this size and above are not read. The largest object that can be stored has 1.5 MiB, and a review of a
-/// change holds two.
+/// Reviews of this size or larger are rejected. The largest stored object has 1.5 MiB, and the review of an
+/// update contains two.
 const TOO_LARGE: usize = 3 << 20;
-/// Time for a body to arrive.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout for reading a request body.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-type Answer = Pin<Box<dyn Future<Output = Result<Response<Full<Bytes>>, Infallible>> + Send>>;
+type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<Full<Bytes>>, Infallible>> + Send>>;
 
 impl<B> tower::Service<Request<B>> for Webhook
 where
@@ -34,22 +34,21 @@ where
 {
     type Response = Response<Full<Bytes>>;
     type Error = Infallible;
-    type Future = Answer;
+    type Future = ResponseFuture;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<B>) -> Answer {
+    fn call(&mut self, request: Request<B>) -> ResponseFuture {
         let webhook = self.clone();
         Box::pin(async move {
-            let answer = webhook.handle(request).await;
-            Ok(match answer {
+            let result = webhook.handle(request).await;
+            Ok(match result {
                 Ok(review) => respond(StatusCode::OK, review),
-                Err(refusal) => {
-                    let code =
-                        StatusCode::from_u16(refusal.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-                    let status = serde_json::to_vec(&refusal.status()).unwrap_or_default();
+                Err(error) => {
+                    let code = StatusCode::from_u16(error.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+                    let status = serde_json::to_vec(&error.status()).unwrap_or_default();
                     respond(code, status.into())
                 }
             })
@@ -58,26 +57,32 @@ where
 }
 
 impl Webhook {
-    async fn handle<B>(&self, request: Request<B>) -> Result<Bytes, Refusal>
+    async fn handle<B>(&self, request: Request<B>) -> Result<Bytes, AdmissionError>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>> + Display,
     {
         if request.method() != Method::POST {
-            return Err(Refusal::method_not_allowed());
+            return Err(AdmissionError::method_not_allowed());
         }
         let (parts, body) = request.into_parts();
         let reading = Limited::new(body, TOO_LARGE - 1).collect();
-        let body = match tokio::time::timeout(PATIENCE, reading).await {
+        let body = match tokio::time::timeout(BODY_TIMEOUT, reading).await {
             Ok(Ok(body)) => body.to_bytes(),
-            Ok(Err(error)) if error.is::<LengthLimitError>() => return Err(Refusal::too_large(TOO_LARGE)),
-            Ok(Err(error)) => return Err(Refusal::bad_request(format!("the review broke off: {error}"))),
+            Ok(Err(error)) if error.is::<LengthLimitError>() => {
+                return Err(AdmissionError::too_large(TOO_LARGE));
+            }
+            Ok(Err(error)) => {
+                return Err(AdmissionError::bad_request(format!("failed to read the request body: {error}")));
+            }
             Err(_) => {
-                let within = PATIENCE.as_secs();
-                return Err(Refusal::bad_request(format!("the review did not arrive within {within} s")));
+                let within = BODY_TIMEOUT.as_secs();
+                return Err(AdmissionError::bad_request(format!(
+                    "the request body did not arrive within {within} s"
+                )));
             }
         };
-        self.answer(parts.uri.path(), &body).await
+        self.review(parts.uri.path(), &body).await
     }
 }
 

@@ -1,112 +1,113 @@
-//! The webhooks in front of a real kube-apiserver, reached over TLS, with kubectl as the user.
+//! The webhooks with a real kube-apiserver, over TLS, with kubectl as the client.
 //!
-//! Every test has a namespace of its own, and webhooks that are about that namespace alone.
+//! Every test has its own namespace, and webhooks for that namespace only.
 
-#[path = "../support/line.rs"]
-mod line;
+mod env;
 #[path = "../support/manifests.rs"]
 mod manifests;
+#[path = "../support/proxy.rs"]
+mod proxy;
 mod rows;
-mod world;
 
 use std::collections::BTreeSet;
 
 use polis_api::k8s_openapi::api::authorization::v1::{SubjectAccessReview, SubjectAccessReviewSpec};
 use serde_json::{Value, json};
 
-use line::Authoriser;
+use env::{TestEnv, User};
 use manifests::{mk_machine, mk_sandbox};
+use proxy::Authorizer;
 use rows::ROWS;
-use world::{User, World};
 
-/// The rows as objects, each under a name of its own.
-fn mk_objects(spoiled: bool) -> Vec<(String, Value)> {
-    let mk = |(index, (rule, base, spoil, _)): (usize, &rows::Row)| {
+/// The rows as objects, each with its own name.
+fn mk_objects(invalid: bool) -> Vec<(String, Value)> {
+    let mk = |(index, (rule, base, invalidate, _)): (usize, &rows::Row)| {
         let name = format!("row-{index}-rule-{rule}");
         let mut object = base(&name);
-        if spoiled {
-            spoil(&mut object);
+        if invalid {
+            invalidate(&mut object);
         }
         (name, object)
     };
     ROWS.iter().enumerate().map(mk).collect()
 }
 
-/// That every row is refused in this text, each in a line of its own with its name and its field.
-fn assert_refused(said: &str, objects: &[(String, Value)], when: &str) {
+/// Asserts that the output denies every row, each on a line with its name and its field.
+fn assert_denied(output: &str, objects: &[(String, Value)], when: &str) {
     for ((name, _), (rule, _, _, field)) in objects.iter().zip(ROWS) {
         let quoted = format!("\"{name}\"");
-        let line = said.lines().find(|line| line.contains(&quoted) && line.contains("is invalid"));
-        let line = line.unwrap_or_else(|| panic!("rule {rule} was not refused when {when}:\n{said}"));
+        let line = output.lines().find(|line| line.contains(&quoted) && line.contains("is invalid"));
+        let line = line.unwrap_or_else(|| panic!("rule {rule} was not denied when {when}:\n{output}"));
         assert!(line.contains(field), "rule {rule} when {when}: {field} is not named in:\n{line}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_rule_is_refused_through_kubectl_with_the_field_named() {
-    let world = World::new("rules").await;
+async fn every_rule_denies_through_kubectl_and_names_the_field() {
+    let env = TestEnv::new("rules").await;
     let ada = User { name: "ada", groups: &["system:masters"], project: "shop" };
-    let spoiled = mk_objects(true);
-    let (taken, said) = world.apply_all(&ada, &spoiled).await;
-    assert!(!taken);
-    assert_refused(&said, &spoiled, "made");
-    assert_eq!(world.workloads().await, BTreeSet::new(), "nothing was stored");
+    let invalid = mk_objects(true);
+    let (admitted, output) = env.apply_all(&ada, &invalid).await;
+    assert!(!admitted);
+    assert_denied(&output, &invalid, "created");
+    assert_eq!(env.workloads().await, BTreeSet::new(), "nothing was stored");
 
-    let (taken, said) = world.apply_all(&ada, &mk_objects(false)).await;
-    assert!(taken, "what the rows are made from is good: {said}");
-    let (taken, said) = world.apply_all(&ada, &spoiled).await;
-    assert!(!taken);
-    assert_refused(&said, &spoiled, "changed");
+    let (admitted, output) = env.apply_all(&ada, &mk_objects(false)).await;
+    assert!(admitted, "the base objects are valid: {output}");
+    let (admitted, output) = env.apply_all(&ada, &invalid).await;
+    assert!(!admitted);
+    assert_denied(&output, &invalid, "updated");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_good_workload_of_each_runtime_is_taken_and_filled_in() {
-    let world = World::new("good").await;
+async fn a_valid_workload_of_each_runtime_is_admitted_and_defaulted() {
+    let env = TestEnv::new("good").await;
     let ada = User { name: "ada", groups: &["system:masters"], project: "shop" };
-    let mut open = mk_sandbox("open", &["dfw"]);
-    open["spec"]["template"]["spec"]["runtime"]["resources"] = json!({});
-    let objects = [("web", mk_sandbox("web", &["dfw", "ord"])), ("vm", mk_machine("vm")), ("open", open)];
+    let mut incomplete = mk_sandbox("open", &["dfw"]);
+    incomplete["spec"]["template"]["spec"]["runtime"]["resources"] = json!({});
+    let objects =
+        [("web", mk_sandbox("web", &["dfw", "ord"])), ("vm", mk_machine("vm")), ("open", incomplete)];
     for (name, object) in &objects {
-        let (taken, said) = world.apply(&ada, object).await;
-        assert!(taken, "{name}: {said}");
+        let (admitted, output) = env.apply(&ada, object).await;
+        assert!(admitted, "{name}: {output}");
     }
-    let filled = world
+    let defaulted = env
         .kubectl(
             &ada,
             &["get", "workload", "open", "-o=jsonpath={.spec.template.spec.runtime.resources.instanceType}"],
         )
         .await;
-    assert_eq!(filled, (true, "datumcloud/d1-standard-2".to_owned()));
+    assert_eq!(defaulted, (true, "datumcloud/d1-standard-2".to_owned()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_person_is_told_everything_at_once() {
-    let world = World::new("person").await;
+async fn all_errors_are_reported_at_once() {
+    let env = TestEnv::new("person").await;
     let ada = User { name: "ada", groups: &["system:masters"], project: "shop" };
     let mut object = mk_sandbox("web", &["lhr"]);
     object["spec"]["placements"][0]["scaleSettings"]["minReplicas"] = 0.into();
-    let (taken, said) = world.apply(&ada, &object).await;
-    assert!(!taken);
+    let (admitted, output) = env.apply(&ada, &object).await;
+    assert!(!admitted);
     for part in [
         "\"web\" is invalid",
         "spec.placements[0].cityCodes[0]: Unsupported value: \"lhr\": supported values: \"dfw\", \"ord\"",
         "spec.placements[0].scaleSettings.minReplicas: Invalid value: 0: must be between 1 and 1000",
     ] {
-        assert!(said.contains(part), "{part} is not in:\n{said}");
+        assert!(output.contains(part), "{part} is not in:\n{output}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn extras_arrive_in_the_access_review_at_an_authoriser_that_denies_without_them() {
-    let world = World::new("extras").await;
+async fn the_access_review_contains_the_extras_that_the_authorizer_requires() {
+    let env = TestEnv::new("extras").await;
     let ada = User { name: "ada", groups: &["builders", "system:masters"], project: "vault" };
-    let (taken, said) = world.apply(&ada, &mk_sandbox("web", &["dfw"])).await;
-    assert!(taken, "{said}");
-    let asked = world.vault.asked();
-    assert_eq!(asked.len(), 1, "{asked:?}");
-    assert_eq!((&asked[0]["user"], &asked[0]["uid"]), (&json!("ada"), &json!("u-ada")));
+    let (admitted, output) = env.apply(&ada, &mk_sandbox("web", &["dfw"])).await;
+    assert!(admitted, "{output}");
+    let reviews = env.vault.take_reviews();
+    assert_eq!(reviews.len(), 1, "{reviews:?}");
+    assert_eq!((&reviews[0]["user"], &reviews[0]["uid"]), (&json!("ada"), &json!("u-ada")));
     assert_eq!(
-        asked[0]["extra"],
+        reviews[0]["extra"],
         json!({
             "example.com/team": ["one", "two"],
             "iam.miloapis.com/parent-api-group": ["resourcemanager.miloapis.com"],
@@ -115,55 +116,55 @@ async fn extras_arrive_in_the_access_review_at_an_authoriser_that_denies_without
         })
     );
     assert!(
-        asked[0]["groups"].as_array().is_some_and(|groups| groups.contains(&json!("builders"))),
-        "{asked:?}"
+        reviews[0]["groups"].as_array().is_some_and(|groups| groups.contains(&json!("builders"))),
+        "{reviews:?}"
     );
 
-    let bare = SubjectAccessReview {
+    let without_extras = SubjectAccessReview {
         spec: SubjectAccessReviewSpec { user: Some("ada".into()), ..Default::default() },
         ..Default::default()
     };
-    let answer = world.plane_of_vault.create(&bare).await.expect("an answer");
-    assert!(!answer.status.expect("a decision").allowed, "without the extras it says no");
+    let review = env.plane_of_vault.create(&without_extras).await.expect("a response");
+    assert!(!review.status.expect("a decision").allowed, "denied without the extras");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_user_who_may_not_is_told_from_an_authoriser_that_does_not_answer() {
-    let world = World::new("denied").await;
+async fn a_denied_user_is_distinguished_from_a_failed_access_review() {
+    let env = TestEnv::new("denied").await;
     let bob = User { name: "bob", groups: &["builders"], project: "shop" };
-    world.let_write_workloads("builders").await;
-    let (taken, said) = world.apply(&bob, &mk_sandbox("web", &["dfw"])).await;
-    assert!(!taken);
+    env.grant_workload_access("builders").await;
+    let (admitted, output) = env.apply(&bob, &mk_sandbox("web", &["dfw"])).await;
+    assert!(!admitted);
     assert!(
-        said.contains("networkInterfaces[0].network: Forbidden: you may not use network denied/blue"),
-        "{said}"
+        output.contains("networkInterfaces[0].network: Forbidden: you may not use network denied/blue"),
+        "{output}"
     );
-    *world.vault.authoriser.lock() = Authoriser::Broken;
+    *env.vault.authorizer.lock() = Authorizer::Broken;
     let ada = User { name: "ada", groups: &["system:masters"], project: "vault" };
-    let (taken, said) = world.apply(&ada, &mk_sandbox("web", &["dfw"])).await;
-    assert!(!taken);
-    assert!(said.contains("networkInterfaces[0].network: Internal error"), "{said}");
-    assert!(said.contains("out of order"), "{said}");
+    let (admitted, output) = env.apply(&ada, &mk_sandbox("web", &["dfw"])).await;
+    assert!(!admitted);
+    assert!(output.contains("networkInterfaces[0].network: Internal error"), "{output}");
+    assert!(output.contains("out of order"), "{output}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_from_no_project_or_from_one_that_is_not_known_is_refused() {
-    let world = World::new("strangers").await;
-    for (project, why) in [("nowhere", "project \"nowhere\" is not known here"), ("", "made in no project")] {
+async fn a_request_without_a_known_project_is_denied() {
+    let env = TestEnv::new("unknown").await;
+    for (project, why) in [("nowhere", "project \"nowhere\" is unknown"), ("", "not for a project")] {
         let ada = User { name: "ada", groups: &["system:masters"], project };
-        let (taken, said) = world.apply(&ada, &mk_sandbox("web", &["dfw"])).await;
-        assert!(!taken && said.contains(why), "{said}");
+        let (admitted, output) = env.apply(&ada, &mk_sandbox("web", &["dfw"])).await;
+        assert!(!admitted && output.contains(why), "{output}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_attaches_nothing_new_works_while_no_authoriser_answers() {
-    let world = World::new("leaving").await;
+async fn an_update_without_new_networks_needs_no_access_review() {
+    let env = TestEnv::new("leaving").await;
     let ada = User { name: "ada", groups: &["system:masters"], project: "vault" };
-    let (taken, said) = world.apply(&ada, &mk_sandbox("web", &["dfw", "ord"])).await;
-    assert!(taken, "{said}");
-    *world.vault.authoriser.lock() = Authoriser::Broken;
-    world.vault.asked();
+    let (admitted, output) = env.apply(&ada, &mk_sandbox("web", &["dfw", "ord"])).await;
+    assert!(admitted, "{output}");
+    *env.vault.authorizer.lock() = Authorizer::Broken;
+    env.vault.take_reviews();
     for arguments in [
         &["label", "workload", "web", "tier=front"][..],
         &[
@@ -183,17 +184,17 @@ async fn what_attaches_nothing_new_works_while_no_authoriser_answers() {
         ],
         &["delete", "workload", "web"],
     ] {
-        let (done, said) = world.kubectl(&ada, arguments).await;
-        assert!(done, "{arguments:?}: {said}");
+        let (succeeded, output) = env.kubectl(&ada, arguments).await;
+        assert!(succeeded, "{arguments:?}: {output}");
     }
-    assert_eq!(world.vault.asked(), [Value::Null; 0]);
+    assert_eq!(env.vault.take_reviews(), [Value::Null; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn while_no_webhook_answers_nothing_is_taken() {
-    let mut world = World::new("closed").await;
+async fn nothing_is_admitted_while_the_webhooks_are_down() {
+    let mut env = TestEnv::new("closed").await;
     let ada = User { name: "ada", groups: &["system:masters"], project: "shop" };
-    world.stop_serving();
-    let (taken, said) = world.apply(&ada, &mk_sandbox("web", &["dfw"])).await;
-    assert!(!taken && said.contains("failed calling webhook"), "{said}");
+    env.stop_serving();
+    let (admitted, output) = env.apply(&ada, &mk_sandbox("web", &["dfw"])).await;
+    assert!(!admitted && output.contains("failed calling webhook"), "{output}");
 }

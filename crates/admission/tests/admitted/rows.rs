@@ -1,13 +1,14 @@
-//! The rules, one row each: what it is made from, what breaks it, and the field that must be named.
+//! The validation rules, one row each: a valid manifest, the change that breaks the rule, and the field that
+//! the error must name.
 //!
-//! Some rules are in the schema too: then the API server refuses in its own words, and names the list where we would
-//! name its entry.
+//! Some rules are also in the schema. Then the API server denies with its own message, and names the list
+//! where the webhook would name the entry.
 
 use serde_json::{Value, json};
 
 use crate::manifests::{KEY, mk_machine, mk_sandbox};
 
-/// Number of the rule, a good manifest, what spoils it, and the field.
+/// Number of the rule, a valid manifest, the change that makes it invalid, and the field.
 pub type Row = (&'static str, fn(&str) -> Value, fn(&mut Value), &'static str);
 
 /// A sandbox with a disk, a config map, a port and a metric.

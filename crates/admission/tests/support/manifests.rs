@@ -1,4 +1,4 @@
-//! Workloads as users write them.
+//! Workload manifests.
 
 use serde_json::{Value, json};
 
@@ -21,6 +21,6 @@ pub fn mk_machine(name: &str) -> Value {
     workload
 }
 
-/// A public key, made for these tests.
+/// A public key for these tests.
 pub const KEY: &str =
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcH ada@home";

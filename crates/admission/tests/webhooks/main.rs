@@ -1,10 +1,10 @@
-//! The webhooks in front of embedded project planes: called in process by the API server, as `polis up` does it.
+//! The webhooks with embedded project planes: the API server calls them in process, as in `polis up`.
 
-#[path = "../support/line.rs"]
-mod line;
+mod env;
 #[path = "../support/manifests.rs"]
 mod manifests;
 mod over_tls;
+#[path = "../support/proxy.rs"]
+mod proxy;
 mod reviews;
 mod workloads;
-mod world;

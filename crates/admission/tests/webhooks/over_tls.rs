@@ -1,4 +1,4 @@
-//! The webhooks on a socket: TLS from files or a Secret, renewed while it runs.
+//! The webhook server: TLS from files or a Secret, renewed while it runs.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
-use polis_admission::{VALIDATE, serve};
+use polis_admission::{VALIDATE_PATH, serve};
 use polis_api::k8s_openapi::ByteString;
 use polis_api::k8s_openapi::api::core::v1::Secret;
 use polis_api::kube::api::PostParams;
@@ -26,17 +26,17 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 
+use crate::env::{TestEnv, mk_review};
 use crate::manifests::mk_sandbox;
-use crate::world::{World, mk_review};
 
-/// Puts a certificate of the authority into the folder, as the kubelet renews a mounted Secret: by a link.
-fn renew(home: &Path, state: &str, authority: &Authority) {
+/// Writes a new certificate and swaps a link to it, as the kubelet does for a mounted Secret.
+fn renew(dir: &Path, state: &str, authority: &Authority) {
     let pair = authority.server(&["localhost"]).expect("a certificate");
-    fs::create_dir(home.join(state)).expect("a folder");
-    fs::write(home.join(state).join("tls.crt"), pair.cert).expect("a certificate");
-    fs::write(home.join(state).join("tls.key"), pair.key).expect("a key");
-    std::os::unix::fs::symlink(state, home.join("..new")).expect("a link");
-    fs::rename(home.join("..new"), home.join("..data")).expect("swapped");
+    fs::create_dir(dir.join(state)).expect("a folder");
+    fs::write(dir.join(state).join("tls.crt"), pair.cert).expect("a certificate");
+    fs::write(dir.join(state).join("tls.key"), pair.key).expect("a key");
+    std::os::unix::fs::symlink(state, dir.join("..new")).expect("a link");
+    fs::rename(dir.join("..new"), dir.join("..data")).expect("swapped");
 }
 
 /// Posts a review over a new connection that trusts the authority.
@@ -55,7 +55,7 @@ async fn post(address: SocketAddr, authority: &Authority, review: &Value) -> Res
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(tls)).await.map_err(|error| error.to_string())?;
     let driver = tokio::spawn(connection);
-    let request = Request::post(VALIDATE)
+    let request = Request::post(VALIDATE_PATH)
         .header("host", "localhost")
         .body(Full::new(Bytes::from(review.to_string())))
         .expect("a request");
@@ -67,23 +67,23 @@ async fn post(address: SocketAddr, authority: &Authority, review: &Value) -> Res
 
 #[tokio::test]
 async fn a_renewed_certificate_is_served_without_a_restart() {
-    let world = World::new().await;
+    let env = TestEnv::new().await;
     let (old, new) = (Authority::new().expect("an authority"), Authority::new().expect("an authority"));
-    let home = tempfile::tempdir().expect("a folder");
-    renew(home.path(), "one", &old);
-    let certificates = CertificateFiles::within(&home.path().join("..data")).open().expect("usable");
+    let dir = tempfile::tempdir().expect("a folder");
+    renew(dir.path(), "one", &old);
+    let certificates = CertificateFiles::in_dir(&dir.path().join("..data")).open().expect("usable");
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
-    let serving = tokio::spawn(serve(listener, certificates, world.webhook.clone()));
+    let serving = tokio::spawn(serve(listener, certificates, env.webhook.clone()));
 
     let review = mk_review("CREATE", &mk_sandbox("web", &["dfw"]), &Value::Null);
-    let answer = post(address, &old, &review).await.expect("an answer");
-    assert_eq!(answer["response"]["allowed"], true, "{answer}");
+    let response = post(address, &old, &review).await.expect("a response");
+    assert_eq!(response["response"]["allowed"], true, "{response}");
     assert!(post(address, &new, &review).await.is_err(), "not yet renewed");
-    renew(home.path(), "two", &new);
-    let answer = post(address, &new, &review).await.expect("an answer with the new certificate");
-    assert_eq!(answer["response"]["allowed"], true, "{answer}");
-    assert!(post(address, &old, &review).await.is_err(), "the old one is gone");
+    renew(dir.path(), "two", &new);
+    let response = post(address, &new, &review).await.expect("a response with the new certificate");
+    assert_eq!(response["response"]["allowed"], true, "{response}");
+    assert!(post(address, &old, &review).await.is_err(), "the old certificate is not served");
     serving.abort();
 }
 
@@ -98,36 +98,35 @@ fn mk_secret(authority: &Authority) -> Secret {
 }
 
 #[tokio::test]
-async fn a_renewed_secret_is_served_without_a_restart_and_half_a_renewal_is_not() {
-    let world = World::new().await;
-    let own = || Plane::in_process::<_, Full<Bytes>, _>("own", world.server.plane_service(""));
-    let secrets =
-        Api::<Secret>::namespaced(Client::new(world.server.plane_service(""), "default"), "default");
+async fn a_renewed_secret_is_served_without_a_restart_and_a_mismatched_one_is_not() {
+    let env = TestEnv::new().await;
+    let own = || Plane::in_process::<_, Full<Bytes>, _>("own", env.server.plane_service(""));
+    let secrets = Api::<Secret>::namespaced(Client::new(env.server.plane_service(""), "default"), "default");
     let mut engine = Engine::new();
     let named = ("default", "webhook-tls");
-    let secret = CertificateSecret::watched(&mut engine, "certificate", own(), named, None);
+    let secret = CertificateSecret::watch(&mut engine, "certificate", own(), named, None);
     let missing = secret.open().await.expect_err("there is none").to_string();
     assert!(missing.contains("Secret default/webhook-tls"), "{missing}");
 
     let (old, new) = (Authority::new().expect("an authority"), Authority::new().expect("an authority"));
     secrets.create(&PostParams::default(), &mk_secret(&old)).await.expect("made");
     let mut engine = Engine::new();
-    let secret = CertificateSecret::watched(&mut engine, "certificate", own(), named, None);
+    let secret = CertificateSecret::watch(&mut engine, "certificate", own(), named, None);
     let certificates = secret.open().await.expect("usable");
     let stop = CancellationToken::new();
     let watching = tokio::spawn(engine.run(stop.clone().cancelled_owned()));
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
-    let serving = tokio::spawn(serve(listener, certificates, world.webhook.clone()));
+    let serving = tokio::spawn(serve(listener, certificates, env.webhook.clone()));
     let review = mk_review("CREATE", &mk_sandbox("web", &["dfw"]), &Value::Null);
-    post(address, &old, &review).await.expect("an answer");
+    post(address, &old, &review).await.expect("a response");
 
-    // The key of another certificate: not served, and what is served stays.
+    // A key that does not match the certificate is not served; the old certificate stays.
     let mut half = secrets.get("webhook-tls").await.expect("there");
     let other = mk_secret(&new).data.expect("data");
     half.data.as_mut().expect("data").insert("tls.key".into(), other["tls.key"].clone());
     let half = secrets.replace("webhook-tls", &PostParams::default(), &half).await.expect("written");
-    post(address, &old, &review).await.expect("an answer with the certificate from before");
+    post(address, &old, &review).await.expect("a response with the old certificate");
 
     let mut whole = half;
     whole.data = Some(other);
@@ -138,11 +137,11 @@ async fn a_renewed_secret_is_served_without_a_restart_and_half_a_renewal_is_not(
         }
     };
     tokio::time::timeout(Duration::from_secs(60), renewed).await.expect("the new certificate is served");
-    assert!(post(address, &old, &review).await.is_err(), "the old one is gone");
+    assert!(post(address, &old, &review).await.is_err(), "the old certificate is not served");
 
-    // A Secret that is deleted takes nothing away.
+    // After the Secret is deleted, its last certificate stays.
     secrets.delete("webhook-tls", &Default::default()).await.expect("deleted");
-    post(address, &new, &review).await.expect("an answer with the certificate that there was");
+    post(address, &new, &review).await.expect("a response with the last certificate");
     serving.abort();
     stop.cancel();
     watching.await.expect("no panic").expect("a clean end");

@@ -1,13 +1,13 @@
-//! Workloads as users write them.
+//! Admission of Workloads that users create and change.
 
 use polis_api::compute::Workload;
 use polis_api::kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use polis_api::kube::{self, Api};
 use serde_json::{Value, json};
 
-use crate::line::Authoriser;
+use crate::env::TestEnv;
 use crate::manifests::{mk_machine, mk_sandbox};
-use crate::world::World;
+use crate::proxy::Authorizer;
 
 fn typed(workload: &Value) -> Workload {
     serde_json::from_value(workload.clone()).expect("a workload")
@@ -21,52 +21,52 @@ async fn merge(api: &Api<Workload>, name: &str, patch: Value) -> Result<Workload
     status(api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await)
 }
 
-fn status<T>(outcome: kube::Result<T>) -> Result<T, Box<kube::core::Status>> {
-    outcome.map_err(|error| match error {
+fn status<T>(result: kube::Result<T>) -> Result<T, Box<kube::core::Status>> {
+    result.map_err(|error| match error {
         kube::Error::Api(status) => status,
         other => panic!("{other}"),
     })
 }
 
-/// The causes of a refusal, as `field reason`.
+/// The causes of a denial, as `field reason`.
 fn causes(status: &kube::core::Status) -> Vec<String> {
     let causes = status.details.iter().flat_map(|details| &details.causes);
     causes.map(|cause| format!("{} {}", cause.field, cause.reason)).collect()
 }
 
 #[tokio::test]
-async fn a_good_workload_of_each_runtime_is_taken() {
-    let world = World::new().await;
-    let api = world.workloads("shop");
-    create(&api, &mk_sandbox("web", &["dfw", "ord"])).await.expect("a sandbox is taken");
-    create(&api, &mk_machine("vm")).await.expect("a virtual machine is taken");
+async fn a_valid_workload_of_each_runtime_is_admitted() {
+    let env = TestEnv::new().await;
+    let api = env.workloads("shop");
+    create(&api, &mk_sandbox("web", &["dfw", "ord"])).await.expect("a sandbox is admitted");
+    create(&api, &mk_machine("vm")).await.expect("a virtual machine is admitted");
 }
 
 #[tokio::test]
-async fn an_instance_type_is_filled_in() {
-    let world = World::new().await;
+async fn a_missing_instance_type_is_defaulted() {
+    let env = TestEnv::new().await;
     let mut workload = mk_sandbox("web", &["dfw"]);
     workload["spec"]["template"]["spec"]["runtime"]["resources"]["instanceType"] = "".into();
-    let made = create(&world.workloads("shop"), &workload).await.expect("taken");
-    assert_eq!(made.spec.template.spec.runtime.resources.instance_type, "datumcloud/d1-standard-2");
+    let created = create(&env.workloads("shop"), &workload).await.expect("admitted");
+    assert_eq!(created.spec.template.spec.runtime.resources.instance_type, "datumcloud/d1-standard-2");
 }
 
 #[tokio::test]
-async fn all_that_is_wrong_is_told_at_once_with_the_fields() {
-    let world = World::new().await;
+async fn all_errors_are_reported_at_once_with_their_fields() {
+    let env = TestEnv::new().await;
     let mut workload = mk_sandbox("web", &["lhr"]);
     workload["spec"]["template"]["spec"]["runtime"]["resources"]["instanceType"] = "huge".into();
     workload["spec"]["template"]["spec"]["networkInterfaces"][0]["network"]["name"] = "green".into();
     workload["spec"]["placements"][0]["scaleSettings"]["minReplicas"] = 0.into();
-    let refused = create(&world.workloads("shop"), &workload).await.expect_err("wrong in four ways");
-    assert_eq!((refused.code, refused.reason.as_str()), (422, "Invalid"));
+    let denied = create(&env.workloads("shop"), &workload).await.expect_err("four errors");
+    assert_eq!((denied.code, denied.reason.as_str()), (422, "Invalid"));
     assert!(
-        refused.message.starts_with("admission webhook \"vworkload.kb.io\" denied the request: Workload.compute.datumapis.com \"web\" is invalid: ["),
+        denied.message.starts_with("admission webhook \"vworkload.kb.io\" denied the request: Workload.compute.datumapis.com \"web\" is invalid: ["),
         "{}",
-        refused.message
+        denied.message
     );
     assert_eq!(
-        causes(&refused),
+        causes(&denied),
         [
             "spec.template.spec.runtime.resources.instanceType FieldValueNotSupported",
             "spec.placements[0].cityCodes[0] FieldValueNotSupported",
@@ -77,28 +77,28 @@ async fn all_that_is_wrong_is_told_at_once_with_the_fields() {
 }
 
 #[tokio::test]
-async fn a_city_is_refused_until_it_is_bound() {
-    let world = World::new().await;
-    let api = world.workloads("shop");
-    let refused = create(&api, &mk_sandbox("web", &["lhr"])).await.expect_err("not bound");
-    assert!(refused.message.contains("\"lhr\": supported values: \"dfw\", \"ord\""), "{}", refused.message);
-    world.bind("lhr").await;
+async fn a_city_is_denied_until_it_is_bound() {
+    let env = TestEnv::new().await;
+    let api = env.workloads("shop");
+    let denied = create(&api, &mk_sandbox("web", &["lhr"])).await.expect_err("not bound");
+    assert!(denied.message.contains("\"lhr\": supported values: \"dfw\", \"ord\""), "{}", denied.message);
+    env.bind("lhr").await;
     let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(30);
-    while let Err(refused) = create(&api, &mk_sandbox("web", &["lhr"])).await {
-        assert!(tokio::time::Instant::now() < deadline, "{}", refused.message);
+    while let Err(denied) = create(&api, &mk_sandbox("web", &["lhr"])).await {
+        assert!(tokio::time::Instant::now() < deadline, "{}", denied.message);
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
 }
 
 #[tokio::test]
-async fn a_change_is_judged_by_the_same_rules() {
-    let world = World::new().await;
-    let api = world.workloads("shop");
-    create(&api, &mk_sandbox("web", &["dfw"])).await.expect("taken");
+async fn an_update_is_validated_by_the_same_rules() {
+    let env = TestEnv::new().await;
+    let api = env.workloads("shop");
+    create(&api, &mk_sandbox("web", &["dfw"])).await.expect("admitted");
     let more = json!({"spec": {"placements": [{"name": "default", "cityCodes": ["dfw", "lhr"], "scaleSettings": {"minReplicas": 2000}}]}});
-    let refused = merge(&api, "web", more).await.expect_err("wrong in two ways");
+    let denied = merge(&api, "web", more).await.expect_err("two errors");
     assert_eq!(
-        causes(&refused),
+        causes(&denied),
         [
             "spec.placements[0].cityCodes[1] FieldValueNotSupported",
             "spec.placements[0].scaleSettings.minReplicas FieldValueInvalid"
@@ -107,16 +107,16 @@ async fn a_change_is_judged_by_the_same_rules() {
 }
 
 #[tokio::test]
-async fn each_network_is_asked_about_once_with_all_that_is_known_of_the_user() {
-    let world = World::new().await;
-    *world.line.authoriser.lock() = Authoriser::ByExtras;
-    world.line.asked();
+async fn each_network_is_reviewed_once_with_all_user_info() {
+    let env = TestEnv::new().await;
+    *env.proxy.authorizer.lock() = Authorizer::ByExtras;
+    env.proxy.take_reviews();
     let mut workload = mk_sandbox("web", &["dfw"]);
     workload["spec"]["template"]["spec"]["networkInterfaces"] = json!([
         {"network": {"name": "blue"}}, {"network": {"name": "red", "namespace": "nets"}}, {"network": {"name": "blue", "namespace": "default"}}]);
-    create(&world.workloads("shop"), &workload).await.expect("allowed by the extras");
-    let asked = world.line.asked();
-    let networks: Vec<_> = asked
+    create(&env.workloads("shop"), &workload).await.expect("allowed by the extras");
+    let reviews = env.proxy.take_reviews();
+    let networks: Vec<_> = reviews
         .iter()
         .map(|spec| {
             let of = &spec["resourceAttributes"];
@@ -131,7 +131,7 @@ async fn each_network_is_asked_about_once_with_all_that_is_known_of_the_user() {
             "use networking.datumapis.com/networks nets/red"
         ]
     );
-    for spec in asked {
+    for spec in reviews {
         assert_eq!((&spec["user"], &spec["uid"]), (&json!("ada"), &json!("u-ada")));
         assert_eq!(spec["groups"], json!(["builders", "system:authenticated"]));
         assert_eq!(
@@ -147,54 +147,54 @@ async fn each_network_is_asked_about_once_with_all_that_is_known_of_the_user() {
 }
 
 #[tokio::test]
-async fn several_networks_are_asked_about_at_the_same_time() {
-    let world = World::new().await;
-    *world.line.authoriser.lock() = Authoriser::Together;
-    world.line.asked();
+async fn several_networks_are_reviewed_concurrently() {
+    let env = TestEnv::new().await;
+    *env.proxy.authorizer.lock() = Authorizer::Together;
+    env.proxy.take_reviews();
     let mut workload = mk_sandbox("web", &["dfw"]);
     workload["spec"]["template"]["spec"]["networkInterfaces"] =
         json!([{"network": {"name": "blue"}}, {"network": {"name": "red"}}]);
-    create(&world.workloads("shop"), &workload).await.expect("each is answered once both are asked about");
+    create(&env.workloads("shop"), &workload).await.expect("both reviews arrive before either is answered");
 }
 
 #[tokio::test]
-async fn an_authoriser_that_is_out_of_order_is_told_from_one_that_denies() {
-    let world = World::new().await;
-    let api = world.workloads("shop");
+async fn a_failed_access_review_is_distinguished_from_a_denial() {
+    let env = TestEnv::new().await;
+    let api = env.workloads("shop");
     let mut workload = mk_sandbox("web", &["dfw"]);
-    *world.line.authoriser.lock() = Authoriser::Broken;
-    let refused = create(&api, &workload).await.expect_err("cannot be asked");
-    assert_eq!((refused.code, refused.reason.as_str()), (500, "InternalError"));
-    assert!(refused.message.contains("out of order"), "{}", refused.message);
-    *world.line.authoriser.lock() = Authoriser::Roles;
+    *env.proxy.authorizer.lock() = Authorizer::Broken;
+    let denied = create(&api, &workload).await.expect_err("the review fails");
+    assert_eq!((denied.code, denied.reason.as_str()), (500, "InternalError"));
+    assert!(denied.message.contains("out of order"), "{}", denied.message);
+    *env.proxy.authorizer.lock() = Authorizer::Roles;
     workload["spec"]["template"]["spec"]["networkInterfaces"][0]["network"]["name"] = "green".into();
-    let refused = create(&api, &workload).await.expect_err("denied");
-    assert_eq!((refused.code, refused.reason.as_str()), (422, "Invalid"));
-    assert!(refused.message.contains("you may not use network default/green"), "{}", refused.message);
+    let denied = create(&api, &workload).await.expect_err("denied");
+    assert_eq!((denied.code, denied.reason.as_str()), (422, "Invalid"));
+    assert!(denied.message.contains("you may not use network default/green"), "{}", denied.message);
 }
 
 #[tokio::test]
-async fn what_attaches_nothing_new_asks_nobody_and_works_while_nobody_answers() {
-    let world = World::new().await;
-    let api = world.workloads("shop");
+async fn an_update_without_new_networks_needs_no_access_review() {
+    let env = TestEnv::new().await;
+    let api = env.workloads("shop");
     let mut workload = mk_sandbox("web", &["dfw", "ord"]);
     workload["metadata"]["finalizers"] = json!(["example.com/held"]);
-    create(&api, &workload).await.expect("taken");
-    *world.line.authoriser.lock() = Authoriser::Broken;
-    world.line.asked();
+    create(&api, &workload).await.expect("admitted");
+    *env.proxy.authorizer.lock() = Authorizer::Broken;
+    env.proxy.take_reviews();
     merge(&api, "web", json!({"metadata": {"labels": {"a": "b"}}})).await.expect("a label");
     let fewer = json!({"spec": {"placements": [{"name": "default", "cityCodes": ["ord"], "scaleSettings": {"minReplicas": 3}}]}});
     merge(&api, "web", fewer).await.expect("scaled, and out of a city");
     api.delete("web", &DeleteParams::default()).await.expect("deletes");
-    merge(&api, "web", json!({"metadata": {"finalizers": null}})).await.expect("released");
-    assert_eq!(world.line.asked(), [Value::Null; 0]);
+    merge(&api, "web", json!({"metadata": {"finalizers": null}})).await.expect("the finalizer is removed");
+    assert_eq!(env.proxy.take_reviews(), [Value::Null; 0]);
 }
 
 #[tokio::test]
-async fn a_project_that_is_not_known_is_refused_with_a_reason() {
-    let world = World::new().await;
-    let refused =
-        create(&world.workloads("elsewhere"), &mk_sandbox("web", &["dfw"])).await.expect_err("unknown");
-    assert_eq!(refused.code, 403);
-    assert!(refused.message.contains("project \"elsewhere\" is not known here"), "{}", refused.message);
+async fn a_request_for_an_unknown_project_is_denied_with_the_reason() {
+    let env = TestEnv::new().await;
+    let denied =
+        create(&env.workloads("elsewhere"), &mk_sandbox("web", &["dfw"])).await.expect_err("unknown");
+    assert_eq!(denied.code, 403);
+    assert!(denied.message.contains("project \"elsewhere\" is unknown"), "{}", denied.message);
 }

@@ -1,4 +1,5 @@
-//! The world of these tests: a platform with project `shop`, its webhooks, and what they ask.
+//! Test environment: a platform with project `shop`, the webhooks, and a proxy that records their access
+//! reviews.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -7,52 +8,52 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::Request;
-use polis_admission::{Projects, Webhook};
+use polis_admission::{ProjectResolver, Webhook};
 use polis_api::compute::Workload;
 use polis_api::crds;
 use polis_api::kube::api::PostParams;
 use polis_api::kube::{self, Api, Client};
 use polis_api::networking::LocationBinding;
-use polis_apiserver::{Identity, PlaneSpec, Server, WebhookCall, WebhookTransport};
-use polis_engine::{Engine, Fixed, Handle, Plane, Watch};
+use polis_apiserver::{PlaneSpec, Server, UserInfo, WebhookCall, WebhookTransport};
+use polis_engine::{Engine, FixedPlanes, Handle, Plane, Watch};
 use serde_json::{Value, json};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tower::ServiceExt;
 
-use crate::line::{Authoriser, Line};
 use crate::manifests::mk_sandbox;
+use crate::proxy::{Authorizer, PlaneProxy};
 
-/// The webhooks of this process, once they are there: the API server is made before them.
+/// The in-process webhooks, set after the API server is created.
 #[derive(Clone, Default)]
-struct Late(Arc<OnceLock<Webhook>>);
+struct DeferredWebhook(Arc<OnceLock<Webhook>>);
 
-impl WebhookTransport for Late {
+impl WebhookTransport for DeferredWebhook {
     fn post(&self, call: WebhookCall, review: Bytes) -> BoxFuture<'static, Result<Bytes, String>> {
-        let late = self.clone();
+        let deferred = self.clone();
         Box::pin(async move {
-            let webhook = late.0.get().ok_or("the webhooks are not up yet")?;
+            let webhook = deferred.0.get().ok_or("the webhooks are not set yet")?;
             let uri: http::Uri = call.url.parse().map_err(|error| format!("{}: {error}", call.url))?;
-            webhook.answer(uri.path(), &review).await.map_err(|refusal| refusal.message)
+            webhook.review(uri.path(), &review).await.map_err(|error| error.message)
         })
     }
 }
 
 /// A platform with the projects `shop`, which the webhooks know, and `elsewhere`, which they do not.
-pub struct World {
+pub struct TestEnv {
     pub server: Server,
     pub webhook: Webhook,
-    pub line: Line,
+    pub proxy: PlaneProxy,
     pub handle: Handle,
     _running: DropGuard,
 }
 
-/// The kinds that matter here. Deriving their schemas takes longer than most tests.
+/// The CRDs of these tests, built once: deriving their schemas takes longer than most tests.
 fn kinds() -> &'static [Value] {
     static KINDS: OnceLock<Vec<Value>> = OnceLock::new();
     KINDS.get_or_init(|| {
-        let wanted = ["workloads", "locationbindings", "networks"];
+        let plurals = ["workloads", "locationbindings", "networks"];
         let all = crds::compute().into_iter().chain(crds::platform()).map(|file| file.crd);
-        all.filter(|crd| wanted.iter().any(|plural| crd["spec"]["names"]["plural"] == *plural)).collect()
+        all.filter(|crd| plurals.iter().any(|plural| crd["spec"]["names"]["plural"] == *plural)).collect()
     })
 }
 
@@ -63,32 +64,32 @@ pub fn deployed(path: &str) -> Value {
     serde_saphyr::from_str(&text).expect("YAML")
 }
 
-impl World {
+impl TestEnv {
     /// A platform whose project `shop` has the cities `dfw` and `ord`, and a user `ada` who may use `blue`.
     pub async fn new() -> Self {
-        let late = Late::default();
-        let server = Server::builder().webhooks(late.clone()).build().await.expect("a server");
+        let deferred = DeferredWebhook::default();
+        let server = Server::builder().webhooks(deferred.clone()).build().await.expect("a server");
         for kind in kinds() {
             server.install_crd("projects", kind).await.expect("a definition");
         }
         for project in ["shop", "elsewhere"] {
             server.create_plane(PlaneSpec::project(project, "projects")).await.expect("a plane");
         }
-        let line = Line::new(server.project_service("shop"), Authoriser::Roles);
+        let proxy = PlaneProxy::new(server.project_service("shop"), Authorizer::Roles);
         let mut engine = Engine::new();
         let planes = engine.planes(
             "project",
-            Fixed::new([Plane::in_process("shop", line.clone())]),
+            FixedPlanes::new([Plane::in_process("shop", proxy.clone())]),
             [Watch::of::<LocationBinding>()],
         );
         let handle = engine.handle();
-        let webhook = Webhook::new(Projects::by_parent(planes), &handle.registry());
-        assert!(late.0.set(webhook.clone()).is_ok());
+        let webhook = Webhook::new(ProjectResolver::by_parent(planes), &handle.registry());
+        assert!(deferred.0.set(webhook.clone()).is_ok());
         let stop = CancellationToken::new();
         tokio::spawn(engine.run(stop.clone().cancelled_owned()));
-        let world = Self { server, webhook, line, handle, _running: stop.drop_guard() };
+        let env = Self { server, webhook, proxy, handle, _running: stop.drop_guard() };
         for city in ["dfw", "ord"] {
-            world.bind(city).await;
+            env.bind(city).await;
         }
         for object in [
             json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "builder"}, "rules": [
@@ -99,22 +100,22 @@ impl World {
                 "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "ada"}]}),
         ] {
             for project in ["shop", "elsewhere"] {
-                world.put(&format!("project:{project}"), &object).await;
+                env.put(&format!("project:{project}"), &object).await;
             }
         }
         for file in ["base/webhook/mutating.yaml", "base/webhook/validating.yaml"] {
-            world.put("@projects", &deployed(file)).await;
+            env.put("@projects", &deployed(file)).await;
         }
-        let seen = async {
-            while !(world.knows("dfw").await && world.knows("ord").await) {
+        let bound = async {
+            while !(env.admits("dfw").await && env.admits("ord").await) {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
         assert!(
-            tokio::time::timeout(Duration::from_secs(30), seen).await.is_ok(),
-            "the bindings are not seen"
+            tokio::time::timeout(Duration::from_secs(30), bound).await.is_ok(),
+            "the bindings are not in the cache"
         );
-        world
+        env
     }
 
     /// Writes an object as the administrator.
@@ -136,20 +137,21 @@ impl World {
             .await;
     }
 
-    /// Whether the webhooks know of a city.
-    async fn knows(&self, city: &str) -> bool {
+    /// Whether the webhooks admit a workload in a city.
+    async fn admits(&self, city: &str) -> bool {
         let review = mk_review("CREATE", &mk_sandbox("probe", &[city]), &Value::Null);
-        let answer = self.webhook.answer(polis_admission::VALIDATE, review.to_string().as_bytes()).await;
-        self.line.asked();
-        let answer: Value = serde_json::from_slice(&answer.expect("an answer")).expect("JSON");
-        answer["response"]["allowed"] == true
+        let response =
+            self.webhook.review(polis_admission::VALIDATE_PATH, review.to_string().as_bytes()).await;
+        self.proxy.take_reviews();
+        let response: Value = serde_json::from_slice(&response.expect("a response")).expect("JSON");
+        response["response"]["allowed"] == true
     }
 
-    /// The workloads of a project, as `ada` sees them.
+    /// The Workloads of a project, for user `ada`.
     pub fn workloads(&self, project: &str) -> Api<Workload> {
         let service = self.server.project_service(project);
         let service = tower::service_fn(move |mut request: Request<kube::client::Body>| {
-            let mut ada = Identity::new("ada", ["builders"]);
+            let mut ada = UserInfo::new("ada", ["builders"]);
             ada.uid = "u-ada".into();
             ada.extra.insert("example.com/team".into(), vec!["one".into(), "two".into()]);
             request.extensions_mut().insert(ada);

@@ -1,100 +1,100 @@
-//! Refusals, as a Kubernetes status.
+//! Errors of the webhooks, as a Kubernetes Status.
 
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{Status, StatusCause, StatusDetails};
-use polis_core::admission::{Fault, FieldError};
+use polis_core::admission::{FieldError, FieldErrorKind};
 
-/// Errors that are spelled out; of more only the number is told. A message is read by people.
-const SPELLED_OUT: usize = 64;
+/// The maximum number of field errors in a message; further ones are only counted.
+const MAX_FIELD_ERRORS: usize = 64;
 
-/// Why something is not taken.
+/// Why a request is denied or a review cannot be handled.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Refusal {
-    /// HTTP status.
+pub struct AdmissionError {
+    /// HTTP status code.
     pub code: u16,
-    /// The word for it that programs understand.
+    /// Machine-readable reason of the Status.
     pub reason: &'static str,
-    /// For people.
+    /// Human-readable message.
     pub message: String,
     details: Option<Box<StatusDetails>>,
 }
 
-impl Refusal {
+impl AdmissionError {
     fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
         Self { code, reason, message: message.into(), details: None }
     }
 
-    /// The request makes no sense.
+    /// The request is malformed.
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(400, "BadRequest", message)
     }
 
-    /// The request makes sense and will not be granted.
+    /// The request is not permitted.
     pub(crate) fn forbidden(message: impl Into<String>) -> Self {
         Self::new(403, "Forbidden", message)
     }
 
-    /// There is nothing here.
+    /// The path does not exist.
     pub(crate) fn not_found(message: impl Into<String>) -> Self {
         Self::new(404, "NotFound", message)
     }
 
-    /// Only posts are answered.
+    /// The HTTP method is not POST.
     pub(crate) fn method_not_allowed() -> Self {
-        Self::new(405, "MethodNotAllowed", "reviews are posted")
+        Self::new(405, "MethodNotAllowed", "method not allowed: send the AdmissionReview with POST")
     }
 
-    /// More than is read.
+    /// The request body is too large.
     pub(crate) fn too_large(limit: usize) -> Self {
         let message = format!(
-            "the review is too large: less than {} MiB is read; make the object smaller",
+            "the AdmissionReview is too large: the limit is {} MiB; make the object smaller",
             limit >> 20
         );
         Self::new(413, "RequestEntityTooLarge", message)
     }
 
-    /// Not now.
+    /// The request cannot be handled now.
     pub(crate) fn unavailable(message: impl Into<String>) -> Self {
         Self::new(503, "ServiceUnavailable", message)
     }
 
-    /// What is wrong with a workload. None for nothing.
+    /// The error for an invalid Workload; none if there are no field errors.
     ///
-    /// Where nothing is wrong but that something could not be found out, it is the server's fault and worth another try:
-    /// the code says so.
+    /// The code is 500 if every field error is an internal one, for example a failed access review: then a
+    /// retry can help.
     pub(crate) fn of(name: &str, errors: &[FieldError]) -> Option<Self> {
         if errors.is_empty() {
             return None;
         }
-        let spelled = &errors[..errors.len().min(SPELLED_OUT)];
-        let mut told: Vec<String> = spelled.iter().map(ToString::to_string).collect();
-        if errors.len() > spelled.len() {
-            told.push(format!("and {} more", errors.len() - spelled.len()));
+        let listed = &errors[..errors.len().min(MAX_FIELD_ERRORS)];
+        let mut messages: Vec<String> = listed.iter().map(ToString::to_string).collect();
+        if errors.len() > listed.len() {
+            messages.push(format!("and {} more", errors.len() - listed.len()));
         }
-        let list = match told.as_slice() {
+        let list = match messages.as_slice() {
             [one] => one.clone(),
             several => format!("[{}]", several.join(", ")),
         };
-        let (code, reason) = match errors.iter().all(|error| error.fault == Fault::Internal) {
+        let (code, reason) = match errors.iter().all(|error| error.kind == FieldErrorKind::Internal) {
             true => (500, "InternalError"),
             false => (422, "Invalid"),
         };
         let cause = |error: &FieldError| StatusCause {
             field: Some(error.path.to_string()),
             message: Some(error.message()),
-            reason: Some(error.fault.reason().to_owned()),
+            reason: Some(error.kind.reason().to_owned()),
         };
         let details = StatusDetails {
             name: Some(name.to_owned()),
             group: Some("compute.datumapis.com".to_owned()),
             kind: Some("Workload".to_owned()),
-            causes: Some(spelled.iter().map(cause).collect()),
+            causes: Some(listed.iter().map(cause).collect()),
             ..StatusDetails::default()
         };
         let message = format!("Workload.compute.datumapis.com {name:?} is invalid: {list}");
         Some(Self { details: Some(Box::new(details)), ..Self::new(code, reason, message) })
     }
 
-    /// The status that an API server passes on.
+    /// The Status that the API server returns to its client.
     pub(crate) fn status(&self) -> Status {
         Status {
             code: Some(i32::from(self.code)),
@@ -114,15 +114,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_error_is_told_plainly_and_several_as_a_list() {
+    fn one_field_error_is_inline_and_several_are_a_list() {
         let at = Path::new("spec.placements");
-        let one = Refusal::of("web", &[at.required("")]).unwrap();
+        let one = AdmissionError::of("web", &[at.required("")]).unwrap();
         assert_eq!((one.code, one.reason), (422, "Invalid"));
         assert_eq!(
             one.message,
             "Workload.compute.datumapis.com \"web\" is invalid: spec.placements: Required value"
         );
-        let two = Refusal::of("web", &[at.required(""), at.index(1).duplicate("a")]).unwrap();
+        let two = AdmissionError::of("web", &[at.required(""), at.index(1).duplicate("a")]).unwrap();
         assert!(
             two.message
                 .ends_with("[spec.placements: Required value, spec.placements[1]: Duplicate value: \"a\"]")
@@ -133,22 +133,25 @@ mod tests {
     }
 
     #[test]
-    fn nothing_wrong_is_no_refusal() {
-        assert_eq!(Refusal::of("web", &[]), None);
+    fn no_field_errors_give_no_error() {
+        assert_eq!(AdmissionError::of("web", &[]), None);
     }
 
     #[test]
-    fn what_could_not_be_found_out_is_the_servers_fault_unless_something_is_wrong_besides() {
+    fn internal_errors_alone_give_code_500() {
         let at = Path::new("spec");
-        assert_eq!(Refusal::of("web", &[at.internal("away")]).unwrap().code, 500);
-        assert_eq!(Refusal::of("web", &[at.internal("away"), at.required("")]).unwrap().code, 422);
+        assert_eq!(AdmissionError::of("web", &[at.internal("unreachable")]).unwrap().code, 500);
+        assert_eq!(
+            AdmissionError::of("web", &[at.internal("unreachable"), at.required("")]).unwrap().code,
+            422
+        );
     }
 
     #[test]
-    fn a_thousand_errors_are_told_in_a_few_words() {
+    fn further_field_errors_are_only_counted() {
         let errors: Vec<_> = (0..1000).map(|index| Path::new("spec").index(index).required("")).collect();
-        let refusal = Refusal::of("web", &errors).unwrap();
-        assert!(refusal.message.ends_with("and 936 more]"), "{}", refusal.message);
-        assert_eq!(refusal.status().details.unwrap().causes.unwrap().len(), SPELLED_OUT);
+        let error = AdmissionError::of("web", &errors).unwrap();
+        assert!(error.message.ends_with("and 936 more]"), "{}", error.message);
+        assert_eq!(error.status().details.unwrap().causes.unwrap().len(), MAX_FIELD_ERRORS);
     }
 }

@@ -1,5 +1,5 @@
-//! The world of these tests: a kube-apiserver that is project `shop`, a stand-in for the plane of project `vault`, and
-//! the webhooks on a socket.
+//! Test environment: a kube-apiserver as project `shop`, an embedded plane as project `vault`, and the
+//! webhooks on a socket.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use polis_admission::{Projects, Webhook, serve};
+use polis_admission::{ProjectResolver, Webhook, serve};
 use polis_api::compute::Workload;
 use polis_api::crds;
 use polis_api::kube::api::ListParams;
 use polis_api::kube::{Api, Client};
 use polis_api::networking::LocationBinding;
 use polis_apiserver::{Authority, PlaneSpec, Server};
-use polis_engine::{Engine, Fixed, Plane, Watch};
-use polis_testbed::plane::LONE;
-use polis_testbed::{Bed, Options, manifest};
+use polis_engine::{Engine, FixedPlanes, Plane, Watch};
+use polis_testbed::plane::SINGLE_PLANE;
+use polis_testbed::{Options, TestCluster, manifest};
 use polis_tls::CertificateFiles;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -28,12 +28,12 @@ use tokio::sync::OnceCell;
 use tokio::task::AbortHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::line::{Authoriser, Line};
 use crate::manifests::mk_sandbox;
+use crate::proxy::{Authorizer, PlaneProxy};
 
-const SOON: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Who makes a request, and in which project.
+/// The user and the project of a request.
 pub struct User {
     pub name: &'static str,
     pub groups: &'static [&'static str],
@@ -41,14 +41,14 @@ pub struct User {
     pub project: &'static str,
 }
 
-/// Webhooks at work for one namespace.
-pub struct World {
-    bed: &'static Bed,
+/// Running webhooks for one namespace.
+pub struct TestEnv {
+    cluster: &'static TestCluster,
     client: Client,
     namespace: &'static str,
-    home: TempDir,
-    /// The line to the plane of `vault`, whose authoriser goes by the extras.
-    pub vault: Line,
+    dir: TempDir,
+    /// The proxy to the plane of `vault`, whose authorizer decides by the extras.
+    pub vault: PlaneProxy,
     pub plane_of_vault: Plane,
     serving: AbortHandle,
     _server: Server,
@@ -60,41 +60,43 @@ fn mk_binding(city: &str) -> Value {
         "spec": {"locationRef": {"name": city}, "topology": {"topology.datum.net/city-code": city}}})
 }
 
-/// A kube-apiserver with our kinds and the cities `dfw` and `ord`.
-async fn shared() -> &'static Bed {
+/// A kube-apiserver with the CRDs and the cities `dfw` and `ord`.
+async fn shared_cluster() -> &'static TestCluster {
     static READY: OnceCell<()> = OnceCell::const_new();
-    let bed = polis_testbed::suite::bed(Options::single_plane()).await.expect("a bed");
+    let cluster =
+        polis_testbed::suite::shared_cluster(Options::single_plane()).await.expect("a test cluster");
     READY
         .get_or_init(async || {
-            let client = bed.client(LONE).await.expect("a client");
+            let client = cluster.client(SINGLE_PLANE).await.expect("a client");
             let kinds: Vec<Value> =
                 crds::compute().into_iter().chain(crds::platform()).map(|file| file.crd).collect();
-            manifest::apply_crds(&client, LONE, &kinds).await.expect("our kinds are served");
+            manifest::apply_crds(&client, SINGLE_PLANE, &kinds).await.expect("the CRDs are served");
             for city in ["dfw", "ord"] {
-                manifest::apply(&client, LONE, &mk_binding(city)).await.expect("a binding");
+                manifest::apply(&client, SINGLE_PLANE, &mk_binding(city)).await.expect("a binding");
             }
         })
         .await;
-    bed
+    cluster
 }
 
-impl World {
+impl TestEnv {
     pub async fn new(namespace: &'static str) -> Self {
-        let bed = shared().await;
-        let client = bed.client(LONE).await.expect("a client");
+        let cluster = shared_cluster().await;
+        let client = cluster.client(SINGLE_PLANE).await.expect("a client");
         let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
-        manifest::apply(&client, LONE, &object).await.expect("a namespace");
+        manifest::apply(&client, SINGLE_PLANE, &object).await.expect("a namespace");
         let (server, vault) = mk_vault().await;
         let plane_of_vault = Plane::in_process("vault", vault.clone());
-        let shop = Plane::from_kubeconfig("shop", &bed.kubeconfig(LONE).expect("a kubeconfig"), None)
-            .await
-            .expect("the plane of shop");
+        let shop =
+            Plane::from_kubeconfig("shop", &cluster.kubeconfig(SINGLE_PLANE).expect("a kubeconfig"), None)
+                .await
+                .expect("the plane of shop");
 
         let mut engine = Engine::new();
-        let fixed = Fixed::new([shop, plane_of_vault.clone()]);
+        let fixed = FixedPlanes::new([shop, plane_of_vault.clone()]);
         let planes = engine.planes("project", fixed, [Watch::of::<LocationBinding>()]);
         let handle = engine.handle();
-        let webhook = Webhook::new(Projects::by_parent(planes), &handle.registry());
+        let webhook = Webhook::new(ProjectResolver::by_parent(planes), &handle.registry());
         let stop = CancellationToken::new();
         tokio::spawn(engine.run(stop.clone().cancelled_owned()));
         let engaged = async {
@@ -102,34 +104,34 @@ impl World {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        tokio::time::timeout(SOON, engaged).await.expect("every project is engaged");
+        tokio::time::timeout(TIMEOUT, engaged).await.expect("every project is engaged");
 
-        let home = tempfile::tempdir().expect("a folder");
+        let dir = tempfile::tempdir().expect("a folder");
         let authority = Authority::new().expect("an authority");
         let pair = authority.server(&["127.0.0.1"]).expect("a certificate");
-        fs::write(home.path().join("tls.crt"), pair.cert).expect("a certificate");
-        fs::write(home.path().join("tls.key"), pair.key).expect("a key");
-        let certificates = CertificateFiles::within(home.path()).open().expect("usable");
+        fs::write(dir.path().join("tls.crt"), pair.cert).expect("a certificate");
+        fs::write(dir.path().join("tls.key"), pair.key).expect("a key");
+        let certificates = CertificateFiles::in_dir(dir.path()).open().expect("usable");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = format!("https://{}", listener.local_addr().expect("an address"));
         let serving = tokio::spawn(serve(listener, certificates, webhook)).abort_handle();
 
-        let world = Self {
-            bed,
+        let env = Self {
+            cluster,
             client,
             namespace,
-            home,
+            dir,
             vault,
             plane_of_vault,
             serving,
             _server: server,
             _running: stop.drop_guard(),
         };
-        world.register(&address, authority.pem()).await;
-        world
+        env.register(&address, authority.pem()).await;
+        env
     }
 
-    /// Registers the webhooks as they are deployed, but for this namespace alone and under this address.
+    /// Registers the webhooks of `deploy/`, restricted to this namespace and with this address.
     async fn register(&self, address: &str, authority: &str) {
         for (file, name) in [("mutating.yaml", "mutating"), ("validating.yaml", "validating")] {
             let path: PathBuf =
@@ -143,30 +145,30 @@ impl World {
                 json!({"url": format!("{address}{path}"), "caBundle": STANDARD.encode(authority)});
             hook["namespaceSelector"] =
                 json!({"matchLabels": {"kubernetes.io/metadata.name": self.namespace}});
-            manifest::apply(&self.client, LONE, &object).await.expect("a configuration");
+            manifest::apply(&self.client, SINGLE_PLANE, &object).await.expect("a configuration");
         }
-        // The API server follows its own configuration with a delay.
+        // The API server applies webhook configurations with a delay.
         let ada = User { name: "ada", groups: &["system:masters"], project: "shop" };
         let mut probe = mk_sandbox("probe", &["nowhere"]);
         probe["spec"]["template"]["spec"]["runtime"]["resources"] = json!({});
-        let deadline = tokio::time::Instant::now() + SOON;
+        let deadline = tokio::time::Instant::now() + TIMEOUT;
         loop {
-            let (_, said) = self.apply_with(&ada, &probe, &["--dry-run=server"]).await;
-            if said.contains("cityCodes[0]") {
+            let (_, output) = self.apply_with(&ada, &probe, &["--dry-run=server"]).await;
+            if output.contains("cityCodes[0]") {
                 return;
             }
-            assert!(tokio::time::Instant::now() < deadline, "the webhooks are not asked: {said}");
+            assert!(tokio::time::Instant::now() < deadline, "the webhooks are not called: {output}");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
 
-    /// Nobody listens any more, and nobody who was connected is answered.
+    /// Stops the webhook server and closes its connections.
     pub fn stop_serving(&mut self) {
         self.serving.abort();
     }
 
-    /// Lets a group write workloads, and nothing else.
-    pub async fn let_write_workloads(&self, group: &str) {
+    /// Grants a group write access to Workloads only.
+    pub async fn grant_workload_access(&self, group: &str) {
         for object in [
             json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "write-workloads"},
                 "rules": [{"apiGroups": ["compute.datumapis.com"], "resources": ["workloads"], "verbs": ["*"]}]}),
@@ -174,90 +176,91 @@ impl World {
                 "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "write-workloads"},
                 "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": group}]}),
         ] {
-            manifest::apply(&self.client, LONE, &object).await.expect("a role");
+            manifest::apply(&self.client, SINGLE_PLANE, &object).await.expect("a role");
         }
     }
 
-    /// The workloads that are stored.
+    /// The names of the stored Workloads.
     pub async fn workloads(&self) -> BTreeSet<String> {
         let api = Api::<Workload>::namespaced(self.client.clone(), self.namespace);
         let list = api.list(&ListParams::default()).await.expect("a list");
         list.items.into_iter().filter_map(|workload| workload.metadata.name).collect()
     }
 
-    /// `kubectl apply`: whether everything was taken, and what was said.
+    /// Runs `kubectl apply`. Returns whether it succeeded, and its output.
     pub async fn apply(&self, user: &User, object: &Value) -> (bool, String) {
         self.apply_with(user, object, &[]).await
     }
 
-    /// The same for many objects, by name, in one go: kubectl goes on after a refusal.
+    /// Like [`TestEnv::apply`] for many objects; kubectl continues after an error.
     pub async fn apply_all(&self, user: &User, objects: &[(String, Value)]) -> (bool, String) {
         let documents: Vec<String> = objects.iter().map(|(_, object)| object.to_string()).collect();
         self.run(user, &["apply", "-f", "-"], &documents.join("\n---\n")).await
     }
 
-    async fn apply_with(&self, user: &User, object: &Value, more: &[&str]) -> (bool, String) {
-        self.run(user, &[&["apply", "-f", "-"], more].concat(), &object.to_string()).await
+    async fn apply_with(&self, user: &User, object: &Value, arguments: &[&str]) -> (bool, String) {
+        self.run(user, &[&["apply", "-f", "-"], arguments].concat(), &object.to_string()).await
     }
 
-    /// kubectl in the namespace: whether it went well, and what was said.
+    /// Runs kubectl in the namespace. Returns whether it succeeded, and its output.
     pub async fn kubectl(&self, user: &User, arguments: &[&str]) -> (bool, String) {
         self.run(user, arguments, "").await
     }
 
     async fn run(&self, user: &User, arguments: &[&str], input: &str) -> (bool, String) {
-        let mut command = tokio::process::Command::from(self.bed.kubectl(LONE).expect("kubectl"));
+        let mut command = tokio::process::Command::from(self.cluster.kubectl(SINGLE_PLANE).expect("kubectl"));
         let file = self.kubeconfig(user);
         command.env("KUBECONFIG", file).args(["-n", self.namespace]).args(arguments).kill_on_drop(true);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("kubectl starts");
         let mut stdin = child.stdin.take().expect("piped");
         let input = input.to_owned();
-        // kubectl may end before it has read everything.
-        let feeding = tokio::spawn(async move { _ = stdin.write_all(input.as_bytes()).await });
-        let output = tokio::time::timeout(SOON, child.wait_with_output())
+        // kubectl may exit before it has read all input.
+        let writing = tokio::spawn(async move { _ = stdin.write_all(input.as_bytes()).await });
+        let output = tokio::time::timeout(TIMEOUT, child.wait_with_output())
             .await
-            .expect("kubectl ends")
+            .expect("kubectl exits in time")
             .expect("output");
-        feeding.await.expect("fed");
-        let said = [output.stdout, output.stderr].concat();
-        (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+        writing.await.expect("no panic");
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// A kubeconfig with which the administrator stands in for a user, who comes through a project.
+    /// A kubeconfig with which the administrator impersonates a user of a project.
     fn kubeconfig(&self, user: &User) -> PathBuf {
-        let file = self.home.path().join(format!("{}-{}.kubeconfig", user.name, user.project));
+        let file = self.dir.path().join(format!("{}-{}.kubeconfig", user.name, user.project));
         if file.exists() {
             return file;
         }
-        let text = self.bed.kubeconfig_for(LONE, "admin", &["system:masters"]).expect("a kubeconfig");
+        let text =
+            self.cluster.kubeconfig_for(SINGLE_PLANE, "admin", &["system:masters"]).expect("a kubeconfig");
         let mut config: Value = serde_saphyr::from_str(&text).expect("YAML");
-        let taken = &mut config["users"][0]["user"];
-        taken["as"] = user.name.into();
-        taken["as-uid"] = format!("u-{}", user.name).into();
-        taken["as-groups"] = json!(user.groups);
+        let impersonation = &mut config["users"][0]["user"];
+        impersonation["as"] = user.name.into();
+        impersonation["as-uid"] = format!("u-{}", user.name).into();
+        impersonation["as-groups"] = json!(user.groups);
         let mut extra = json!({"example.com/team": ["one", "two"]});
         if !user.project.is_empty() {
             extra["iam.miloapis.com/parent-api-group"] = json!(["resourcemanager.miloapis.com"]);
             extra["iam.miloapis.com/parent-type"] = json!(["Project"]);
             extra["iam.miloapis.com/parent-name"] = json!([user.project]);
         }
-        taken["as-user-extra"] = extra;
+        impersonation["as-user-extra"] = extra;
         fs::write(&file, config.to_string()).expect("a kubeconfig");
         file
     }
 }
 
-impl Drop for World {
+impl Drop for TestEnv {
     fn drop(&mut self) {
         self.serving.abort();
     }
 }
 
-/// A plane with the two cities, behind an authoriser that goes by the extras.
-async fn mk_vault() -> (Server, Line) {
+/// An embedded plane with two cities, behind an authorizer that decides by the extras.
+async fn mk_vault() -> (Server, PlaneProxy) {
     let server = Server::builder().build().await.expect("a server");
-    server.create_plane(PlaneSpec::own("vault")).await.expect("a plane");
+    server.create_plane(PlaneSpec::standalone("vault")).await.expect("a plane");
     let bindings =
         crds::platform().into_iter().find(|file| file.crd["spec"]["names"]["plural"] == "locationbindings");
     server.install_crd_in("vault", &bindings.expect("a kind").crd).await.expect("a definition");
@@ -265,6 +268,6 @@ async fn mk_vault() -> (Server, Line) {
     for city in ["dfw", "ord"] {
         manifest::apply(&client, "vault", &mk_binding(city)).await.expect("a binding");
     }
-    let line = Line::new(server.plane_service("vault"), Authoriser::ByExtras);
-    (server, line)
+    let proxy = PlaneProxy::new(server.plane_service("vault"), Authorizer::ByExtras);
+    (server, proxy)
 }
