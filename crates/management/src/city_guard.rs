@@ -1,12 +1,13 @@
-//! City guard: tells of a member of the hub that has lost its city, and counts those that are not heard of.
+//! City guard: reports member clusters of the hub that lose their city label, and counts members that are not
+//! ready.
 //!
 //! Reads   hub: Cluster
 //! Writes  hub: Event
 //!
-//! Taken from a member, the city label makes the federation delete every deployment there at once. Where the hub admits
-//! Clusters itself, an admission policy refuses that; where an aggregated server serves them it cannot. So the loss is
-//! at least loud: an event on the Cluster, an error in the log, and a count that does not go back. What a member carried
-//! is known from the moment this process has first seen it.
+//! Removing the city label from a member makes the federation delete every deployment there at once. An
+//! admission policy rejects that where the hub stores Clusters itself; it cannot where an aggregated API
+//! server stores them. So the loss is reported: an event on the Cluster, an error in the log, and a counter.
+//! The controller compares with the label that this process read first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -14,51 +15,55 @@ use std::sync::Mutex;
 use polis_api::karmada::Cluster;
 use polis_api::{annotations, labels};
 use polis_core::{metadata, owner};
-use polis_engine::{Error as EngineError, Index, Key, Metrics, Outcome, Plane, Reconciler, Recorder, Tone};
+use polis_engine::{
+    Action, Error as EngineError, EventRecorder, EventType, Index, Key, Metrics, Plane, Reconciler,
+};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 
-/// See the head of this file.
+/// Reports members of the hub that lose their city label.
 pub struct CityGuard {
     hub: Plane,
-    recorder: Recorder,
+    recorder: EventRecorder,
     lost: Counter,
-    /// The city that each member was last seen with.
+    /// The last observed city of each member.
     cities: Mutex<BTreeMap<String, String>>,
-    /// Members with a city that the federation does not call ready.
-    silent: Mutex<BTreeSet<String>>,
-    unheard: Gauge,
+    /// Members with a city that are not `Ready`.
+    not_ready: Mutex<BTreeSet<String>>,
+    not_ready_count: Gauge,
 }
 
 impl CityGuard {
-    /// A guard that has seen nothing yet.
-    pub fn new(hub: Plane, recorder: Recorder, metrics: &Metrics) -> Self {
+    /// Creates the guard and registers its metrics.
+    pub fn new(hub: Plane, recorder: EventRecorder, metrics: &Metrics) -> Self {
         let lost = Counter::default();
         metrics.register(|registry| {
-            let help = "Members of the hub that lost their city label, and with it every deployment";
+            let help = "Times a member of the hub lost its city label, and with it every deployment";
             registry.register("compute_city_labels_lost", help, lost.clone());
         });
-        let unheard = Gauge::default();
+        let not_ready_count = Gauge::default();
         metrics.register(|registry| {
-            let help = "Members of the hub with a city that the federation does not hear of";
-            registry.register("compute_cells_unheard", help, unheard.clone());
+            let help = "Members of the hub with a city label that are not Ready";
+            registry.register("compute_cells_unheard", help, not_ready_count.clone());
         });
-        Self { hub, recorder, lost, cities: Mutex::default(), silent: Mutex::default(), unheard }
+        Self { hub, recorder, lost, cities: Mutex::default(), not_ready: Mutex::default(), not_ready_count }
     }
 
-    /// Notes whether a member is heard of. One without a city runs nothing, and one that is gone is nobody's.
-    fn listen(&self, name: &str, cluster: Option<&Cluster>) {
-        let heard = cluster.is_none_or(|cluster| city_of(cluster).is_empty() || is_ready(cluster));
-        let mut silent = self.silent.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        match heard {
-            true => _ = silent.remove(name),
-            false => _ = silent.insert(name.to_owned()),
+    /// Updates the gauge of members that are not ready. A member without a city runs nothing and does not
+    /// count.
+    fn track_readiness(&self, name: &str, cluster: Option<&Cluster>) {
+        let ready = cluster.is_none_or(|cluster| city_of(cluster).is_empty() || is_ready(cluster));
+        let mut not_ready = self.not_ready.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        match ready {
+            true => _ = not_ready.remove(name),
+            false => _ = not_ready.insert(name.to_owned()),
         }
-        self.unheard.set(i64::try_from(silent.len()).unwrap_or(i64::MAX));
+        self.not_ready_count.set(i64::try_from(not_ready.len()).unwrap_or(i64::MAX));
     }
 
-    /// Notes the city of a member; gives back the one that it has lost without leave.
-    fn note(&self, cluster: &Cluster) -> Option<String> {
+    /// Records the city of a member. Returns the previous city if it was changed or removed without the
+    /// annotation that permits it.
+    fn track_city(&self, cluster: &Cluster) -> Option<String> {
         let name = owner::name(&cluster.metadata).to_owned();
         let city = city_of(cluster);
         let mut cities = self.cities.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -74,28 +79,28 @@ impl CityGuard {
 impl Reconciler for CityGuard {
     type Error = EngineError;
 
-    async fn reconcile(&self, key: &Key) -> Result<Outcome, EngineError> {
-        let found = self.hub.get::<Cluster>(key)?;
-        self.listen(&key.name, found.as_ref());
-        let Some(cluster) = found else { return Ok(Outcome::Settled) };
-        if let Some(lost) = self.note(&cluster) {
+    async fn reconcile(&self, key: &Key) -> Result<Action, EngineError> {
+        let cluster = self.hub.get::<Cluster>(key)?;
+        self.track_readiness(&key.name, cluster.as_ref());
+        let Some(cluster) = cluster else { return Ok(Action::AwaitChange) };
+        if let Some(lost) = self.track_city(&cluster) {
             self.lost.inc();
             tracing::error!(
                 cluster = &*key.name,
                 city = lost,
-                "a member has lost its city; every deployment there is deleted"
+                "a member lost its city label; the federation deletes every deployment there"
             );
             let note = format!(
-                "Label {}={lost} was taken away: every deployment of that city is deleted on this cluster. Put it back if that was not meant",
+                "Label {}={lost} was removed: every deployment of that city is deleted on this cluster. Restore the label if the change was a mistake",
                 labels::TOPOLOGY_CITY_CODE
             );
-            self.recorder.record(&self.hub, &cluster, Tone::Warning, "CityLabelLost", "Observe", &note);
+            self.recorder.record(&self.hub, &cluster, EventType::Warning, "CityLabelLost", "Observe", &note);
         }
-        Ok(Outcome::Settled)
+        Ok(Action::AwaitChange)
     }
 }
 
-/// Whether the federation hears of a member: it says `Ready` of it.
+/// Whether the condition `Ready` of a member is True.
 fn is_ready(cluster: &Cluster) -> bool {
     let conditions = cluster.status.iter().flat_map(|status| &status.conditions);
     conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
@@ -121,10 +126,10 @@ mod tests {
 
     fn mk_guard() -> CityGuard {
         let engine = Engine::new();
-        let nowhere = tower::service_fn(|_: http::Request<bytes::Bytes>| async {
-            Err::<http::Response<http_body_util::Full<bytes::Bytes>>, _>("nobody is there")
+        let no_server = tower::service_fn(|_: http::Request<bytes::Bytes>| async {
+            Err::<http::Response<http_body_util::Full<bytes::Bytes>>, _>("no server")
         });
-        let hub = Plane::new("hub", Transport::in_process(nowhere));
+        let hub = Plane::new("hub", Transport::in_process(no_server));
         CityGuard::new(hub, engine.recorder("city-guard"), &engine.handle().registry())
     }
 
@@ -139,18 +144,18 @@ mod tests {
     }
 
     #[test]
-    fn a_city_taken_away_or_changed_is_told_of_once() {
+    fn a_removed_or_changed_city_is_reported_once() {
         let guard = mk_guard();
-        assert_eq!(guard.note(&mk_cluster(Some("dfw"), false)), None);
-        assert_eq!(guard.note(&mk_cluster(Some("ord"), false)), Some("dfw".into()));
-        assert_eq!(guard.note(&mk_cluster(None, false)), Some("ord".into()));
-        assert_eq!(guard.note(&mk_cluster(None, false)), None);
+        assert_eq!(guard.track_city(&mk_cluster(Some("dfw"), false)), None);
+        assert_eq!(guard.track_city(&mk_cluster(Some("ord"), false)), Some("dfw".into()));
+        assert_eq!(guard.track_city(&mk_cluster(None, false)), Some("ord".into()));
+        assert_eq!(guard.track_city(&mk_cluster(None, false)), None);
     }
 
     #[test]
-    fn a_member_with_a_city_is_unheard_of_until_it_is_ready_or_gone() {
+    fn a_member_with_a_city_counts_as_not_ready_until_it_is_ready_or_deleted() {
         let guard = mk_guard();
-        let said = |status: &str| {
+        let mk_member = |status: &str| {
             let mut cluster = mk_cluster(Some("dfw"), false);
             let ready = Condition {
                 type_: "Ready".into(),
@@ -164,30 +169,30 @@ mod tests {
             cluster
         };
         let after = |cluster: Option<&Cluster>| {
-            guard.listen("cell", cluster);
-            guard.unheard.get()
+            guard.track_readiness("cell", cluster);
+            guard.not_ready_count.get()
         };
-        assert_eq!(after(Some(&said("True"))), 0);
-        assert_eq!(after(Some(&said("Unknown"))), 1);
-        assert_eq!(after(Some(&said("False"))), 1);
-        assert_eq!(after(Some(&said("True"))), 0);
-        assert_eq!(after(Some(&mk_cluster(Some("dfw"), false))), 1, "nobody has said anything yet");
+        assert_eq!(after(Some(&mk_member("True"))), 0);
+        assert_eq!(after(Some(&mk_member("Unknown"))), 1);
+        assert_eq!(after(Some(&mk_member("False"))), 1);
+        assert_eq!(after(Some(&mk_member("True"))), 0);
+        assert_eq!(after(Some(&mk_cluster(Some("dfw"), false))), 1, "no Ready condition yet");
         assert_eq!(after(Some(&mk_cluster(None, false))), 0);
-        assert_eq!(after(Some(&said("False"))), 1);
+        assert_eq!(after(Some(&mk_member("False"))), 1);
         assert_eq!(after(None), 0);
     }
 
     #[test]
-    fn a_change_that_was_announced_is_not_told_of() {
+    fn a_permitted_change_is_not_reported() {
         let guard = mk_guard();
-        guard.note(&mk_cluster(Some("dfw"), false));
-        assert_eq!(guard.note(&mk_cluster(None, true)), None);
+        guard.track_city(&mk_cluster(Some("dfw"), false));
+        assert_eq!(guard.track_city(&mk_cluster(None, true)), None);
     }
 
     #[test]
-    fn a_member_that_gets_its_first_city_loses_nothing() {
+    fn a_first_city_is_not_reported() {
         let guard = mk_guard();
-        assert_eq!(guard.note(&mk_cluster(None, false)), None);
-        assert_eq!(guard.note(&mk_cluster(Some("dfw"), false)), None);
+        assert_eq!(guard.track_city(&mk_cluster(None, false)), None);
+        assert_eq!(guard.track_city(&mk_cluster(Some("dfw"), false)), None);
     }
 }

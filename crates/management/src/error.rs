@@ -1,38 +1,39 @@
-//! What can go wrong in the management plane.
+//! Errors of the management controllers.
 
-use polis_core::{hub_copy::CityError, identity::IdentityError};
+use polis_core::{hub_copy::CityError, tenant::TenantError};
 use polis_engine::Error as EngineError;
 
-/// A failure of one reconcile. The key comes back, with growing pauses.
+/// An error of one reconcile. The engine requeues the key with back-off.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A plane could not be read or written.
-    // Not transparent: the engine looks for its own error among the causes, and a conflict is no news to it.
+    /// A request to a plane failed.
+    // Not transparent: the engine finds its own error among the sources and does not report conflicts.
     #[error("{0}")]
     Plane(#[from] EngineError),
-    /// The project of a hub namespace is not known.
+    /// The project of a hub namespace cannot be resolved.
     #[error(transparent)]
-    Identity(#[from] IdentityError),
-    /// The city of a deployment cannot be used.
+    Tenant(#[from] TenantError),
+    /// The city of a deployment is not a valid label value.
     #[error(transparent)]
     City(#[from] CityError),
-    /// The project's namespace is not in the cache: it is on its way in, or already gone.
-    #[error("failed to federate {deployment}: namespace {namespace} of the project is not seen yet")]
-    NamespaceUnseen {
+    /// The project's namespace is not in the cache: the watch has not delivered it yet, or it is deleted.
+    #[error("failed to federate {deployment}: namespace {namespace} of the project is not in the cache yet")]
+    NamespaceNotCached {
         /// The deployment, by its key.
         deployment: String,
         /// The namespace.
         namespace: String,
     },
-    /// Somebody deletes the hub namespace. Nothing can be made in it until it is gone, and nothing else tells when.
+    /// The hub namespace is being deleted. Nothing can be created in it until it is gone, and no event
+    /// reports that.
     #[error("failed to federate into namespace {namespace}: it is being deleted on the hub")]
     NamespaceTerminating {
         /// The hub namespace.
         namespace: String,
     },
-    /// A projection has no deployment in the project to belong to yet.
+    /// The deployment that a projection needs as its owner is not in the project yet.
     #[error("failed to project instance {instance}: the project has no deployment {deployment}")]
-    OwnerUnseen {
+    OwnerNotFound {
         /// The instance, by its key.
         instance: String,
         /// The deployment that it names.

@@ -1,184 +1,201 @@
-//! Federator: carries each deployment of a project to the hub, and its status back.
+//! Federator: copies each WorkloadDeployment of a project to the hub, and the aggregated status back.
 //!
-//! Reads   project: WorkloadDeployment, Namespace · hub: Namespace, WorkloadDeployment, PropagationPolicy, Cluster
-//! Writes  project: WorkloadDeployment (finalizer, record, status), Event
+//! Reads   project: WorkloadDeployment, Namespace
+//!         hub: Namespace, WorkloadDeployment, PropagationPolicy, Cluster
+//! Writes  project: WorkloadDeployment (finalizer, hub namespace annotation, status), Event
 //!         hub: Namespace, WorkloadDeployment, PropagationPolicy
-//! Order   record on the project → hub namespace → policy → hub copy → status back. Deletion runs it backwards.
-//!         A record that leads into the namespace of somebody else is told of and leads to nothing.
+//! Order   annotate the project object → hub namespace → policy → hub copy → status back.
+//!         Deletion runs in reverse.
 //!
-//! Keys are deployments of projects. What happens on the hub (a copy's status, a policy that goes) is mapped to the
-//! deployments it concerns, so that every pass puts right what it finds; nothing is polled.
+//! Keys are WorkloadDeployments of projects. Events of the hub (status of a copy, deletion of a policy) are
+//! mapped to the deployments they concern, and every reconcile compares the whole state; nothing is polled.
+//!
+//! An annotation that names the hub namespace of another tenant is reported as an event and not followed.
 
 use polis_api::compute::WorkloadDeployment;
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::karmada::{Cluster, PropagationPolicy};
 use polis_api::{annotations, finalizers, labels, names};
-use polis_core::hub_copy::{self, CityError, Record};
-use polis_core::identity::{self, Identity};
-use polis_core::{Time, metadata, news, owner, policy};
+use polis_core::hub_copy::{self, CityError, RecordAction};
+use polis_core::tenant::{self, Tenant};
+use polis_core::{Time, metadata, owner, policy, significant_change};
 use polis_engine::{
-    Clock, Exactly, Index, Key, Lag, Outcome, Plane, PlaneSet, Query, Reconciler, Recorder, Tone, Unresolved,
+    Action, Clock, EventRecorder, EventType, Index, Key, ListOptions, Plane, PlaneSet, Preconditions,
+    Reconciler, StatusCoalescer, Unresolved,
 };
 
 use crate::Error;
 use crate::city_guard::{self, city_of};
-use crate::journeys::{Hop, Journeys};
-use crate::strangers::Strangers;
+use crate::propagation_latency::{PropagationLatency, Stage};
+use crate::unresolved_objects::UnresolvedObjects;
 
 /// Deployments by their city.
 pub(crate) fn by_city() -> Index {
     Index::field("spec.cityCode")
 }
 
-/// See the head of this file.
+/// Copies the WorkloadDeployments of projects to the hub, and their status back.
 pub struct Federator {
     /// The planes of the projects.
     pub projects: PlaneSet,
     /// The hub.
     pub hub: Plane,
-    /// Tells people.
-    pub recorder: Recorder,
-    /// For transition times.
+    /// Records events on project objects.
+    pub recorder: EventRecorder,
+    /// Clock for the transition times of conditions.
     pub clock: Clock,
-    /// Deployments that differ from their copies on the hub.
-    pub lag: Lag,
-    /// How long what workloads ask for is on its way.
-    pub journeys: Journeys,
+    /// Delays insignificant status updates and tracks deployments that differ from their hub copies.
+    pub coalescer: StatusCoalescer,
+    /// Measures the stages of each rollout.
+    pub latency: PropagationLatency,
 }
 
 impl Reconciler for Federator {
     type Error = Error;
 
-    async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
-        self.lag.after(key, self.pass(key).await)
+    async fn reconcile(&self, key: &Key) -> Result<Action, Error> {
+        self.coalescer.record_result(key, Box::pin(self.reconcile_key(key)).await)
     }
 }
 
-/// Where the deployments of a project's namespace live on the hub.
-struct Home {
-    namespace: String,
-    identity: Identity,
+/// The hub namespace of a project namespace.
+struct HubNamespace {
+    name: String,
+    tenant: Tenant,
 }
 
 impl Federator {
-    async fn pass(&self, key: &Key) -> Result<Outcome, Error> {
+    async fn reconcile_key(&self, key: &Key) -> Result<Action, Error> {
         let project = self.projects.plane(key)?;
         let Some(deployment) = project.get::<WorkloadDeployment>(key)? else {
-            return Ok(Outcome::Settled); // gone, and its finalizer saw to the rest
+            return Ok(Action::AwaitChange); // deleted; its finalizer has cleaned up
         };
         if owner::is_deleting(&deployment.metadata) {
-            return self.withdraw(&project, key, &deployment).await;
+            return self.finalize(&project, key, &deployment).await;
         }
         if let Err(error) = hub_copy::check_city(&deployment) {
-            return self.refuse(&project, &deployment, &error);
+            return self.reject_city(&project, &deployment, &error);
         }
-        let home = self.home(&project, key)?;
-        let Some(deployment) = self.claim(&project, deployment, &home).await? else {
-            return Ok(Outcome::Settled);
+        let hub_namespace = self.hub_namespace(&project, key)?;
+        let Some(deployment) = self.ensure_recorded(&project, deployment, &hub_namespace).await? else {
+            return Ok(Action::AwaitChange);
         };
-        self.settle_namespace(&project, &home, &deployment).await?;
-        let settled = self.settle_policy(&project, &home, &deployment).await?
-            && self.settle_copy(&home, &deployment).await?;
-        if !settled {
-            return Ok(Outcome::Settled); // what is waited for comes as an event of the hub
+        self.ensure_namespace(&project, &hub_namespace, &deployment).await?;
+        let ensured = self.ensure_policy(&project, &hub_namespace, &deployment).await?
+            && self.ensure_hub_copy(&hub_namespace, &deployment).await?;
+        if !ensured {
+            return Ok(Action::AwaitChange); // an event of the hub requeues the key
         }
-        let reported = self.report_back(&project, key, &deployment, &home).await?;
-        self.retire_idle_policies(&project, key, &home.namespace).await?;
-        Ok(reported)
+        let action = self.sync_status(&project, key, &deployment, &hub_namespace).await?;
+        self.delete_unused_policies(&project, key, &hub_namespace.name).await?;
+        Ok(action)
     }
 
-    fn home(&self, project: &Plane, key: &Key) -> Result<Home, Error> {
+    fn hub_namespace(&self, project: &Plane, key: &Key) -> Result<HubNamespace, Error> {
         let namespace = project.get::<Namespace>(key.namespace())?;
         let uid =
             namespace.as_ref().map(|namespace| owner::uid(&namespace.metadata)).filter(|uid| !uid.is_empty());
-        let unseen =
-            || Error::NamespaceUnseen { deployment: key.to_string(), namespace: key.namespace().to_owned() };
-        let namespace = names::hub_namespace(uid.ok_or_else(unseen)?);
-        let identity =
-            Identity::new(key.plane.as_str(), key.namespace()).map_err(identity::IdentityError::from)?;
-        Ok(Home { namespace, identity })
+        let not_cached = || Error::NamespaceNotCached {
+            deployment: key.to_string(),
+            namespace: key.namespace().to_owned(),
+        };
+        let name = names::hub_namespace(uid.ok_or_else(not_cached)?);
+        let tenant = Tenant::new(key.plane.as_str(), key.namespace()).map_err(tenant::TenantError::from)?;
+        Ok(HubNamespace { name, tenant })
     }
 
-    /// Finalizer and record, in one write and before anything exists on the hub. None if the record contradicts the
-    /// project: a person has to look, because a copy may stand where it points.
-    async fn claim(
+    /// Writes the finalizer and the hub namespace annotation in one update, before anything exists on the
+    /// hub. Returns none if the annotation names another hub namespace: an operator has to check, because a
+    /// copy may exist there.
+    async fn ensure_recorded(
         &self,
         project: &Plane,
         deployment: WorkloadDeployment,
-        home: &Home,
+        hub_namespace: &HubNamespace,
     ) -> Result<Option<WorkloadDeployment>, Error> {
-        match hub_copy::record(&deployment, &home.namespace) {
-            Record::Kept => Ok(Some(deployment)),
-            Record::Write(claimed) => {
-                Ok(Some(project.update(&deployment, &claimed).await?.into_object().unwrap_or(deployment)))
+        match hub_copy::plan_record(&deployment, &hub_namespace.name) {
+            RecordAction::None => Ok(Some(deployment)),
+            RecordAction::Write(recorded) => {
+                Ok(Some(project.update(&deployment, &recorded).await?.into_object().unwrap_or(deployment)))
             }
-            Record::Contradicted { recorded } => {
-                let belongs = format!("is not {}, where the deployment belongs", home.namespace);
-                self.contradicts(project, &deployment, &recorded, &belongs);
+            RecordAction::Conflict { recorded } => {
+                let expected = format!("is not {}, the hub namespace of the deployment", hub_namespace.name);
+                self.record_conflict(project, &deployment, &recorded, &expected);
                 Ok(None)
             }
         }
     }
 
-    /// Tells whoever looks at a deployment that what it has recorded cannot be true.
-    fn contradicts(&self, project: &Plane, deployment: &WorkloadDeployment, recorded: &str, why: &str) {
+    /// Records an event: the annotation of the deployment names a wrong hub namespace.
+    fn record_conflict(&self, project: &Plane, deployment: &WorkloadDeployment, recorded: &str, why: &str) {
         let note = format!(
-            "Annotation {} says that the deployment is in hub namespace {recorded}, which {why}; nothing is touched there. See what stands in it, then remove the annotation",
+            "Annotation {} names hub namespace {recorded}, which {why}; nothing in it is changed. Check the objects in that namespace, then remove the annotation",
             annotations::FEDERATION_NAMESPACE
         );
         let (reason, action) = ("RecordContradicted", "Federate");
-        self.recorder.record(project, deployment, Tone::Warning, reason, action, &note);
+        self.recorder.record(project, deployment, EventType::Warning, reason, action, &note);
     }
 
-    async fn settle_namespace(
+    async fn ensure_namespace(
         &self,
         project: &Plane,
-        home: &Home,
+        hub_namespace: &HubNamespace,
         deployment: &WorkloadDeployment,
     ) -> Result<(), Error> {
-        let standing = self.hub.get::<Namespace>(&home.namespace)?;
+        let existing = self.hub.get::<Namespace>(&hub_namespace.name)?;
         let city = &deployment.spec.city_code;
-        let tell = |error: &identity::IdentityError| {
+        let record = |error: &tenant::TenantError| {
             let (reason, note) = ("HubNamespaceTaken", error.to_string());
-            self.recorder.record(project, deployment, Tone::Warning, reason, "Federate", &note);
+            self.recorder.record(project, deployment, EventType::Warning, reason, "Federate", &note);
         };
-        match identity::step(&home.namespace, &home.identity, city, standing.as_ref()).inspect_err(tell)? {
-            identity::Step::Leave => {}
-            identity::Step::Create(wanted) => _ = self.hub.create(&*wanted).await?,
-            identity::Step::Relabel(wanted) => match &standing {
-                Some(standing) => _ = self.hub.update(standing, &wanted).await?,
-                None => unreachable!("what does not stand is not relabelled"),
+        match tenant::plan_namespace(&hub_namespace.name, &hub_namespace.tenant, city, existing.as_ref())
+            .inspect_err(record)?
+        {
+            tenant::NamespaceAction::None => {}
+            tenant::NamespaceAction::Create(desired) => _ = self.hub.create(&*desired).await?,
+            tenant::NamespaceAction::Relabel(desired) => match &existing {
+                Some(existing) => _ = self.hub.update(existing, &desired).await?,
+                None => unreachable!("only an existing namespace is relabelled"),
             },
-            identity::Step::AwaitRemoval => {
-                return Err(Error::NamespaceTerminating { namespace: home.namespace.clone() });
+            tenant::NamespaceAction::AwaitDeletion => {
+                return Err(Error::NamespaceTerminating { namespace: hub_namespace.name.clone() });
             }
         }
         Ok(())
     }
 
-    /// Brings the policy of the deployment's city to where `core::policy` says it should be. While this deployment
-    /// stays, the policy is wanted; a cached look is enough, because every change of the policy brings the key back.
-    async fn settle_policy(
+    /// Creates or updates the policy of the deployment's city as `core::policy::plan` decides. The deployment
+    /// itself needs the policy, so a cached read is enough: every change of the policy requeues the key.
+    /// Returns false while the policy cannot be used.
+    async fn ensure_policy(
         &self,
         project: &Plane,
-        home: &Home,
+        hub_namespace: &HubNamespace,
         deployment: &WorkloadDeployment,
     ) -> Result<bool, Error> {
         let city = &deployment.spec.city_code;
-        let wanted = policy::wanted(&home.namespace, city);
-        let current =
-            self.hub.get::<PropagationPolicy>((home.namespace.as_str(), owner::name(&wanted.metadata)))?;
-        let standing = current.as_ref().map(|current| policy::Standing::of(current, &wanted));
-        match (policy::step(&[policy::Tenant::of(deployment)], standing.as_ref()), current) {
-            (policy::Step::Create, _) => _ = self.hub.create(&wanted).await?,
-            (policy::Step::Restore, Some(current)) => {
-                self.hub.update(&current, &policy::restored(&current, &wanted)).await?;
+        let desired = policy::desired(&hub_namespace.name, city);
+        let current = self
+            .hub
+            .get::<PropagationPolicy>((hub_namespace.name.as_str(), owner::name(&desired.metadata)))?;
+        let existing = current.as_ref().map(|current| policy::ExistingPolicy::of(current, &desired));
+        match (policy::plan(&[policy::Referrer::of(deployment)], existing.as_ref()), current) {
+            (policy::PolicyAction::Create, _) => _ = self.hub.create(&desired).await?,
+            (policy::PolicyAction::Update, Some(current)) => {
+                self.hub.update(&current, &policy::restored(&current, &desired)).await?;
             }
-            (policy::Step::AwaitRemoval, _) => return Ok(false),
-            (policy::Step::Contested { city: other }, _) => {
+            (policy::PolicyAction::AwaitDeletion, _) => return Ok(false),
+            (policy::PolicyAction::CityConflict { city: other }, _) => {
                 let note =
                     format!("City {city} and city {other} share the name of a policy; rename one of them");
-                self.recorder.record(project, deployment, Tone::Warning, "CityContested", "Federate", &note);
+                self.recorder.record(
+                    project,
+                    deployment,
+                    EventType::Warning,
+                    "CityContested",
+                    "Federate",
+                    &note,
+                );
                 return Ok(false);
             }
             _ => {}
@@ -186,88 +203,104 @@ impl Federator {
         Ok(true)
     }
 
-    async fn settle_copy(&self, home: &Home, deployment: &WorkloadDeployment) -> Result<bool, Error> {
-        let standing = self.copy(&home.namespace, deployment)?;
-        match (hub_copy::step(deployment, &home.namespace, &home.identity, standing.as_ref())?, &standing) {
-            (hub_copy::Step::Create(wanted), _) => _ = self.hub.create(&*wanted).await?,
-            (hub_copy::Step::Update(wanted), Some(standing)) => {
-                _ = self.hub.update(standing, &wanted).await?
+    async fn ensure_hub_copy(
+        &self,
+        hub_namespace: &HubNamespace,
+        deployment: &WorkloadDeployment,
+    ) -> Result<bool, Error> {
+        let existing = self.copy(&hub_namespace.name, deployment)?;
+        match (
+            hub_copy::plan(deployment, &hub_namespace.name, &hub_namespace.tenant, existing.as_ref())?,
+            &existing,
+        ) {
+            (hub_copy::HubCopyAction::Create(desired), _) => _ = self.hub.create(&*desired).await?,
+            (hub_copy::HubCopyAction::Update(desired), Some(existing)) => {
+                _ = self.hub.update(existing, &desired).await?
             }
-            (hub_copy::Step::AwaitRemoval, _) => return Ok(false),
+            (hub_copy::HubCopyAction::AwaitDeletion, _) => return Ok(false),
             _ => return Ok(true),
         }
-        self.journeys.passes(&deployment.spec.workload_ref.uid, Hop::Hub);
+        self.latency.reached(&deployment.spec.workload_ref.uid, Stage::Hub);
         Ok(true)
     }
 
-    /// The status that the hub has gathered from the cell, whole; or that there is no cell to have one from.
-    async fn report_back(
+    /// Copies the aggregated status from the hub to the project. Without a status, and if no cell serves the
+    /// city, reports that instead.
+    async fn sync_status(
         &self,
         project: &Plane,
         key: &Key,
         deployment: &WorkloadDeployment,
-        home: &Home,
-    ) -> Result<Outcome, Error> {
-        let copy = self.copy(&home.namespace, deployment)?;
+        hub_namespace: &HubNamespace,
+    ) -> Result<Action, Error> {
+        let copy = self.copy(&hub_namespace.name, deployment)?;
         let status = match copy.filter(|copy| copy.status.is_some()) {
             Some(copy) => {
-                self.journeys.passes(&deployment.spec.workload_ref.uid, Hop::Cell);
-                hub_copy::status_back(deployment, &copy)
+                self.latency.reached(&deployment.spec.workload_ref.uid, Stage::Cell);
+                hub_copy::project_status(deployment, &copy)
             }
             None if self.is_served(&deployment.spec.city_code)? => None,
-            None => hub_copy::unserved(deployment, &Time(self.clock.now())),
+            None => hub_copy::unserved_status(deployment, &Time(self.clock.now())),
         };
-        let Some(status) = status else { return Ok(Outcome::Settled) };
-        if let Some(rest) = self.lag.hold(key, news::of_deployment(deployment.status.as_ref(), &status)) {
-            return Ok(Outcome::After(rest));
+        let Some(status) = status else { return Ok(Action::AwaitChange) };
+        if let Some(delay) =
+            self.coalescer.delay(key, significant_change::of_deployment(deployment.status.as_ref(), &status))
+        {
+            return Ok(Action::RequeueAfter(delay));
         }
-        let mut reported = deployment.clone();
-        reported.status = Some(status);
-        project.update_status(deployment, &reported).await?;
-        Ok(Outcome::Settled)
+        let mut updated = deployment.clone();
+        updated.status = Some(status);
+        project.update_status(deployment, &updated).await?;
+        Ok(Action::AwaitChange)
     }
 
-    /// Whether a member of the hub carries the city. A hub that does not show its members leaves it open.
+    /// Whether a member of the hub has the city's label. True on a hub that does not serve Cluster.
     fn is_served(&self, city: &str) -> Result<bool, Error> {
         Ok(!self.hub.serves::<Cluster>()?
             || !self.hub.names_within::<Cluster>("", &city_guard::by_city(), city)?.is_empty())
     }
 
-    /// Takes the deployment from the hub and releases it, in that order. The record alone says where it was; without
-    /// one nothing was ever written there.
-    async fn withdraw(
+    /// Deletes the hub copy and an unused policy, then removes the finalizer. The annotation names the hub
+    /// namespace; without it nothing was written to the hub.
+    async fn finalize(
         &self,
         project: &Plane,
         key: &Key,
         deployment: &WorkloadDeployment,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<Action, Error> {
         if !metadata::has_finalizer(&deployment.metadata, finalizers::FEDERATOR) {
-            return Ok(Outcome::Settled);
+            return Ok(Action::AwaitChange);
         }
-        if let Some(namespace) = hub_copy::recorded(deployment) {
+        if let Some(namespace) = hub_copy::recorded_namespace(deployment) {
             let city = &deployment.spec.city_code;
-            let removed = async {
-                if !self.is_ours(project, key, namespace)? {
-                    self.contradicts(project, deployment, namespace, "belongs to somebody else");
+            let delete = async {
+                if !self.owns_hub_namespace(project, key, namespace)? {
+                    self.record_conflict(project, deployment, namespace, "belongs to another tenant");
                     return Ok(true);
                 }
-                let gone = self.remove_copy(namespace, deployment).await?;
-                // A city that can be no label was never federated: no policy was made for it.
-                if gone && hub_copy::check_city(deployment).is_ok() {
-                    self.retire_policy(project, key, namespace, city, deployment.metadata.name.as_deref())
-                        .await?;
+                let deleted = self.delete_hub_copy(namespace, deployment).await?;
+                // A city that is not a label value was never federated, so it has no policy.
+                if deleted && hub_copy::check_city(deployment).is_ok() {
+                    self.delete_unused_policy(
+                        project,
+                        key,
+                        namespace,
+                        city,
+                        deployment.metadata.name.as_deref(),
+                    )
+                    .await?;
                 }
-                Ok::<_, Error>(gone)
+                Ok::<_, Error>(deleted)
             };
-            match removed.await {
+            match delete.await {
                 Ok(true) => {}
-                Ok(false) => return Ok(Outcome::Settled), // the copy's last event brings the key back
+                Ok(false) => return Ok(Action::AwaitChange), // the deletion of the copy requeues the key
                 Err(error) => {
-                    let note = format!("The deployment cannot be taken from the hub yet: {error}");
+                    let note = format!("Failed to delete the deployment from the hub; retrying: {error}");
                     self.recorder.record(
                         project,
                         deployment,
-                        Tone::Warning,
+                        EventType::Warning,
                         "WithdrawalFailed",
                         "Withdraw",
                         &note,
@@ -277,49 +310,48 @@ impl Federator {
             }
         }
         project.remove_finalizer(deployment, finalizers::FEDERATOR).await?;
-        Ok(Outcome::Settled)
+        Ok(Action::AwaitChange)
     }
 
-    /// Whether a hub namespace that a deployment has recorded belongs to the deployment's own. The record is in the hands
-    /// of the project's users: it must not lead to the copies of others.
-    fn is_ours(&self, project: &Plane, key: &Key, recorded: &str) -> Result<bool, Error> {
-        if self.home(project, key).is_ok_and(|home| home.namespace == recorded) {
+    /// Whether the recorded hub namespace belongs to the tenant of the deployment. Users of the project can
+    /// change the annotation, so it must not lead to the copies of other tenants.
+    fn owns_hub_namespace(&self, project: &Plane, key: &Key, recorded: &str) -> Result<bool, Error> {
+        if self.hub_namespace(project, key).is_ok_and(|hub_namespace| hub_namespace.name == recorded) {
             return Ok(true);
         }
-        let ours =
-            Identity::new(key.plane.as_str(), key.namespace()).map_err(identity::IdentityError::from)?;
+        let tenant = Tenant::new(key.plane.as_str(), key.namespace()).map_err(tenant::TenantError::from)?;
         let namespace = self.hub.get::<Namespace>(recorded)?;
-        Ok(namespace.is_some_and(|namespace| Identity::of(&namespace).is_ok_and(|found| found == ours)))
+        Ok(namespace.is_some_and(|namespace| Tenant::of(&namespace).is_ok_and(|found| found == tenant)))
     }
 
-    /// True once the hub says that the copy is gone.
-    async fn remove_copy(&self, namespace: &str, deployment: &WorkloadDeployment) -> Result<bool, Error> {
-        let place = (namespace, owner::name(&deployment.metadata));
-        let Some(copy) = self.hub.live().get::<WorkloadDeployment>(place).await? else { return Ok(true) };
+    /// Returns true once the copy is gone.
+    async fn delete_hub_copy(&self, namespace: &str, deployment: &WorkloadDeployment) -> Result<bool, Error> {
+        let name = (namespace, owner::name(&deployment.metadata));
+        let Some(copy) = self.hub.uncached().get::<WorkloadDeployment>(name).await? else { return Ok(true) };
         if !owner::is_deleting(&copy.metadata) {
-            self.hub.delete(&copy, Exactly::Object).await?;
+            self.hub.delete(&copy, Preconditions::Uid).await?;
         }
-        // Somebody's finalizer holds it: not ours to wait for here, its end is an event.
+        // With other finalizers the deletion continues on the hub, and its event requeues the key.
         Ok(copy.metadata.finalizers.is_none_or(|finalizers| finalizers.is_empty()))
     }
 
-    /// Policies of cities that no deployment of the namespace names any more: a deployment that moved leaves one
-    /// behind. A look at the cache decides whether it is worth asking the hub.
-    async fn retire_idle_policies(&self, project: &Plane, key: &Key, namespace: &str) -> Result<(), Error> {
+    /// Deletes the policies of cities that no deployment of the namespace names any more, for example after a
+    /// deployment moved to another city. The cache decides whether an uncached check is worth the request.
+    async fn delete_unused_policies(&self, project: &Plane, key: &Key, namespace: &str) -> Result<(), Error> {
         for city in self.hub.list_within::<PropagationPolicy>(namespace)?.iter().filter_map(policy::city_of) {
             let of_city = |plane: &Plane, namespace: &str| {
                 plane.names_within::<WorkloadDeployment>(namespace, &by_city(), &city)
             };
             if of_city(&self.hub, namespace)?.is_empty() && of_city(project, key.namespace())?.is_empty() {
-                self.retire_policy(project, key, namespace, &city, None).await?;
+                self.delete_unused_policy(project, key, namespace, &city, None).await?;
             }
         }
         Ok(())
     }
 
-    /// Removes the policy of a city when no deployment is left, read live, `leaving` aside. Deployments of the project
-    /// that are still on their way to the hub count, so that none is left without a policy.
-    async fn retire_policy(
+    /// Deletes the policy of a city if an uncached read finds no deployment, apart from `leaving`.
+    /// Deployments of the project that are not on the hub yet count, so that none is left without a policy.
+    async fn delete_unused_policy(
         &self,
         project: &Plane,
         key: &Key,
@@ -327,31 +359,40 @@ impl Federator {
         city: &str,
         leaving: Option<&str>,
     ) -> Result<(), Error> {
-        let of_city = Query::within(namespace).labels(format!("{}={city}", labels::TOPOLOGY_CITY_CODE));
-        let mut tenants = self.hub.live().list::<WorkloadDeployment>(&of_city).await?;
-        tenants.retain(|tenant| tenant.metadata.name.as_deref() != leaving);
-        let coming = project.list_within::<WorkloadDeployment>(key.namespace())?;
-        tenants.extend(coming.into_iter().filter(|other| other.spec.city_code == city));
-        let tenants: Vec<_> = tenants.iter().map(policy::Tenant::of).collect();
+        let of_city = ListOptions::within(namespace).labels(format!("{}={city}", labels::TOPOLOGY_CITY_CODE));
+        let mut referrers = self.hub.uncached().list::<WorkloadDeployment>(&of_city).await?;
+        referrers.retain(|referrer| referrer.metadata.name.as_deref() != leaving);
+        let in_project = project.list_within::<WorkloadDeployment>(key.namespace())?;
+        referrers.extend(in_project.into_iter().filter(|other| other.spec.city_code == city));
+        let referrers: Vec<_> = referrers.iter().map(policy::Referrer::of).collect();
 
-        let wanted = policy::wanted(namespace, city);
-        let place = (namespace, owner::name(&wanted.metadata));
-        let current = self.hub.live().get::<PropagationPolicy>(place).await?;
-        let standing = current.as_ref().map(|current| policy::Standing::of(current, &wanted));
-        if let policy::Step::Remove(exact) = policy::step(&tenants, standing.as_ref()) {
-            self.hub.delete_at::<PropagationPolicy>(place, &exact.uid, Some(&exact.resource_version)).await?;
+        let desired = policy::desired(namespace, city);
+        let name = (namespace, owner::name(&desired.metadata));
+        let current = self.hub.uncached().get::<PropagationPolicy>(name).await?;
+        let existing = current.as_ref().map(|current| policy::ExistingPolicy::of(current, &desired));
+        if let policy::PolicyAction::Delete(object) = policy::plan(&referrers, existing.as_ref()) {
+            self.hub
+                .delete_at::<PropagationPolicy>(name, &object.uid, Some(&object.resource_version))
+                .await?;
         }
         Ok(())
     }
 
-    fn refuse(
+    fn reject_city(
         &self,
         project: &Plane,
         deployment: &WorkloadDeployment,
         why: &CityError,
-    ) -> Result<Outcome, Error> {
-        self.recorder.record(project, deployment, Tone::Warning, "CityInvalid", "Federate", &why.to_string());
-        Ok(Outcome::Settled) // only a change of the deployment helps
+    ) -> Result<Action, Error> {
+        self.recorder.record(
+            project,
+            deployment,
+            EventType::Warning,
+            "CityInvalid",
+            "Federate",
+            &why.to_string(),
+        );
+        Ok(Action::AwaitChange) // only a change of the deployment can help
     }
 
     fn copy(
@@ -363,34 +404,34 @@ impl Federator {
     }
 }
 
-/// The deployments in their project that a policy serves, whether or not they have a copy yet: one that found the policy
-/// on its way out has none and waits for exactly this event.
+/// Maps a policy to the deployments of its project and city. A deployment without a hub copy is included: it
+/// may wait for the deletion of a terminating policy.
 pub(crate) fn keys_of_policy(
     projects: &PlaneSet,
-    strangers: &Strangers,
+    unresolved: &UnresolvedObjects,
     hub: &Plane,
     policy: &PropagationPolicy,
 ) -> Result<Vec<Key>, Unresolved> {
-    let identity = strangers.origin(hub, policy)?;
+    let tenant = unresolved.tenant_of(hub, policy)?;
     let name = owner::name(&policy.metadata);
     let deployments =
-        projects.named(&identity.project)?.list_within::<WorkloadDeployment>(&identity.namespace)?;
+        projects.named(&tenant.project)?.list_within::<WorkloadDeployment>(&tenant.namespace)?;
     let served = deployments.iter().filter(|deployment| names::policy(&deployment.spec.city_code) == name);
     let key = |deployment: &WorkloadDeployment| {
-        Key::new(&identity.project, &identity.namespace, owner::name(&deployment.metadata))
+        Key::new(&tenant.project, &tenant.namespace, owner::name(&deployment.metadata))
     };
     Ok(served.map(key).collect())
 }
 
-/// The deployments in their projects that are of a member's city: it may just have come to be served.
+/// Maps a member cluster to the deployments of its city, which the cluster may serve now.
 pub(crate) fn keys_of_cluster(
-    strangers: &Strangers,
+    unresolved: &UnresolvedObjects,
     hub: &Plane,
     cluster: &Cluster,
 ) -> Result<Vec<Key>, Unresolved> {
     let mut keys = Vec::new();
     for copy in hub.find::<WorkloadDeployment>(&by_city(), city_of(cluster))? {
-        keys.extend(strangers.keys_of_copy(hub, &copy)?);
+        keys.extend(unresolved.keys_of_copy(hub, &copy)?);
     }
     Ok(keys)
 }

@@ -1,27 +1,27 @@
 //! The controllers of the management plane.
 //!
-//! Next to the project planes: [`WorkloadController`] makes deployments, [`Federator`] carries them to the hub and their
-//! status back, [`Projector`] shows their instances, [`CityGuard`] watches over the cities of the hub's members,
-//! [`OpenCities`] tells of planes that cannot bind any, [`UnknownProjects`] of copies on the hub that no project has asked
-//! for. They meet only in the objects of projects and hub. [`declare`] puts them all on an engine.
+//! [`WorkloadController`] creates the WorkloadDeployments of each Workload. [`Federator`] copies them to the
+//! hub and their status back. [`Projector`] copies the Instances from the hub into their projects.
+//! [`CityGuard`] reports hub members that lose their city label. [`LocationBindingDiagnostics`] reports
+//! project planes that do not serve LocationBinding, and [`UnknownProjectDiagnostics`] reports hub namespaces
+//! of unknown projects. The controllers communicate only through objects of the projects and the hub.
+//! [`declare`] registers them with an engine.
 
 mod city_guard;
+mod diagnostics;
 mod error;
 mod federator;
-mod journeys;
-mod open_cities;
 mod projector;
-mod strangers;
-mod unknown_projects;
+mod propagation_latency;
+mod unresolved_objects;
 mod workload;
 
 pub use city_guard::CityGuard;
+pub use diagnostics::{LocationBindingDiagnostics, UnknownProjectDiagnostics};
 pub use error::Error;
 pub use federator::Federator;
-pub use journeys::Journeys;
-pub use open_cities::OpenCities;
 pub use projector::Projector;
-pub use unknown_projects::UnknownProjects;
+pub use propagation_latency::PropagationLatency;
 pub use workload::WorkloadController;
 
 use polis_api::compute::{Instance, Workload, WorkloadDeployment};
@@ -29,19 +29,19 @@ use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::karmada::{Cluster, PropagationPolicy};
 use polis_api::labels;
 use polis_api::networking::{LocationBinding, Network};
-use polis_core::cities::Ground;
+use polis_core::cities::TenancyMode;
 use polis_core::owner;
-use polis_engine::{Clock, Engine, Key, Plane, PlaneSet, Provider, Watch};
+use polis_engine::{Clock, Engine, Key, Plane, PlaneProvider, PlaneSet, Watch};
 
-use strangers::Strangers;
+use unresolved_objects::UnresolvedObjects;
 
-/// Declares the planes and controllers of the management role on an engine, and hands back the planes of the projects,
-/// which stand on `ground`.
+/// Registers the planes and controllers of the management role with an engine. Returns the planes of the
+/// projects.
 pub fn declare(
     engine: &mut Engine,
     clock: Clock,
-    projects: impl Provider,
-    ground: Ground,
+    projects: impl PlaneProvider,
+    tenancy: TenancyMode,
     hub: Plane,
 ) -> PlaneSet {
     let projects = engine.planes(
@@ -62,7 +62,7 @@ pub fn declare(
         [
             Watch::of::<Namespace>()
                 .labels(labels::UPSTREAM_CLUSTER_NAME)
-                .index(unknown_projects::by_project()),
+                .index(diagnostics::unknown_projects::by_project()),
             Watch::of::<WorkloadDeployment>().index(federator::by_city()),
             Watch::of::<PropagationPolicy>(),
             Watch::of::<Instance>().index(projector::by_deployment()),
@@ -71,81 +71,91 @@ pub fn declare(
     );
 
     let metrics = engine.handle().registry();
-    let journeys = Journeys::new(clock.clone(), &metrics);
-    let strangers = Strangers::new(engine.recorder("strangers"), &metrics);
+    let latency = PropagationLatency::new(clock.clone(), &metrics);
+    let unresolved = UnresolvedObjects::new(engine.recorder("strangers"), &metrics);
 
     let workload = WorkloadController {
         projects: projects.clone(),
-        ground,
+        tenancy,
         recorder: engine.recorder("workload"),
         clock: clock.clone(),
-        lag: metrics.lag("workload"),
-        journeys: journeys.clone(),
+        coalescer: metrics.status_coalescer("workload"),
+        latency: latency.clone(),
     };
     engine
         .controller("workload", &projects, workload)
-        .on::<Workload>()
-        .maps::<WorkloadDeployment>(&projects, workload::key_of_deployment)
-        .maps::<Network>(&projects, workload::keys_of_network)
-        .maps::<LocationBinding>(&projects, workload::keys_of_binding);
+        .for_kind::<Workload>()
+        .watches::<WorkloadDeployment>(&projects, workload::key_of_deployment)
+        .watches::<Network>(&projects, workload::keys_of_network)
+        .watches::<LocationBinding>(&projects, workload::keys_of_binding);
 
-    engine.controller("open-cities", &projects, OpenCities::new(projects.clone(), ground)).maps::<Namespace>(
-        &projects,
-        |project, namespace| {
-            let first = owner::name(&namespace.metadata) == "default";
-            Ok(first.then(|| Key::cluster(project.name().clone(), "default")).into_iter().collect())
-        },
-    );
+    engine
+        .controller("open-cities", &projects, LocationBindingDiagnostics::new(projects.clone(), tenancy))
+        .watches::<Namespace>(&projects, |project, namespace| {
+        let is_default = owner::name(&namespace.metadata) == "default";
+        Ok(is_default.then(|| Key::cluster(project.name().clone(), "default")).into_iter().collect())
+    });
 
     let federator = Federator {
         projects: projects.clone(),
         hub: hub.clone(),
         recorder: engine.recorder("federator"),
         clock,
-        lag: metrics.lag("federator"),
-        journeys: journeys.clone(),
+        coalescer: metrics.status_coalescer("federator"),
+        latency: latency.clone(),
     };
-    let known = projects.clone();
-    let [of_copies, of_homes, of_policies, of_clusters] = [(); 4].map(|()| strangers.clone());
+    let project_planes = projects.clone();
+    let [of_copies, of_namespaces, of_policies, of_clusters] = [(); 4].map(|()| unresolved.clone());
     engine
         .controller("federator", &projects, federator)
-        .on::<WorkloadDeployment>()
-        .maps::<WorkloadDeployment>(&hub, move |hub, copy| of_copies.keys_of_copy(hub, copy))
-        .maps::<Namespace>(&hub, move |hub, home| of_homes.keys_of_home::<WorkloadDeployment>(hub, home))
-        .maps::<PropagationPolicy>(&hub, move |hub, policy| {
-            federator::keys_of_policy(&known, &of_policies, hub, policy)
+        .for_kind::<WorkloadDeployment>()
+        .watches::<WorkloadDeployment>(&hub, move |hub, copy| of_copies.keys_of_copy(hub, copy))
+        .watches::<Namespace>(&hub, move |hub, namespace| {
+            of_namespaces.keys_of_namespace::<WorkloadDeployment>(hub, namespace)
         })
-        .maps::<Cluster>(&hub, move |hub, cluster| federator::keys_of_cluster(&of_clusters, hub, cluster));
+        .watches::<PropagationPolicy>(&hub, move |hub, policy| {
+            federator::keys_of_policy(&project_planes, &of_policies, hub, policy)
+        })
+        .watches::<Cluster>(&hub, move |hub, cluster| federator::keys_of_cluster(&of_clusters, hub, cluster));
 
     let guard = CityGuard::new(hub.clone(), engine.recorder("city-guard"), &metrics);
-    engine.controller("city-guard", &hub, guard).on::<Cluster>();
+    engine.controller("city-guard", &hub, guard).for_kind::<Cluster>();
 
-    let homes = hub.clone();
-    let unknown =
-        UnknownProjects { projects: projects.clone(), hub: hub.clone(), strangers: strangers.clone() };
+    let hub_plane = hub.clone();
+    let diagnostics = UnknownProjectDiagnostics {
+        projects: projects.clone(),
+        hub: hub.clone(),
+        unresolved: unresolved.clone(),
+    };
     engine
-        .controller("unknown-projects", &hub, unknown)
-        .on::<Namespace>()
-        .maps::<WorkloadDeployment>(&hub, |hub, copy| Ok(unknown_projects::key_of_copy(hub, copy)))
-        // Every project has one, so this tells of a project that becomes known.
-        .maps::<Namespace>(&projects, move |project, _| unknown_projects::keys_of_project(&homes, project));
+        .controller("unknown-projects", &hub, diagnostics)
+        .for_kind::<Namespace>()
+        .watches::<WorkloadDeployment>(&hub, |hub, copy| {
+            Ok(diagnostics::unknown_projects::key_of_copy(hub, copy))
+        })
+        // Every project has namespaces, so their events also show that a project becomes known.
+        .watches::<Namespace>(&projects, move |project, _| {
+            diagnostics::unknown_projects::keys_of_project(&hub_plane, project)
+        });
 
     let projector = Projector {
         projects: projects.clone(),
         hub: hub.clone(),
         recorder: engine.recorder("projector"),
-        lag: metrics.lag("projector"),
-        journeys,
+        coalescer: metrics.status_coalescer("projector"),
+        latency,
     };
-    let look = hub.clone();
-    let of_homes = strangers.clone();
+    let hub_plane = hub.clone();
+    let of_namespaces = unresolved.clone();
     engine
         .controller("projector", &projects, projector)
-        .on::<Instance>()
-        .maps::<Instance>(&hub, move |hub, copy| strangers.keys_of_copy(hub, copy))
-        .maps::<Namespace>(&hub, move |hub, home| of_homes.keys_of_home::<Instance>(hub, home))
-        .maps::<WorkloadDeployment>(&projects, move |project, deployment| {
-            projector::keys_of_deployment(&look, project, deployment)
+        .for_kind::<Instance>()
+        .watches::<Instance>(&hub, move |hub, copy| unresolved.keys_of_copy(hub, copy))
+        .watches::<Namespace>(&hub, move |hub, namespace| {
+            of_namespaces.keys_of_namespace::<Instance>(hub, namespace)
+        })
+        .watches::<WorkloadDeployment>(&projects, move |project, deployment| {
+            projector::keys_of_deployment(&hub_plane, project, deployment)
         });
     projects
 }

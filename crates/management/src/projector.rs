@@ -1,189 +1,202 @@
-//! Projector: shows each instance of a project's deployments in the project.
+//! Projector: copies each Instance of a project's deployments from the hub into the project.
 //!
 //! Reads   hub: Instance, Namespace · project: Instance, WorkloadDeployment, Namespace
-//! Writes  project: Instance (projections, with status)
+//! Writes  project: Instance (projections, with status), Event
+//! Order   resolve the tenant of the hub namespace → find the owner deployment → projection → its status.
 //!
-//! Keys are instances of projects: a hub copy is mapped to the project that the labels of its hub namespace name, and
-//! to none when they name none. A projection goes when a live read of the hub finds its copy gone, and only if it is
-//! one of ours.
+//! Keys are Instances of projects. A hub copy is mapped to the project that the labels of its hub namespace
+//! name, and to nothing without these labels. A projection is deleted only if an uncached read of the hub
+//! does not find its copy, and only if this controller created it.
 
 use polis_api::compute::{Instance, WorkloadDeployment};
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::{labels, names};
-use polis_core::identity::{Identity, IdentityError};
-use polis_core::projection::{self, Evidence, Removal, Step};
-use polis_core::{Changes, metadata, news, owner, template};
+use polis_core::projection::{self, HubCopyState, ProjectionAction, ProjectionDeletion};
+use polis_core::tenant::{Tenant, TenantError};
+use polis_core::{InstanceChanges, metadata, owner, significant_change, template};
 use polis_engine::{
-    Exactly, Index, Key, Lag, Outcome, Plane, PlaneSet, Reconciler, Recorder, Tone, Unresolved,
+    Action, EventRecorder, EventType, Index, Key, Plane, PlaneSet, Preconditions, Reconciler,
+    StatusCoalescer, Unresolved,
 };
 
 use crate::Error;
-use crate::journeys::{Hop, Journeys};
+use crate::propagation_latency::{PropagationLatency, Stage};
 
-/// See the head of this file.
+/// Projects the Instances of the hub into their projects.
 pub struct Projector {
     /// The planes of the projects.
     pub projects: PlaneSet,
     /// The hub.
     pub hub: Plane,
-    /// Tells people.
-    pub recorder: Recorder,
-    /// Projections that differ from what they show.
-    pub lag: Lag,
-    /// How long what workloads ask for is on its way.
-    pub journeys: Journeys,
+    /// Records events on project objects.
+    pub recorder: EventRecorder,
+    /// Delays insignificant status updates and tracks projections that differ from their hub copies.
+    pub coalescer: StatusCoalescer,
+    /// Measures the stages of each rollout.
+    pub latency: PropagationLatency,
 }
 
 impl Reconciler for Projector {
     type Error = Error;
 
-    async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
-        self.lag.after(key, self.pass(key).await)
+    async fn reconcile(&self, key: &Key) -> Result<Action, Error> {
+        self.coalescer.record_result(key, Box::pin(self.reconcile_key(key)).await)
     }
 }
 
 impl Projector {
-    async fn pass(&self, key: &Key) -> Result<Outcome, Error> {
+    async fn reconcile_key(&self, key: &Key) -> Result<Action, Error> {
         let project = self.projects.plane(key)?;
         let Some(namespace) = project.get::<Namespace>(key.namespace())? else {
-            return Ok(Outcome::Settled); // without its namespace there is no projection
+            return Ok(Action::AwaitChange); // the projection was deleted with its namespace
         };
         let hub_namespace = names::hub_namespace(owner::uid(&namespace.metadata));
-        let standing = project.get::<Instance>(key)?;
+        let existing = project.get::<Instance>(key)?;
         match self.hub.get::<Instance>((hub_namespace.as_str(), &*key.name))? {
             Some(copy) if !owner::is_deleting(&copy.metadata) => {
-                self.show(&project, key, &hub_namespace, &copy, standing).await
+                self.ensure_projection(&project, key, &hub_namespace, &copy, existing).await
             }
             _ => {
-                self.hide(&project, key, &hub_namespace, standing).await?;
-                Ok(Outcome::Settled)
+                self.delete_projection(&project, key, &hub_namespace, existing).await?;
+                Ok(Action::AwaitChange)
             }
         }
     }
 
-    async fn show(
+    async fn ensure_projection(
         &self,
         project: &Plane,
         key: &Key,
         hub_namespace: &str,
         copy: &Instance,
-        standing: Option<Instance>,
-    ) -> Result<Outcome, Error> {
-        let Some(home) = self.hub.get::<Namespace>(hub_namespace)? else { return Ok(Outcome::Settled) };
-        let identity = Identity::of(&home)?;
-        if identity != self.own_identity(key)? {
-            return Ok(Outcome::Settled); // the federator tells whoever owns it; what is shown stays as it is
+        existing: Option<Instance>,
+    ) -> Result<Action, Error> {
+        let Some(labelled) = self.hub.get::<Namespace>(hub_namespace)? else {
+            return Ok(Action::AwaitChange);
+        };
+        let tenant = Tenant::of(&labelled)?;
+        if tenant != self.expected_tenant(key)? {
+            return Ok(Action::AwaitChange); // the federator reports the conflict
         }
         let name = metadata::label(&copy.metadata, labels::WORKLOAD_DEPLOYMENT_NAME).unwrap_or_default();
         let deployment = project.get::<WorkloadDeployment>((key.namespace(), name))?;
-        let step = projection::step(copy, &identity, deployment.as_ref(), standing.as_ref());
-        self.pass_hop(Hop::Instance, deployment.as_ref(), copy);
-        let shown = match (step, standing) {
-            (Step::Create(wanted), _) => {
-                let made = project.create(&*wanted).await?;
-                self.pass_hop(Hop::Projection, deployment.as_ref(), copy);
+        let plan = projection::plan(copy, &tenant, deployment.as_ref(), existing.as_ref());
+        self.record_stage(Stage::Instance, deployment.as_ref(), copy);
+        let action = match (plan, existing) {
+            (ProjectionAction::Create(desired), _) => {
+                let created = project.create(&*desired).await?;
+                self.record_stage(Stage::Projection, deployment.as_ref(), copy);
                 let status = copy.status.clone().map(Box::new);
-                self.write(project, key, &made, Changes { object: None, status }).await?
+                self.write(project, key, &created, InstanceChanges { object: None, status }).await?
             }
-            (Step::Update(changes), Some(standing)) => {
-                let shown = self.write(project, key, &standing, changes).await?;
-                if shown == Outcome::Settled {
-                    self.pass_hop(Hop::Projection, deployment.as_ref(), copy);
+            (ProjectionAction::Update(changes), Some(existing)) => {
+                let action = self.write(project, key, &existing, changes).await?;
+                if action == Action::AwaitChange {
+                    self.record_stage(Stage::Projection, deployment.as_ref(), copy);
                 }
-                shown
+                action
             }
-            // A deployment that is going takes its projections with it; one that is still coming has to be waited for.
-            (Step::NoOwner, _) if deployment.is_none() => {
-                return Err(Error::OwnerUnseen { instance: key.to_string(), deployment: name.to_owned() });
+            // The garbage collector deletes the projections of a deployment that is being deleted. A missing
+            // deployment may still be created.
+            (ProjectionAction::NoOwner, _) if deployment.is_none() => {
+                return Err(Error::OwnerNotFound { instance: key.to_string(), deployment: name.to_owned() });
             }
-            (Step::Foreign, Some(standing)) => {
-                let note = "An Instance of this name runs for this project and cannot be shown: the name is taken by this object";
-                self.recorder.record(project, &standing, Tone::Warning, "ProjectionBlocked", "Project", note);
-                Outcome::Settled
+            (ProjectionAction::Foreign, Some(existing)) => {
+                let note = "An Instance of this name runs for this project and cannot be projected, because this object has its name. Rename or delete this object";
+                self.recorder.record(
+                    project,
+                    &existing,
+                    EventType::Warning,
+                    "ProjectionBlocked",
+                    "Project",
+                    note,
+                );
+                Action::AwaitChange
             }
-            _ => Outcome::Settled,
+            _ => Action::AwaitChange,
         };
-        Ok(shown)
+        Ok(action)
     }
 
-    /// Writes what differs, unless it is no news and may wait a moment for more.
+    /// Writes the changes, unless they are insignificant and can be coalesced with later ones.
     async fn write(
         &self,
         project: &Plane,
         key: &Key,
-        standing: &Instance,
-        changes: Changes,
-    ) -> Result<Outcome, Error> {
-        if changes.is_nothing() {
-            return Ok(Outcome::Settled);
+        existing: &Instance,
+        changes: InstanceChanges,
+    ) -> Result<Action, Error> {
+        if changes.is_empty() {
+            return Ok(Action::AwaitChange);
         }
-        let news = |status| news::of_instance(standing.status.as_ref(), status);
-        if let Some(rest) = self.lag.hold(key, changes.status.as_deref().is_some_and(news)) {
-            return Ok(Outcome::After(rest));
+        let is_significant = |status| significant_change::of_instance(existing.status.as_ref(), status);
+        if let Some(delay) = self.coalescer.delay(key, changes.status.as_deref().is_some_and(is_significant))
+        {
+            return Ok(Action::RequeueAfter(delay));
         }
-        let mut current = standing.clone();
+        let mut current = existing.clone();
         if let Some(object) = changes.object {
-            current = project.update(standing, &object).await?.into_object().unwrap_or(current);
+            current = project.update(existing, &object).await?.into_object().unwrap_or(current);
         }
         if let Some(status) = changes.status {
-            let mut wanted = current.clone();
-            wanted.status = Some(*status);
-            project.update_status(&current, &wanted).await?;
+            let mut desired = current.clone();
+            desired.status = Some(*status);
+            project.update_status(&current, &desired).await?;
         }
-        Ok(Outcome::Settled)
+        Ok(Action::AwaitChange)
     }
 
-    /// What the hub namespace of a key must say of itself.
-    fn own_identity(&self, key: &Key) -> Result<Identity, IdentityError> {
-        Ok(Identity::new(key.plane.as_str(), key.namespace())?)
+    /// The tenant that the hub namespace of a key must be labelled with.
+    fn expected_tenant(&self, key: &Key) -> Result<Tenant, TenantError> {
+        Ok(Tenant::new(key.plane.as_str(), key.namespace())?)
     }
 
-    /// An instance made from what the deployment asks for now has come to a hop.
-    fn pass_hop(&self, hop: Hop, deployment: Option<&WorkloadDeployment>, copy: &Instance) {
+    /// Records a stage for a copy of the deployment's current template.
+    fn record_stage(&self, stage: Stage, deployment: Option<&WorkloadDeployment>, copy: &Instance) {
         let Some(spec) = deployment.map(|deployment| &deployment.spec) else { return };
         let uid = &spec.workload_ref.uid;
-        if self.journeys.awaits(uid, hop)
+        if self.latency.awaits(uid, stage)
             && template::is_current(copy, &spec.template, &template::hash(&spec.template))
         {
-            self.journeys.passes(uid, hop);
+            self.latency.reached(uid, stage);
         }
     }
 
-    async fn hide(
+    async fn delete_projection(
         &self,
         project: &Plane,
         key: &Key,
         hub_namespace: &str,
-        standing: Option<Instance>,
+        existing: Option<Instance>,
     ) -> Result<(), Error> {
-        let Some(standing) = standing else { return Ok(()) };
-        let identity = self.own_identity(key)?;
-        if !projection::is_ours(&standing, &identity) {
+        let Some(existing) = existing else { return Ok(()) };
+        let tenant = self.expected_tenant(key)?;
+        if !projection::is_ours(&existing, &tenant) {
             return Ok(());
         }
-        let live = self.hub.live().get::<Instance>((hub_namespace, &*key.name)).await?;
-        let evidence = live.as_ref().map_or(Evidence::Gone, Evidence::Stands);
-        if let Removal::Remove(_) = projection::removal(&standing, &identity, evidence) {
-            project.delete(&standing, Exactly::Object).await?;
+        let uncached = self.hub.uncached().get::<Instance>((hub_namespace, &*key.name)).await?;
+        let hub_copy = uncached.as_ref().map_or(HubCopyState::Absent, HubCopyState::Present);
+        if let ProjectionDeletion::Delete(_) = projection::plan_deletion(&existing, &tenant, hub_copy) {
+            project.delete(&existing, Preconditions::Uid).await?;
         }
         Ok(())
     }
 }
 
-/// Copies of instances by the name of their deployment.
+/// Hub copies by the name of their deployment.
 pub(crate) fn by_deployment() -> Index {
     Index::label(labels::WORKLOAD_DEPLOYMENT_NAME)
 }
 
-/// The instances of a deployment, by their copies on the hub: a projection waits for its owner.
+/// Maps a deployment to the project Instances of its hub copies, which wait for it as their owner.
 pub(crate) fn keys_of_deployment(
     hub: &Plane,
     project: &Plane,
     deployment: &WorkloadDeployment,
 ) -> Result<Vec<Key>, Unresolved> {
     let namespace = deployment.metadata.namespace.as_deref().unwrap_or_default();
-    let Some(home) = project.get::<Namespace>(namespace)? else { return Ok(Vec::new()) };
-    let hub_namespace = names::hub_namespace(owner::uid(&home.metadata));
+    let Some(namespace_object) = project.get::<Namespace>(namespace)? else { return Ok(Vec::new()) };
+    let hub_namespace = names::hub_namespace(owner::uid(&namespace_object.metadata));
     let copies =
         hub.names_within::<Instance>(&hub_namespace, &by_deployment(), owner::name(&deployment.metadata))?;
     Ok(copies.iter().map(|copy| Key::new(project.name().clone(), namespace, copy)).collect())

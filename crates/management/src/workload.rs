@@ -1,50 +1,54 @@
-//! Workload: makes and keeps the deployments that a workload asks for, and says how they are.
+//! Workload controller: creates, updates and deletes the WorkloadDeployments of a Workload, and reports its
+//! status.
 //!
 //! Reads   project: Workload, WorkloadDeployment, Network, LocationBinding, Namespace
 //! Writes  project: Workload (finalizer, status), WorkloadDeployment (all but status), Event
-//! Order   finalizer → networks exist → deployments → status. Deletion: deployments, then the finalizer.
+//! Order   finalizer → check that the networks exist → deployments → status.
+//!         Deletion: deployments, then the finalizer.
 //!
-//! A deployment is born with the federator's finalizer and the record of its hub namespace, so that carrying it to the
-//! hub needs no further write in the project.
+//! A deployment is created with the federator's finalizer and hub namespace annotation, so that the federator
+//! needs no further write in the project.
 
 use polis_api::compute::{Workload, WorkloadDeployment};
 use polis_api::conditions::AVAILABLE;
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::networking::{LocationBinding, Network};
 use polis_api::{annotations, finalizers, names, reasons};
-use polis_core::cities::{Cities, Ground, Skipped};
-use polis_core::deployments::{self, Birth, Plan, Step, Withdrawal};
-use polis_core::workload_status::{self, Facts};
-use polis_core::{Time, conditions, metadata, networks, news, owner};
+use polis_core::cities::{Cities, SkippedBinding, TenancyMode};
+use polis_core::deployments::{self, DeploymentAction, DeploymentPlan, InitialMetadata};
+use polis_core::owner::DeletionPlan;
+use polis_core::workload_status::{self, WorkloadStatusInput};
+use polis_core::{Time, conditions, metadata, networks, owner, significant_change};
 use polis_engine::{
-    Clock, Index, Key, Lag, Outcome, Plane, PlaneSet, Query, Reconciler, Recorder, Tone, Unresolved,
+    Action, Clock, EventRecorder, EventType, Index, Key, ListOptions, Plane, PlaneSet, Reconciler,
+    StatusCoalescer, Unresolved,
 };
 
 use crate::Error;
-use crate::journeys::{Hop, Journeys};
+use crate::propagation_latency::{PropagationLatency, Stage};
 
-/// See the head of this file.
+/// Reconciles the Workloads of projects.
 pub struct WorkloadController {
     /// The planes of the projects.
     pub projects: PlaneSet,
-    /// What they stand on.
-    pub ground: Ground,
-    /// Tells people.
-    pub recorder: Recorder,
-    /// For transition times.
+    /// Whether project planes belong to a platform or to a single cluster.
+    pub tenancy: TenancyMode,
+    /// Records events on Workloads.
+    pub recorder: EventRecorder,
+    /// Clock for the transition times of conditions.
     pub clock: Clock,
-    /// Workloads whose status is behind.
-    pub lag: Lag,
-    /// How long what they ask for is on its way.
-    pub journeys: Journeys,
+    /// Delays insignificant status updates and tracks Workloads whose status is out of date.
+    pub coalescer: StatusCoalescer,
+    /// Measures the stages of each rollout.
+    pub latency: PropagationLatency,
 }
 
-/// Deployments by the workload that they name.
+/// Deployments by the UID of their Workload.
 pub(crate) fn by_workload() -> Index {
     Index::field("spec.workloadRef.uid")
 }
 
-/// Workloads by the networks that they name.
+/// Workloads by the networks in their template.
 pub(crate) fn by_network() -> Index {
     Index::field("spec.template.spec.networkInterfaces.network.name")
 }
@@ -52,106 +56,109 @@ pub(crate) fn by_network() -> Index {
 impl Reconciler for WorkloadController {
     type Error = Error;
 
-    async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
-        self.lag.after(key, self.pass(key).await)
+    async fn reconcile(&self, key: &Key) -> Result<Action, Error> {
+        self.coalescer.record_result(key, self.reconcile_key(key).await)
     }
 }
 
 impl WorkloadController {
-    async fn pass(&self, key: &Key) -> Result<Outcome, Error> {
+    async fn reconcile_key(&self, key: &Key) -> Result<Action, Error> {
         let project = self.projects.plane(key)?;
         let Some(workload) = project.get::<Workload>(key)? else {
-            return Ok(Outcome::Settled); // gone, and its finalizer saw to the rest
+            return Ok(Action::AwaitChange); // deleted; its finalizer has cleaned up
         };
         if owner::is_deleting(&workload.metadata) {
-            return self.withdraw(&project, key, &workload).await;
+            return self.finalize(&project, key, &workload).await;
         }
-        self.journeys.sets_out(&workload);
+        self.latency.start(&workload);
         let workload =
             project.add_finalizer(&workload, finalizers::WORKLOAD).await?.into_object().unwrap_or(workload);
-        let (cities, skipped) = cities(self.ground, &project)?;
+        let (cities, skipped) = cities(self.tenancy, &project)?;
         let missing_networks = missing_networks(&project, &workload)?;
-        let mut standing = standing(&project, key, &workload)?;
+        let mut existing = existing_deployments(&project, key, &workload)?;
         if missing_networks.is_empty() {
-            let plan = deployments::plan(&workload, &standing, &cities, &birth(&project, key)?);
-            self.carry_out(&project, key, &workload, &mut standing, plan).await?;
+            let plan = deployments::plan(&workload, &existing, &cities, &initial_metadata(&project, key)?);
+            self.apply(&project, key, &workload, &mut existing, plan).await?;
         }
-        let facts = Facts {
-            deployments: &standing,
+        let input = WorkloadStatusInput {
+            deployments: &existing,
             cities: &cities,
             skipped: &skipped,
             missing_networks: &missing_networks,
         };
-        self.report(&project, key, &workload, &facts).await
+        self.update_status(&project, key, &workload, &input).await
     }
 
-    /// Takes the steps of a plan. What they make and change is put into `standing`, so that the status of this very
-    /// pass counts it.
-    async fn carry_out(
+    /// Applies the actions of a plan. Created and updated deployments replace those in `existing`, so that
+    /// the status counts them.
+    async fn apply(
         &self,
         project: &Plane,
         key: &Key,
         workload: &Workload,
-        standing: &mut Vec<WorkloadDeployment>,
-        plan: Plan,
+        existing: &mut Vec<WorkloadDeployment>,
+        plan: DeploymentPlan,
     ) -> Result<(), Error> {
-        for step in plan.steps {
-            match step {
-                Step::Create(deployment) => {
-                    let made = project.create(&*deployment).await?;
-                    self.journeys.passes(owner::uid(&workload.metadata), Hop::Deployment);
+        for action in plan.actions {
+            match action {
+                DeploymentAction::Create(deployment) => {
+                    let created = project.create(&*deployment).await?;
+                    self.latency.reached(owner::uid(&workload.metadata), Stage::Deployment);
                     let note = format!(
                         "Created deployment {} for city {}",
-                        owner::name(&made.metadata),
-                        made.spec.city_code
+                        owner::name(&created.metadata),
+                        created.spec.city_code
                     );
                     self.recorder.record(
                         project,
                         workload,
-                        Tone::Normal,
+                        EventType::Normal,
                         "DeploymentCreated",
                         "Place",
                         &note,
                     );
-                    standing.push(made);
+                    existing.push(created);
                 }
-                Step::Update(wanted) => {
+                DeploymentAction::Update(desired) => {
                     let current =
-                        standing.iter_mut().find(|current| current.metadata.uid == wanted.metadata.uid);
+                        existing.iter_mut().find(|current| current.metadata.uid == desired.metadata.uid);
                     if let Some(current) = current
-                        && let Some(made) = project.update(current, &wanted).await?.into_object()
+                        && let Some(updated) = project.update(current, &desired).await?.into_object()
                     {
-                        *current = made;
-                        self.journeys.passes(owner::uid(&workload.metadata), Hop::Deployment);
+                        *current = updated;
+                        self.latency.reached(owner::uid(&workload.metadata), Stage::Deployment);
                     }
                 }
-                Step::Remove(exact) => {
+                DeploymentAction::Delete(object) => {
                     project
                         .delete_at::<WorkloadDeployment>(
-                            (key.namespace(), exact.name.as_str()),
-                            &exact.uid,
+                            (key.namespace(), object.name.as_str()),
+                            &object.uid,
                             None,
                         )
                         .await?;
-                    let note = format!("Removed deployment {}, which nothing asks for any more", exact.name);
+                    let note = format!(
+                        "Deleted deployment {}: no placement of the workload names its city any more",
+                        object.name
+                    );
                     self.recorder.record(
                         project,
                         workload,
-                        Tone::Normal,
+                        EventType::Normal,
                         "DeploymentRemoved",
                         "Place",
                         &note,
                     );
                 }
-                Step::AwaitRemoval { .. } => {} // its last event brings the key back
-                Step::Refuse { name, workload_uid } => {
+                DeploymentAction::AwaitDeletion { .. } => {} // its deletion requeues the key
+                DeploymentAction::NameConflict { name, workload_uid } => {
                     let note = format!(
-                        "Deployment {name} belongs to the workload with UID {workload_uid} and is left as it is"
+                        "Deployment {name} belongs to the workload with UID {workload_uid} and is left unchanged"
                     );
                     self.recorder.record(
                         project,
                         workload,
-                        Tone::Warning,
+                        EventType::Warning,
                         "DeploymentNotOurs",
                         "Place",
                         &note,
@@ -160,35 +167,46 @@ impl WorkloadController {
             }
         }
         for site in plan.stranded {
-            let note =
-                format!("City {} is no longer open to this project; the deployment there goes on", site.city);
-            self.recorder.record(project, workload, Tone::Warning, reasons::LOCATION_LOST, "Place", &note);
+            let note = format!(
+                "City {} is no longer bound to this project; the existing deployment keeps running",
+                site.city
+            );
+            self.recorder.record(
+                project,
+                workload,
+                EventType::Warning,
+                reasons::LOCATION_LOST,
+                "Place",
+                &note,
+            );
         }
         Ok(())
     }
 
-    async fn report(
+    async fn update_status(
         &self,
         project: &Plane,
         key: &Key,
         workload: &Workload,
-        facts: &Facts<'_>,
-    ) -> Result<Outcome, Error> {
-        let Some(status) = workload_status::status(workload, facts, &Time(self.clock.now())) else {
-            return Ok(Outcome::Settled);
+        input: &WorkloadStatusInput<'_>,
+    ) -> Result<Action, Error> {
+        let Some(status) = workload_status::status(workload, input, &Time(self.clock.now())) else {
+            return Ok(Action::AwaitChange);
         };
-        if let Some(rest) = self.lag.hold(key, news::of_workload(workload.status.as_ref(), &status)) {
-            return Ok(Outcome::After(rest));
+        if let Some(delay) =
+            self.coalescer.delay(key, significant_change::of_workload(workload.status.as_ref(), &status))
+        {
+            return Ok(Action::RequeueAfter(delay));
         }
-        let mut reported = workload.clone();
-        reported.status = Some(status);
-        project.update_status(workload, &reported).await?;
-        self.tell(project, workload, &reported);
-        Ok(Outcome::Settled)
+        let mut updated = workload.clone();
+        updated.status = Some(status);
+        project.update_status(workload, &updated).await?;
+        self.record_availability(project, workload, &updated);
+        Ok(Action::AwaitChange)
     }
 
-    /// An event when the workload becomes available, stops being so, or is held up by something else than before.
-    fn tell(&self, project: &Plane, before: &Workload, after: &Workload) {
+    /// Records an event when the status or reason of `Available` changes.
+    fn record_availability(&self, project: &Plane, before: &Workload, after: &Workload) {
         let available = |workload: &Workload| {
             let condition = conditions::find(&workload.status.as_ref()?.conditions, AVAILABLE)?;
             Some((condition.status.clone(), condition.reason.clone(), condition.message.clone()))
@@ -197,71 +215,80 @@ impl WorkloadController {
         if let Some((status, reason, message)) = &is
             && was.as_ref().map(|was| (&was.0, &was.1)) != Some((status, reason))
         {
-            let tone = if status == "True" || was.is_none() { Tone::Normal } else { Tone::Warning };
-            self.recorder.record(project, after, tone, reason, "Observe", message);
+            let event_type =
+                if status == "True" || was.is_none() { EventType::Normal } else { EventType::Warning };
+            self.recorder.record(project, after, event_type, reason, "Observe", message);
         }
     }
 
-    /// Removes the deployments and releases the workload once a live read finds none.
-    async fn withdraw(&self, project: &Plane, key: &Key, workload: &Workload) -> Result<Outcome, Error> {
+    /// Deletes the deployments, and removes the finalizer once an uncached list finds none.
+    async fn finalize(&self, project: &Plane, key: &Key, workload: &Workload) -> Result<Action, Error> {
         if !metadata::has_finalizer(&workload.metadata, finalizers::WORKLOAD) {
-            return Ok(Outcome::Settled);
+            return Ok(Action::AwaitChange);
         }
-        let mut withdrawal = deployments::withdrawal(workload, &standing(project, key, workload)?);
-        if withdrawal == Withdrawal::Done {
-            // The cache may not have seen the newest yet: nothing is released on its word alone.
-            let live = project.live().list::<WorkloadDeployment>(&Query::within(key.namespace())).await?;
-            withdrawal = deployments::withdrawal(workload, &live);
+        let mut plan = deployments::deletion_plan(workload, &existing_deployments(project, key, workload)?);
+        if plan == DeletionPlan::Done {
+            // The cache may lack the newest deployments, so an uncached list confirms the result.
+            let uncached =
+                project.uncached().list::<WorkloadDeployment>(&ListOptions::within(key.namespace())).await?;
+            plan = deployments::deletion_plan(workload, &uncached);
         }
-        match withdrawal {
-            Withdrawal::Done => _ = project.remove_finalizer(workload, finalizers::WORKLOAD).await?,
-            Withdrawal::Remove(going) => {
-                for exact in going {
-                    let place = (key.namespace(), exact.name.as_str());
-                    project.delete_at::<WorkloadDeployment>(place, &exact.uid, None).await?;
+        match plan {
+            DeletionPlan::Done => _ = project.remove_finalizer(workload, finalizers::WORKLOAD).await?,
+            DeletionPlan::Delete(objects) => {
+                for object in objects {
+                    let name = (key.namespace(), object.name.as_str());
+                    project.delete_at::<WorkloadDeployment>(name, &object.uid, None).await?;
                 }
             }
         }
-        Ok(Outcome::Settled) // the last event of each brings the key back
+        Ok(Action::AwaitChange) // the deletion of each deployment requeues the key
     }
 }
 
-/// The deployments that a plan for this workload must know: its own, and any that bears a name it would use.
-fn standing(project: &Plane, key: &Key, workload: &Workload) -> Result<Vec<WorkloadDeployment>, Error> {
+/// The input of the plan: the deployments of the workload, and any other that has a name which the workload
+/// needs.
+fn existing_deployments(
+    project: &Plane,
+    key: &Key,
+    workload: &Workload,
+) -> Result<Vec<WorkloadDeployment>, Error> {
     let uid = owner::uid(&workload.metadata);
-    let mut standing: Vec<WorkloadDeployment> = project.find(&by_workload(), uid)?;
-    standing.retain(|deployment| deployment.metadata.namespace.as_deref() == Some(key.namespace()));
+    let mut existing: Vec<WorkloadDeployment> = project.find(&by_workload(), uid)?;
+    existing.retain(|deployment| deployment.metadata.namespace.as_deref() == Some(key.namespace()));
     for placement in &workload.spec.placements {
         for city in &placement.city_codes {
             let name = names::deployment(&key.name, uid, &placement.name, city);
-            if standing.iter().any(|deployment| owner::name(&deployment.metadata) == name) {
+            if existing.iter().any(|deployment| owner::name(&deployment.metadata) == name) {
                 continue;
             }
-            standing.extend(project.get::<WorkloadDeployment>((key.namespace(), name.as_str()))?);
+            existing.extend(project.get::<WorkloadDeployment>((key.namespace(), name.as_str()))?);
         }
     }
-    Ok(standing)
+    Ok(existing)
 }
 
-/// Finalizer and record of the federator, from the first write on. A namespace that is not seen yet gives none: the
-/// federator then writes them itself.
-fn birth(project: &Plane, key: &Key) -> Result<Birth, Error> {
-    let Some(namespace) = project.get::<Namespace>(key.namespace())? else { return Ok(Birth::default()) };
-    let record = names::hub_namespace(owner::uid(&namespace.metadata));
-    Ok(Birth {
+/// The federator's finalizer and hub namespace annotation for new deployments. None while the namespace is
+/// not cached: then the federator writes them itself.
+fn initial_metadata(project: &Plane, key: &Key) -> Result<InitialMetadata, Error> {
+    let Some(namespace) = project.get::<Namespace>(key.namespace())? else {
+        return Ok(InitialMetadata::default());
+    };
+    let hub_namespace = names::hub_namespace(owner::uid(&namespace.metadata));
+    Ok(InitialMetadata {
         finalizers: vec![finalizers::FEDERATOR.to_owned()],
-        annotations: metadata::map([(annotations::FEDERATION_NAMESPACE, record)]),
+        annotations: metadata::map([(annotations::FEDERATION_NAMESPACE, hub_namespace)]),
     })
 }
 
-/// The cities that a project may use, and its bindings that do not count.
-fn cities(ground: Ground, project: &Plane) -> Result<(Cities, Vec<Skipped>), Error> {
+/// The cities that the project may use, and the LocationBindings that were skipped.
+fn cities(tenancy: TenancyMode, project: &Plane) -> Result<(Cities, Vec<SkippedBinding>), Error> {
     let served = project.serves::<LocationBinding>()?;
     let bindings = served.then(|| project.list::<LocationBinding>()).transpose()?;
-    Ok(Cities::of_project(ground, bindings.as_deref()))
+    Ok(Cities::of_project(tenancy, bindings.as_deref()))
 }
 
-/// The networks that the template names and the project does not have. A plane without networks is not asked.
+/// The networks of the template that do not exist in the project. Empty if the plane does not serve Network.
 fn missing_networks(project: &Plane, workload: &Workload) -> Result<Vec<String>, Error> {
     let mut missing = Vec::new();
     if project.serves::<Network>()? {
@@ -274,7 +301,7 @@ fn missing_networks(project: &Plane, workload: &Workload) -> Result<Vec<String>,
     Ok(missing)
 }
 
-/// The workload that a deployment names.
+/// Maps a deployment to its workload.
 pub(crate) fn key_of_deployment(
     project: &Plane,
     deployment: &WorkloadDeployment,
@@ -283,13 +310,13 @@ pub(crate) fn key_of_deployment(
     Ok(vec![Key::new(project.name().clone(), namespace, &deployment.spec.workload_ref.name)])
 }
 
-/// The workloads that name a network.
+/// Maps a network to the workloads that use it.
 pub(crate) fn keys_of_network(project: &Plane, network: &Network) -> Result<Vec<Key>, Unresolved> {
     let workloads: Vec<Workload> = project.find(&by_network(), owner::name(&network.metadata))?;
     Ok(workloads.iter().map(|workload| key_of(project, workload)).collect())
 }
 
-/// Every workload of the project: which cities it may use has changed.
+/// Maps a LocationBinding to every workload of the project: the permitted cities changed.
 pub(crate) fn keys_of_binding(project: &Plane, _: &LocationBinding) -> Result<Vec<Key>, Unresolved> {
     Ok(project.list::<Workload>()?.iter().map(|workload| key_of(project, workload)).collect())
 }
