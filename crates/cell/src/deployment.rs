@@ -1,14 +1,16 @@
-//! Deployment: keeps the instances of a deployment, one step at a time, and says how they are.
+//! Deployment controller: creates, replaces and deletes the instances of a WorkloadDeployment, and reports
+//! its status.
 //!
-//! Reads   cell: WorkloadDeployment, Instance; where networks are kept Location, NetworkBinding, NetworkContext, SubnetClaim, Subnet
-//! Writes  cell: Instance (creation, deletion, linking labels, gate `Network`), NetworkBinding and SubnetClaim (creation),
-//!         WorkloadDeployment (status), Event
-//! Order   networks → labels and gates of what stands → one instance step → status.
+//! Reads   cell: WorkloadDeployment, Instance; with networks also Location, NetworkBinding, NetworkContext,
+//!         SubnetClaim, Subnet
+//! Writes  cell: Instance (create, delete, linking labels, gate `Network`), NetworkBinding (create),
+//!         SubnetClaim (create), WorkloadDeployment (status), Event
+//! Order   networks → labels and gates of existing instances → at most one create or delete → status.
 //!
-//! An instance is born with everything that is known then: labels, owner, finalizers, and only the gates that are not
-//! open yet. The deployment has no finalizer of ours: its instances go by owner reference, and each sees to its own end.
-//! Nothing is polled; every step waits for an event of an instance or of a network, and the one after a creation for the
-//! event of what was created.
+//! A new instance has its labels, owner, finalizers and the gates that are still closed from its first write.
+//! The deployment has no finalizer of its own: the garbage collector deletes its instances, and each instance
+//! has finalizers. Nothing is polled: every reconcile waits for an event of an instance or of a network, and
+//! after a create for the event of the created instance.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,30 +18,33 @@ use std::sync::Arc;
 use polis_api::compute::{GATE_NETWORK, GATE_QUOTA, Instance, LocationReference, WorkloadDeployment};
 use polis_api::networking::Location;
 use polis_api::{finalizers, labels, names};
-use polis_core::deployment_status::{self, Facts};
-use polis_core::instances::{self, Birth, Farewell, Plan, Step, Until, Withdrawal};
+use polis_core::deployment_status::{self, DeploymentStatusInput};
+use polis_core::instances::{self, DeleteReason, InstanceAction, InstanceDefaults, InstancePlan, WaitReason};
 use polis_core::networks::{self, NetworkState};
-use polis_core::{Time, gates, metadata, news, owner};
-use polis_engine::{Clock, Index, Key, Lag, Outcome, Plane, Reconciler, Recorder, Tone, Unresolved};
+use polis_core::owner::DeletionPlan;
+use polis_core::{Time, gates, metadata, owner, significant_change};
+use polis_engine::{
+    Action, Clock, EventRecorder, EventType, Index, Key, Plane, Reconciler, StatusCoalescer, Unresolved,
+};
 
-use crate::networks::Look;
-use crate::newborns::Newborns;
-use crate::{Error, Networks};
+use crate::expectations::Expectations;
+use crate::networks::NetworkObjects;
+use crate::{Error, NetworkMode};
 
-/// See the head of this file.
-pub struct DeploymentController {
+/// Reconciles the WorkloadDeployments of a cell.
+pub(crate) struct DeploymentController {
     pub(crate) cell: Plane,
     /// Name of the cell.
     pub(crate) name: String,
-    pub(crate) networks: Networks,
+    pub(crate) networks: NetworkMode,
     /// Whether instances claim quota.
     pub(crate) quota: bool,
-    pub(crate) recorder: Recorder,
+    pub(crate) recorder: EventRecorder,
     pub(crate) clock: Clock,
-    /// Deployments whose status is behind.
-    pub(crate) lag: Lag,
-    /// What was made and is not seen yet.
-    pub(crate) newborns: Arc<Newborns>,
+    /// Delays insignificant status updates and tracks deployments whose status is out of date.
+    pub(crate) coalescer: StatusCoalescer,
+    /// Created instances that the watch has not delivered yet.
+    pub(crate) expectations: Arc<Expectations>,
 }
 
 /// Instances by the UID of their deployment in this cell.
@@ -50,35 +55,36 @@ pub(crate) fn by_deployment_uid() -> Index {
 impl Reconciler for DeploymentController {
     type Error = Error;
 
-    async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
-        self.lag.after(key, self.pass(key).await)
+    async fn reconcile(&self, key: &Key) -> Result<Action, Error> {
+        self.coalescer.record_result(key, self.reconcile_deployment(key).await)
     }
 }
 
 impl DeploymentController {
-    async fn pass(&self, key: &Key) -> Result<Outcome, Error> {
+    async fn reconcile_deployment(&self, key: &Key) -> Result<Action, Error> {
         let Some(deployment) = self.cell.get::<WorkloadDeployment>(key)? else {
-            self.newborns.forget(key);
-            return Ok(Outcome::Settled); // its instances follow it by owner reference
+            self.expectations.forget(key);
+            return Ok(Action::AwaitChange); // the garbage collector deletes its instances
         };
-        let mut standing = self.standing(key, &deployment)?;
+        let mut existing = self.existing_instances(key, &deployment)?;
         if owner::is_deleting(&deployment.metadata) {
-            self.newborns.forget(key);
-            return self.withdraw(key, &deployment, &standing).await;
+            self.expectations.forget(key);
+            return self.finalize(key, &deployment, &existing).await;
         }
-        if let Some(rest) = self.newborns.awaited(key, &standing) {
-            return Ok(Outcome::After(rest));
+        if let Some(left) = self.expectations.unsatisfied(key, &existing) {
+            return Ok(Action::RequeueAfter(left));
         }
-        let (networks, location) = self.settle_networks(&deployment).await?;
-        let plan = instances::plan(&deployment, &standing, &self.birth(&networks, location));
-        self.tend(&mut standing, &plan, &networks).await?;
-        let stepped = self.step(key, &deployment, &mut standing, &plan).await;
-        let reported = self.report(key, &deployment, &standing, &networks, plan.next()).await?;
-        stepped.map(|()| reported)
+        let (networks, location) = self.ensure_networks(&deployment).await?;
+        let plan = instances::plan(&deployment, &existing, &self.initial_metadata(&networks, location));
+        self.update_existing(&mut existing, &plan, &networks).await?;
+        let applied = self.apply_next(key, &deployment, &mut existing, &plan).await;
+        let action = self.update_status(key, &deployment, &existing, &networks, plan.next()).await?;
+        applied.map(|()| action)
     }
 
-    /// The instances that are, look like, or stand in the way of the deployment's own.
-    fn standing(&self, key: &Key, deployment: &WorkloadDeployment) -> Result<Vec<Instance>, Error> {
+    /// The instances that the deployment controls, that are labelled with its UID, or that have a name which
+    /// it needs.
+    fn existing_instances(&self, key: &Key, deployment: &WorkloadDeployment) -> Result<Vec<Instance>, Error> {
         let uid = owner::uid(&deployment.metadata);
         let mut found = BTreeMap::new();
         let linked = self
@@ -102,22 +108,23 @@ impl DeploymentController {
         Ok(found.into_values().collect())
     }
 
-    /// Asks for what the networks of the deployment still need, and says how far they are.
-    async fn settle_networks(
+    /// Creates the missing NetworkBindings and SubnetClaims of the deployment, and returns the state of its
+    /// networks.
+    async fn ensure_networks(
         &self,
         deployment: &WorkloadDeployment,
     ) -> Result<(NetworkState, Option<LocationReference>), Error> {
-        if !self.networks.kept(&self.cell)? {
+        if !self.networks.enabled(&self.cell)? {
             return Ok((NetworkState::Ready, None));
         }
         let location = networks::location(&deployment.spec.city_code, &self.cell.list::<Location>()?);
-        let look = Look::at(&self.cell, deployment)?;
-        let plan = networks::plan(deployment, location.as_ref(), look.standing());
+        let objects = NetworkObjects::read(&self.cell, deployment)?;
+        let plan = networks::plan(deployment, location.as_ref(), objects.existing());
         for binding in &plan.bindings {
-            made_by_now(self.cell.create(binding).await)?;
+            ignore_already_exists(self.cell.create(binding).await)?;
         }
         for claim in &plan.claims {
-            made_by_now(self.cell.create(claim).await)?;
+            ignore_already_exists(self.cell.create(claim).await)?;
         }
         let location = location.map(|location| LocationReference {
             name: location.name,
@@ -126,171 +133,191 @@ impl DeploymentController {
         Ok((plan.state, location))
     }
 
-    /// What a new instance carries from its first write on.
-    fn birth(&self, networks: &NetworkState, location: Option<LocationReference>) -> Birth {
+    /// Gates, finalizers and location of a new instance.
+    fn initial_metadata(
+        &self,
+        networks: &NetworkState,
+        location: Option<LocationReference>,
+    ) -> InstanceDefaults {
         let network = (*networks != NetworkState::Ready).then_some(GATE_NETWORK);
         let claim = self.quota.then_some(finalizers::QUOTA_CLAIM);
-        Birth {
+        InstanceDefaults {
             gates: network.into_iter().chain([GATE_QUOTA]).map(str::to_owned).collect(),
             finalizers: [finalizers::INSTANCE].into_iter().chain(claim).map(str::to_owned).collect(),
             location,
         }
     }
 
-    /// Puts labels right and opens the network gate of what stands, each instance in one write.
-    async fn tend(
+    /// Corrects labels and removes the network gate of existing instances, with one write per instance.
+    async fn update_existing(
         &self,
-        standing: &mut [Instance],
-        plan: &Plan,
+        existing: &mut [Instance],
+        plan: &InstancePlan,
         networks: &NetworkState,
     ) -> Result<(), Error> {
-        for instance in standing.iter_mut() {
-            let backfilled = plan.backfill.iter().find(|wanted| wanted.metadata.uid == instance.metadata.uid);
+        for instance in existing.iter_mut() {
+            let backfilled =
+                plan.backfill.iter().find(|desired| desired.metadata.uid == instance.metadata.uid);
             let ours = backfilled.is_some()
                 || !plan.foreign.iter().any(|name| *name == owner::name(&instance.metadata));
             if !ours || owner::is_deleting(&instance.metadata) {
                 continue;
             }
-            let mut wanted = backfilled.unwrap_or(instance).clone();
-            wanted = gates::network_dropped(&wanted, networks).unwrap_or(wanted);
-            if let Some(made) = self.cell.update(instance, &wanted).await?.into_object() {
-                *instance = made;
+            let mut desired = backfilled.unwrap_or(instance).clone();
+            desired = gates::without_network_gate(&desired, networks).unwrap_or(desired);
+            if let Some(created) = self.cell.update(instance, &desired).await?.into_object() {
+                *instance = created;
             }
         }
         Ok(())
     }
 
-    /// Takes the one step of this pass. What it makes is put into `standing`, so that the status counts it at once.
-    async fn step(
+    /// Applies the next action of the plan. A created instance is added to `existing`, so that the status
+    /// counts it.
+    async fn apply_next(
         &self,
         key: &Key,
         deployment: &WorkloadDeployment,
-        standing: &mut Vec<Instance>,
-        plan: &Plan,
+        existing: &mut Vec<Instance>,
+        plan: &InstancePlan,
     ) -> Result<(), Error> {
-        let tell = |tone, reason, note: String| {
-            self.recorder.record(&self.cell, deployment, tone, reason, "Scale", &note)
+        let record = |event_type, reason, note: String| {
+            self.recorder.record(&self.cell, deployment, event_type, reason, "Scale", &note)
         };
         match plan.next() {
             None => {}
-            Some(Step::Create(instance)) => match self.cell.create(&**instance).await {
-                Ok(made) => {
-                    self.newborns.made(key, &made);
-                    tell(
-                        Tone::Normal,
+            Some(InstanceAction::Create(instance)) => match self.cell.create(&**instance).await {
+                Ok(created) => {
+                    self.expectations.expect(key, &created);
+                    record(
+                        EventType::Normal,
                         "InstanceCreated",
-                        format!("Created instance {}", owner::name(&made.metadata)),
+                        format!("Created instance {}", owner::name(&created.metadata)),
                     );
-                    standing.push(made);
+                    existing.push(created);
                 }
-                // A namesake that was not seen yet, perhaps one on its way out: its next event brings the key back.
+                // An instance of this name exists and is not cached yet; its next event requeues the key.
                 Err(error) if error.is_already_exists() => {}
                 Err(error) => {
                     let note =
-                        format!("Instance {} cannot be made: {error}", owner::name(&instance.metadata));
-                    tell(Tone::Warning, "InstanceNotCreated", note);
+                        format!("Failed to create instance {}: {error}", owner::name(&instance.metadata));
+                    record(EventType::Warning, "InstanceNotCreated", note);
                     return Err(error.into());
                 }
             },
-            Some(Step::Delete { exact, why }) => {
-                let place = (key.namespace(), exact.name.as_str());
-                self.cell.delete_at::<Instance>(place, &exact.uid, Some(&exact.resource_version)).await?;
-                // A stray was made by nobody who knows how: somebody should see to it.
-                let tone = if *why == Farewell::Stray { Tone::Warning } else { Tone::Normal };
-                tell(tone, "InstanceDeleted", format!("Deleted instance {}: {}", exact.name, in_words(*why)));
+            Some(InstanceAction::Delete { object, reason }) => {
+                let name = (key.namespace(), object.name.as_str());
+                self.cell.delete_at::<Instance>(name, &object.uid, Some(&object.resource_version)).await?;
+                // A warning, because no controller creates an instance outside the slots.
+                let event_type =
+                    if *reason == DeleteReason::NoSlot { EventType::Warning } else { EventType::Normal };
+                record(
+                    event_type,
+                    "InstanceDeleted",
+                    format!("Deleted instance {}: {}", object.name, describe(*reason)),
+                );
             }
-            Some(Step::Wait { until: Until::Ready | Until::Gone, .. }) => {}
-            Some(Step::Wait { name, until: Until::NameFree }) => {
-                let holder = standing.iter().find(|instance| owner::name(&instance.metadata) == name);
-                if !holder.is_some_and(|holder| is_of_namesake(holder, deployment)) {
-                    let note =
-                        format!("Instance {name} exists and belongs to somebody else; it is left as it is");
-                    tell(Tone::Warning, "InstanceNotOurs", note);
+            Some(InstanceAction::Wait { reason: WaitReason::NotReady | WaitReason::Terminating, .. }) => {}
+            Some(InstanceAction::Wait { name, reason: WaitReason::NameTaken }) => {
+                let holder = existing.iter().find(|instance| owner::name(&instance.metadata) == name);
+                if !holder.is_some_and(|holder| is_of_earlier_deployment(holder, deployment)) {
+                    let note = format!(
+                        "Instance {name} exists and is not controlled by this deployment; it is left unchanged. Delete or rename it"
+                    );
+                    record(EventType::Warning, "InstanceNotOurs", note);
                 }
             }
-            Some(Step::Wait { name, until: Until::NameFits }) => {
+            Some(InstanceAction::Wait { name, reason: WaitReason::NameTooLong }) => {
                 let note = format!(
                     "Instance name {name} is longer than {} characters; use a deployment with a shorter name",
                     names::MAX_LABEL
                 );
-                tell(Tone::Warning, "NameTooLong", note);
+                record(EventType::Warning, "NameTooLong", note);
             }
         }
         Ok(())
     }
 
-    async fn report(
+    async fn update_status(
         &self,
         key: &Key,
         deployment: &WorkloadDeployment,
-        standing: &[Instance],
+        existing: &[Instance],
         networks: &NetworkState,
-        step: Option<&Step>,
-    ) -> Result<Outcome, Error> {
-        let facts = Facts { instances: standing, networks, cell: Some(&self.name), city: None, step };
-        let Some(status) = deployment_status::status(deployment, &facts, &Time(self.clock.now())) else {
-            return Ok(Outcome::Settled);
+        action: Option<&InstanceAction>,
+    ) -> Result<Action, Error> {
+        let input = DeploymentStatusInput {
+            instances: existing,
+            networks,
+            cell: Some(&self.name),
+            city: None,
+            action,
         };
-        if let Some(rest) = self.lag.hold(key, news::of_deployment(deployment.status.as_ref(), &status)) {
-            return Ok(Outcome::After(rest));
+        let Some(status) = deployment_status::status(deployment, &input, &Time(self.clock.now())) else {
+            return Ok(Action::AwaitChange);
+        };
+        if let Some(left) =
+            self.coalescer.delay(key, significant_change::of_deployment(deployment.status.as_ref(), &status))
+        {
+            return Ok(Action::RequeueAfter(left));
         }
-        let mut reported = deployment.clone();
-        reported.status = Some(status);
-        self.cell.update_status(deployment, &reported).await?;
-        Ok(Outcome::Settled)
+        let mut updated = deployment.clone();
+        updated.status = Some(status);
+        self.cell.update_status(deployment, &updated).await?;
+        Ok(Action::AwaitChange)
     }
 
-    /// Other implementations put a finalizer on the deployments of a cell. One that carries it is taken apart as they
-    /// would have done: its instances go first.
-    async fn withdraw(
+    /// Deletes the instances and then removes the finalizer that other implementations put on deployments of
+    /// a cell.
+    async fn finalize(
         &self,
         key: &Key,
         deployment: &WorkloadDeployment,
-        standing: &[Instance],
-    ) -> Result<Outcome, Error> {
+        existing: &[Instance],
+    ) -> Result<Action, Error> {
         if metadata::has_finalizer(&deployment.metadata, finalizers::DEPLOYMENT) {
-            match instances::withdrawal(deployment, standing) {
-                Withdrawal::Done => {
+            match instances::deletion_plan(deployment, existing) {
+                DeletionPlan::Done => {
                     _ = self.cell.remove_finalizer(deployment, finalizers::DEPLOYMENT).await?
                 }
-                Withdrawal::Remove(leaving) => {
-                    for exact in leaving {
+                DeletionPlan::Delete(objects) => {
+                    for object in objects {
                         self.cell
-                            .delete_at::<Instance>((key.namespace(), exact.name.as_str()), &exact.uid, None)
+                            .delete_at::<Instance>((key.namespace(), object.name.as_str()), &object.uid, None)
                             .await?;
                     }
                 }
             }
         }
-        Ok(Outcome::Settled)
+        Ok(Action::AwaitChange)
     }
 }
 
-/// What was to be made is there, whoever made it.
-fn made_by_now<K>(made: Result<K, polis_engine::Error>) -> Result<(), Error> {
-    match made {
+fn ignore_already_exists<K>(created: Result<K, polis_engine::Error>) -> Result<(), Error> {
+    match created {
         Err(error) if !error.is_already_exists() => Err(error.into()),
         _ => Ok(()),
     }
 }
 
-fn in_words(why: Farewell) -> &'static str {
-    match why {
-        Farewell::Stray => "it stands in no slot of the deployment",
-        Farewell::Surplus => "fewer are wanted",
-        Farewell::Outdated => "the template has changed",
+fn describe(reason: DeleteReason) -> &'static str {
+    match reason {
+        DeleteReason::NoSlot => "its name is not a slot of the deployment",
+        DeleteReason::Surplus => "fewer instances are desired",
+        DeleteReason::Outdated => "the template has changed",
     }
 }
 
-/// Whether an instance was made by an earlier deployment of the same name, and will be collected.
-fn is_of_namesake(instance: &Instance, deployment: &WorkloadDeployment) -> bool {
+/// Whether an earlier deployment of the same name controls the instance. The garbage collector deletes it.
+fn is_of_earlier_deployment(instance: &Instance, deployment: &WorkloadDeployment) -> bool {
     owner::controller(&instance.metadata).is_some_and(|owner| {
         owner.kind == "WorkloadDeployment" && owner.name == owner::name(&deployment.metadata)
     })
 }
 
-/// The deployments that an instance may matter to: the one that its label names (whatever the UID, so that the end of an
-/// earlier deployment's instance is noticed), the one that controls it, and the one whose slot its name is.
+/// Maps an instance to deployments: the one that its label names (of any UID, so that the deletion of an
+/// earlier deployment's instance requeues the current one), the one that controls it, and the one whose slot
+/// its name is.
 fn keys_of_instance(cell: &Plane, instance: &Instance) -> Vec<Key> {
     let meta = &instance.metadata;
     let labelled = metadata::label(meta, labels::WORKLOAD_DEPLOYMENT_NAME);
@@ -305,13 +332,13 @@ fn keys_of_instance(cell: &Plane, instance: &Instance) -> Vec<Key> {
     named.map(|name| Key::new(cell.name().clone(), namespace, name)).collect()
 }
 
-/// The same, with a note that the instance is seen now.
-pub(crate) fn keys_of_seen(
-    newborns: &Newborns,
+/// Like [`keys_of_instance`], and records the instance as observed.
+pub(crate) fn keys_of_instance_observed(
+    expectations: &Expectations,
     cell: &Plane,
     instance: &Instance,
 ) -> Result<Vec<Key>, Unresolved> {
     let keys = keys_of_instance(cell, instance);
-    keys.iter().for_each(|key| newborns.seen(key, instance));
+    keys.iter().for_each(|key| expectations.observe(key, instance));
     Ok(keys)
 }

@@ -1,32 +1,32 @@
-//! What can go wrong in a cell.
+//! Errors of the cell controllers.
 
 use polis_engine::Error as EngineError;
 
-/// A failure of one reconcile. The key comes back, with growing pauses.
+/// An error of one reconcile. The engine requeues the key with back-off.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A plane could not be read or written.
-    // Not transparent: the engine looks for its own error among the causes, and a conflict is no news to it.
+    /// A request to a plane failed.
+    // Not transparent: the engine finds its own error among the sources and does not report conflicts.
     #[error("{0}")]
     Plane(#[from] EngineError),
-    /// The cell has no usable name. A mistake in the set-up.
+    /// The configured name of the cell is not a label value.
     #[error(
-        "failed to name the cell {name:?}: its name is a label value, of 1 to 63 letters, digits or -_. with a letter or digit at each end; set discovery.clusterName"
+        "failed to start the cell controllers: cell name {name:?} is not a label value (1 to 63 letters, digits or -_. with a letter or digit at each end); set discovery.clusterName"
     )]
     Name {
-        /// The name that was given.
+        /// The configured name.
         name: String,
     },
-    /// The hub refused a copy.
-    #[error("failed to show instance {instance} on the hub: {source}")]
+    /// The hub rejected a write of a hub copy.
+    #[error("failed to write instance {instance} to the hub: {source}")]
     WriteBack {
         /// The instance, by its key.
         instance: String,
         /// The refusal.
         source: EngineError,
     },
-    /// The project's plane refused to give up a claim.
-    #[error("failed to give back the quota claim of instance {instance}: {source}")]
+    /// The project's plane rejected the deletion of a quota claim.
+    #[error("failed to delete the quota claim of instance {instance}: {source}")]
     Claim {
         /// The instance, by its key.
         instance: String,
@@ -37,15 +37,15 @@ pub enum Error {
 
 #[cfg(test)]
 mod tests {
-    use polis_engine::Class;
+    use polis_engine::ErrorClass;
 
     use super::*;
 
     #[test]
-    fn the_class_of_a_failure_is_seen_through_the_error_of_this_room() {
+    fn the_class_of_an_engine_error_is_found_through_the_cell_error() {
         let inner = EngineError::NotEngaged { plane: "p".into() };
         let class = inner.class();
-        assert_ne!(class, Class::Other);
-        assert_eq!(Class::of(&Error::from(inner)), class);
+        assert_ne!(class, ErrorClass::Other);
+        assert_eq!(ErrorClass::of(&Error::from(inner)), class);
     }
 }

@@ -1,12 +1,15 @@
-//! Instance: gets each instance its quota, says whether it is ready, and shows it on the hub.
+//! Instance controller: claims quota for each instance, sets its conditions and copies it to the hub.
 //!
-//! Reads   cell: Instance, WorkloadDeployment, NetworkBinding, Namespace · project: ResourceClaim
-//!         hub: Instance (this cell's copies), and live WorkloadDeployment, Namespace
-//! Writes  cell: Instance (finalizers, gate `Quota`, status), Event · project: ResourceClaim · hub: Instance, with status
-//! Order   finalizers → quota → status → gate → hub copy. Deletion: hub copy, claim, then the finalizers.
+//! Reads   cell: Instance, WorkloadDeployment, NetworkBinding, Namespace
+//!         project: ResourceClaim, AllowanceBucket
+//!         hub: Instance (the copies of this cell); uncached WorkloadDeployment, Namespace
+//! Writes  cell: Instance (finalizers, gate `Quota`, status), Event
+//!         project: ResourceClaim · hub: Instance with status
+//! Order   finalizers → quota claim → status → gate → hub copy.
+//!         Deletion: hub copy, claim, then the finalizers.
 //!
-//! The cell's own part never waits for the hub: what could not be shown there is shown later. The gate is dropped in
-//! the pass that has written the grant, because no other would follow.
+//! Work in the cell never waits for the hub: a copy that cannot be written is written later. The reconcile
+//! that writes the grant to the status also removes the gate, because no other event follows.
 
 use std::time::Duration;
 
@@ -16,51 +19,52 @@ use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use polis_api::networking::NetworkBinding;
 use polis_api::{finalizers, labels};
-use polis_core::conditions::{self, Verdict};
+use polis_core::conditions::{self, DesiredCondition};
 use polis_core::{Time, gates, metadata, networks, owner, ready, suspension};
-use polis_engine::{Clock, Key, Outcome, Plane, PlaneName, Reconciler, Recorder, Tone, Unresolved};
+use polis_engine::{Action, Clock, EventRecorder, EventType, Key, Plane, PlaneName, Reconciler, Unresolved};
 
 use crate::networks::bindings;
-use crate::quota::Treasury;
+use crate::quota::QuotaEnforcement;
 use crate::writeback::WriteBack;
-use crate::{Error, Networks};
+use crate::{Error, NetworkMode};
 
-/// See the head of this file.
-pub struct InstanceController {
+/// Reconciles the Instances of a cell.
+pub(crate) struct InstanceController {
     pub(crate) cell: Plane,
-    pub(crate) networks: Networks,
-    pub(crate) quota: Treasury,
+    pub(crate) networks: NetworkMode,
+    pub(crate) quota: QuotaEnforcement,
     pub(crate) write_back: WriteBack,
-    pub(crate) recorder: Recorder,
+    pub(crate) recorder: EventRecorder,
     pub(crate) clock: Clock,
 }
 
 impl Reconciler for InstanceController {
     type Error = Error;
 
-    async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
+    async fn reconcile(&self, key: &Key) -> Result<Action, Error> {
         let Some(instance) = self.cell.get::<Instance>(key)? else {
-            self.forget(key); // gone, and its finalizers saw to the rest
-            return Ok(Outcome::Settled);
+            self.forget(key); // deleted; its finalizers have cleaned up
+            return Ok(Action::AwaitChange);
         };
         if owner::is_deleting(&instance.metadata) {
-            return self.release(key, &instance).await;
+            return self.finalize(key, &instance).await;
         }
-        let instance = self.claim(instance).await?;
-        let (quota, quota_again) = self.quota.look(&self.cell, key, &instance).await;
-        let instance = self.report(instance, &quota).await?;
-        let instance = self.open_gate(instance).await?;
-        let hub_again = self.write_back.show(&self.cell, key, &instance).await?;
-        Ok(soonest([quota_again, hub_again]))
+        let instance = self.ensure_finalizers(instance).await?;
+        let (quota, quota_retry) = self.quota.evaluate(&self.cell, key, &instance).await;
+        let instance = self.update_status(instance, &quota).await?;
+        let instance = self.remove_quota_gate(instance).await?;
+        let hub_retry = self.write_back.sync(&self.cell, key, &instance).await?;
+        Ok(requeue_after_shortest([quota_retry, hub_retry]))
     }
 }
 
 impl InstanceController {
-    /// Finalizers, in one write and before anything exists elsewhere. Instances of ours are born with them.
-    async fn claim(&self, instance: Instance) -> Result<Instance, Error> {
+    /// Adds the finalizers in one write, before anything exists on other planes. The deployment controller
+    /// creates instances with them.
+    async fn ensure_finalizers(&self, instance: Instance) -> Result<Instance, Error> {
         let mut claimed = instance.clone();
         metadata::add_finalizer(&mut claimed.metadata, finalizers::INSTANCE);
-        if self.quota.is_kept() {
+        if self.quota.is_enabled() {
             metadata::add_finalizer(&mut claimed.metadata, finalizers::QUOTA_CLAIM);
         }
         if claimed == instance {
@@ -69,50 +73,54 @@ impl InstanceController {
         Ok(self.cell.update(&instance, &claimed).await?.into_object().unwrap_or(claimed))
     }
 
-    /// Quota, suspension and readiness, in one write.
-    async fn report(&self, instance: Instance, quota: &Verdict) -> Result<Instance, Error> {
-        let mut wished = instance.clone();
+    /// Writes the conditions for quota, suspension and readiness in one status update.
+    async fn update_status(&self, instance: Instance, quota: &DesiredCondition) -> Result<Instance, Error> {
+        let mut desired = instance.clone();
         if let Some(deployment) = self.deployment(&instance)?
             && let Some(status) = suspension::status(&instance, &deployment)
         {
-            wished.status = Some(status);
+            desired.status = Some(status);
         }
-        let refusal = self.refusal(&instance)?;
+        let network_failure = self.network_failure(&instance)?;
         let now = Time(self.clock.now());
-        if let Some(status) = ready::status(&wished, quota, refusal.as_deref(), &now) {
-            wished.status = Some(status);
+        if let Some(status) = ready::status(&desired, quota, network_failure.as_deref(), &now) {
+            desired.status = Some(status);
         }
-        let Some(reported) = self.cell.update_status(&instance, &wished).await?.into_object() else {
+        let Some(updated) = self.cell.update_status(&instance, &desired).await?.into_object() else {
             return Ok(instance);
         };
-        self.tell(&instance, &reported);
-        Ok(reported)
+        self.record_events(&instance, &updated);
+        Ok(updated)
     }
 
-    /// Drops the `Quota` gate if the grant holds for the instance as it is now.
-    async fn open_gate(&self, instance: Instance) -> Result<Instance, Error> {
-        match gates::quota_dropped(&instance) {
-            Some(open) => Ok(self.cell.update(&instance, &open).await?.into_object().unwrap_or(open)),
+    /// Removes the `Quota` gate if the grant is for the current spec of the instance.
+    async fn remove_quota_gate(&self, instance: Instance) -> Result<Instance, Error> {
+        match gates::without_quota_gate(&instance) {
+            Some(ungated) => {
+                Ok(self.cell.update(&instance, &ungated).await?.into_object().unwrap_or(ungated))
+            }
             None => Ok(instance),
         }
     }
 
-    /// Takes the instance from the hub, gives back its claim and lets it go, in that order. Neither of the first two
-    /// waits for the other; the last waits for both.
-    async fn release(&self, key: &Key, instance: &Instance) -> Result<Outcome, Error> {
+    /// Deletes the hub copy and the claim, then removes the finalizers. A failure of the first does not
+    /// prevent the second.
+    async fn finalize(&self, key: &Key, instance: &Instance) -> Result<Action, Error> {
         let mut released = instance.clone();
-        let shown = metadata::remove_finalizer(&mut released.metadata, finalizers::INSTANCE);
-        let claimed = metadata::remove_finalizer(&mut released.metadata, finalizers::QUOTA_CLAIM);
-        let hidden = if shown { self.write_back.hide(&self.cell, key, instance).await } else { Ok(None) };
-        let returned = if claimed { self.quota.give_back(&self.cell, key, instance).await } else { Ok(None) };
-        let (hub_again, quota_again) = (hidden?, returned?);
-        if let again @ Outcome::After(_) = soonest([hub_again, quota_again]) {
-            return Ok(again);
+        let has_copy = metadata::remove_finalizer(&mut released.metadata, finalizers::INSTANCE);
+        let has_claim = metadata::remove_finalizer(&mut released.metadata, finalizers::QUOTA_CLAIM);
+        let hub =
+            if has_copy { self.write_back.delete_copy(&self.cell, key, instance).await } else { Ok(None) };
+        let quota =
+            if has_claim { self.quota.release_claim(&self.cell, key, instance).await } else { Ok(None) };
+        let (hub_retry, quota_retry) = (hub?, quota?);
+        if let requeue @ Action::RequeueAfter(_) = requeue_after_shortest([hub_retry, quota_retry]) {
+            return Ok(requeue);
         }
         self.forget(key);
         match self.cell.update(instance, &released).await {
             Err(error) if !error.is_not_found() => Err(error.into()),
-            _ => Ok(Outcome::Settled),
+            _ => Ok(Action::AwaitChange),
         }
     }
 
@@ -121,7 +129,7 @@ impl InstanceController {
         self.write_back.forget(key);
     }
 
-    /// The deployment that the instance belongs to.
+    /// The deployment that controls the instance.
     fn deployment(&self, instance: &Instance) -> Result<Option<WorkloadDeployment>, Error> {
         let namespace = instance.metadata.namespace.as_deref().unwrap_or_default();
         let Some(owner) =
@@ -133,12 +141,12 @@ impl InstanceController {
         Ok(deployment.filter(|deployment| owner::uid(&deployment.metadata) == owner.uid))
     }
 
-    /// The words of the network service, if it refused a network.
-    fn refusal(&self, instance: &Instance) -> Result<Option<String>, Error> {
+    /// The message of the network service if it rejected a network.
+    fn network_failure(&self, instance: &Instance) -> Result<Option<String>, Error> {
         let Some(deployment) = metadata::label(&instance.metadata, labels::WORKLOAD_DEPLOYMENT_NAME) else {
             return Ok(None);
         };
-        if gates::of(instance).is_empty() || !self.networks.kept(&self.cell)? {
+        if gates::of(instance).is_empty() || !self.networks.enabled(&self.cell)? {
             return Ok(None);
         }
         let namespace = instance.metadata.namespace.as_deref().unwrap_or_default();
@@ -147,9 +155,9 @@ impl InstanceController {
         Ok(networks::refusal(deployment, interfaces, &bindings))
     }
 
-    /// Tells people what has changed: quota refused or granted, readiness won or lost.
-    fn tell(&self, before: &Instance, after: &Instance) {
-        let tell = |tone, condition: &Condition, action| {
+    /// Records an event when quota is denied or granted, and when the instance becomes ready or unready.
+    fn record_events(&self, before: &Instance, after: &Instance) {
+        let record = |event_type, condition: &Condition, action| {
             let note = format!(
                 "{} is {} ({}): {}",
                 condition.type_, condition.status, condition.reason, condition.message
@@ -157,7 +165,7 @@ impl InstanceController {
             self.recorder.record(
                 &self.cell,
                 after,
-                tone,
+                event_type,
                 &condition.reason,
                 action,
                 note.trim_end_matches(": "),
@@ -165,8 +173,8 @@ impl InstanceController {
         };
         if let Some(quota) = changed(before, after, QUOTA_GRANTED, |then, now| then.reason != now.reason) {
             match quota.status.as_str() {
-                "False" => tell(Tone::Warning, quota, "Claim"),
-                "True" if !gates::of(before).is_empty() => tell(Tone::Normal, quota, "Claim"),
+                "False" => record(EventType::Warning, quota, "Claim"),
+                "True" if !gates::of(before).is_empty() => record(EventType::Normal, quota, "Claim"),
                 _ => {}
             }
         }
@@ -174,40 +182,41 @@ impl InstanceController {
             changed(before, after, READY, |then, now| (then.status == "True") != (now.status == "True"))
         {
             match ready.status.as_str() {
-                "True" => tell(Tone::Normal, ready, "Run"),
-                _ => tell(Tone::Warning, ready, "Run"),
+                "True" => record(EventType::Normal, ready, "Run"),
+                _ => record(EventType::Warning, ready, "Run"),
             }
         }
     }
 }
 
-/// The condition after a change that matters. One that was not there before counts as untouched.
+/// The new condition if the change is relevant. A condition that was absent counts as Unknown before.
 fn changed<'a>(
     before: &Instance,
     after: &'a Instance,
     kind: &str,
-    matters: impl Fn(&Condition, &Condition) -> bool,
+    relevant: impl Fn(&Condition, &Condition) -> bool,
 ) -> Option<&'a Condition> {
     let of = |instance: &'a Instance| conditions::find(&instance.status.as_ref()?.conditions, kind);
     let now = of(after)?;
-    let untouched = Condition { status: "Unknown".into(), ..now.clone() };
+    let absent = Condition { status: "Unknown".into(), ..now.clone() };
     let then = before.status.as_ref().and_then(|status| conditions::find(&status.conditions, kind)).cloned();
-    let then = then.unwrap_or(Condition { reason: String::new(), ..untouched });
-    matters(&then, now).then_some(now)
+    let then = then.unwrap_or(Condition { reason: String::new(), ..absent });
+    relevant(&then, now).then_some(now)
 }
 
-/// When to come back: the soonest of several wishes.
-fn soonest(wishes: [Option<Duration>; 2]) -> Outcome {
-    wishes.into_iter().flatten().min().map_or(Outcome::Settled, Outcome::After)
+/// Requeues after the shortest delay.
+fn requeue_after_shortest(delays: [Option<Duration>; 2]) -> Action {
+    delays.into_iter().flatten().min().map_or(Action::AwaitChange, Action::RequeueAfter)
 }
 
-/// The instance that a hub copy shows.
+/// Maps a hub copy to its instance.
 pub(crate) fn key_of_copy(cell: &PlaneName, copy: &Instance) -> Vec<Key> {
     let namespace = copy.metadata.namespace.as_deref().unwrap_or_default();
     vec![Key::new(cell.clone(), namespace, owner::name(&copy.metadata))]
 }
 
-/// The instances whose suspension is not what the deployment asks for. Nothing else about a deployment matters to them.
+/// Maps a deployment to the instances whose suspension differs from its spec. No other field of the
+/// deployment concerns them.
 pub(crate) fn keys_of_deployment(
     cell: &Plane,
     deployment: &WorkloadDeployment,
@@ -216,14 +225,14 @@ pub(crate) fn keys_of_deployment(
     Ok(keys(cell, instances.iter().filter(|instance| suspension::status(instance, deployment).is_some())))
 }
 
-/// The instances that a refused network holds back.
+/// Maps a binding to the gated instances of its deployment, which a rejected network holds back.
 pub(crate) fn keys_of_binding(cell: &Plane, binding: &NetworkBinding) -> Result<Vec<Key>, Unresolved> {
     let Some(deployment) = owner::controller(&binding.metadata) else { return Ok(Vec::new()) };
     let instances = cell.owned_by::<Instance>(&deployment.uid)?;
     Ok(keys(cell, instances.iter().filter(|instance| !gates::of(instance).is_empty())))
 }
 
-/// The instances of a namespace that wait for quota: its labels say which project they belong to.
+/// Maps a namespace to its instances without a grant: the labels of the namespace name their project.
 pub(crate) fn keys_of_namespace(cell: &Plane, namespace: &Namespace) -> Result<Vec<Key>, Unresolved> {
     let instances = cell.list_within::<Instance>(owner::name(&namespace.metadata))?;
     let granted = |instance: &Instance| {

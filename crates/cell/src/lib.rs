@@ -1,29 +1,31 @@
 //! The controllers of a cell.
 //!
-//! [`DeploymentController`] keeps the instances of each deployment that the federation brings, and their networks;
-//! [`InstanceController`] sees to it that each instance has its quota, says whether it is ready and shows it on the hub.
-//! They meet only in the objects of the cell. [`declare`] puts both on an engine.
+//! `DeploymentController` creates and deletes the instances of each WorkloadDeployment that the federation
+//! copies into the cell, and requests their networks. `InstanceController` claims quota for each instance,
+//! sets its conditions and copies it to the hub. The two communicate only through objects of the cell.
+//! [`declare`] registers both with an engine.
 //!
-//! A cell goes on by itself: hub and projects may be away for as long as they like. What runs goes on running, scaling
-//! works, status stays true; the hub is told when it is back. Only an instance that has ended waits: its object goes when
-//! the hub has forgotten it, and what replaces it comes then.
+//! A cell works without the hub and the project planes: while they are unreachable, instances keep running,
+//! scaling works and status in the cell stays current. The hub copies follow when the hub is back. Only a
+//! deleted Instance waits: it keeps its finalizer until its hub copy is deleted, so its replacement (same
+//! name) is not created until the hub is back.
 
+mod circuit_breaker;
 mod deployment;
 mod error;
+mod expectations;
 mod instance;
-mod link;
 mod metrics;
 mod networks;
-mod newborns;
 mod quota;
 mod writeback;
 
-pub use deployment::DeploymentController;
+use deployment::DeploymentController;
 pub use error::Error;
-pub use instance::InstanceController;
-pub use networks::Networks;
+use instance::InstanceController;
+pub use networks::NetworkMode;
 pub use polis_core::quota::ResourceRefKind;
-pub use quota::Quota;
+pub use quota::QuotaConfig;
 
 use std::sync::Arc;
 
@@ -32,32 +34,32 @@ use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::labels;
 use polis_api::networking::{Location, NetworkBinding, NetworkContext, Subnet, SubnetClaim};
 use polis_api::quota::{AllowanceBucket, ResourceClaim};
-use polis_engine::{Clock, Engine, Fixed, Index, Plane, Watch};
+use polis_engine::{Clock, Engine, FixedPlanes, Index, Plane, Watch};
 
+use expectations::Expectations;
 use metrics::Metrics;
-use newborns::Newborns;
-use quota::Treasury;
+use quota::QuotaEnforcement;
 use writeback::WriteBack;
 
-/// What the controllers of a cell are told.
+/// Configuration of the controllers of a cell.
 #[derive(Clone, Debug)]
-pub struct Cell {
+pub struct CellConfig {
     /// The cell's own plane.
     pub plane: Plane,
     /// The hub.
     pub hub: Plane,
-    /// Name of the cell: the value of labels by which its copies and claims are known. `single` where nobody chose one;
-    /// cells that share a hub or a project need names of their own.
+    /// Name of the cell: the label value that marks its hub copies and quota claims. `single` by default;
+    /// cells that share a hub or a project need different names.
     pub name: String,
-    /// Whether the cell keeps networks.
-    pub networks: Networks,
-    /// Where quota is claimed; nowhere if none.
-    pub quota: Option<Quota>,
+    /// Whether the cell manages networks for its deployments.
+    pub networks: NetworkMode,
+    /// Where quota is claimed; none disables quota enforcement.
+    pub quota: Option<QuotaConfig>,
 }
 
-/// Declares the planes and controllers of the cell role on an engine.
-pub fn declare(engine: &mut Engine, clock: Clock, cell: Cell) -> Result<(), Error> {
-    let Cell { plane, hub, name, networks, quota } = cell;
+/// Registers the planes and controllers of the cell role with an engine.
+pub fn declare(engine: &mut Engine, clock: Clock, cell: CellConfig) -> Result<(), Error> {
+    let CellConfig { plane, hub, name, networks, quota } = cell;
     if !is_label_value(&name) {
         return Err(Error::Name { name });
     }
@@ -67,7 +69,7 @@ pub fn declare(engine: &mut Engine, clock: Clock, cell: Cell) -> Result<(), Erro
         Watch::of::<WorkloadDeployment>().index(networks::by_city()),
         Watch::of::<Instance>().index(Index::Owner).index(deployment::by_deployment_uid()),
     ];
-    if networks == Networks::WhereServed {
+    if networks == NetworkMode::WhenServed {
         watches.extend(networks::watches());
     }
     if quota.is_some() {
@@ -75,71 +77,79 @@ pub fn declare(engine: &mut Engine, clock: Clock, cell: Cell) -> Result<(), Erro
     }
     let plane = engine.plane("cell", plane, watches);
 
-    // A set of one, and not a plane that controllers need: a cell that starts while the hub is away must work.
+    // A plane set of one: unlike a single plane, the engine does not wait for it. A cell must start while the
+    // hub is unreachable.
     let hub_name = hub.name().clone();
     let ours = format!("{}={name}", labels::SOURCE_CLUSTER);
-    let hub = engine.planes("hub", Fixed::new([hub.role("hub")]), [Watch::of::<Instance>().labels(ours)]);
+    let hub = engine.planes(
+        "hub",
+        FixedPlanes::new([hub.with_role("hub")]),
+        [Watch::of::<Instance>().labels(ours)],
+    );
 
-    let claims_kept = quota.is_some();
-    let treasury = Treasury::declare(engine, quota, &name, &clock, &metrics);
+    let quota_enabled = quota.is_some();
+    let enforcement = QuotaEnforcement::declare(engine, quota, &name, &clock, &metrics);
 
-    let newborns = Arc::new(Newborns::default());
+    let expectations = Arc::new(Expectations::default());
     let deployment = DeploymentController {
         cell: plane.clone(),
         name: name.clone(),
         networks,
-        quota: claims_kept,
+        quota: quota_enabled,
         recorder: engine.recorder("deployment"),
         clock: clock.clone(),
-        lag: engine.handle().registry().lag("deployment"),
-        newborns: newborns.clone(),
+        coalescer: engine.handle().registry().status_coalescer("deployment"),
+        expectations: expectations.clone(),
     };
     let controller = engine
         .controller("deployment", &plane, deployment)
-        .on::<WorkloadDeployment>()
-        .maps::<Instance>(&plane, move |cell, instance| deployment::keys_of_seen(&newborns, cell, instance));
-    if networks == Networks::WhereServed {
+        .for_kind::<WorkloadDeployment>()
+        .watches::<Instance>(&plane, move |cell, instance| {
+        deployment::keys_of_instance_observed(&expectations, cell, instance)
+    });
+    if networks == NetworkMode::WhenServed {
         controller
-            .maps::<Location>(&plane, networks::keys_of_location)
-            .maps::<NetworkBinding>(&plane, networks::keys_of_binding)
-            .maps::<NetworkContext>(&plane, networks::keys_of_context)
-            .maps::<SubnetClaim>(&plane, networks::keys_of_claim)
-            .maps::<Subnet>(&plane, networks::keys_of_subnet);
+            .watches::<Location>(&plane, networks::keys_of_location)
+            .watches::<NetworkBinding>(&plane, networks::keys_of_binding)
+            .watches::<NetworkContext>(&plane, networks::keys_of_context)
+            .watches::<SubnetClaim>(&plane, networks::keys_of_claim)
+            .watches::<Subnet>(&plane, networks::keys_of_subnet);
     }
 
     let recorder = engine.recorder("instance");
-    let lag = engine.handle().registry().lag("instance");
-    let write_back = WriteBack::new(hub.clone(), hub_name, name, recorder.clone(), metrics.clone(), lag);
-    let copies = write_back.newborns();
-    let claims = treasury.planes();
+    let coalescer = engine.handle().registry().status_coalescer("instance");
+    let write_back =
+        WriteBack::new(hub.clone(), hub_name, name, recorder.clone(), metrics.clone(), coalescer);
+    let copies = write_back.expectations();
+    let claims = enforcement.watched();
     let instance =
-        InstanceController { cell: plane.clone(), networks, quota: treasury, write_back, recorder, clock };
+        InstanceController { cell: plane.clone(), networks, quota: enforcement, write_back, recorder, clock };
     let here = plane.name().clone();
     let mut controller = engine
         .controller("instance", &plane, instance)
-        .on::<Instance>()
-        .maps::<WorkloadDeployment>(&plane, instance::keys_of_deployment)
-        .maps::<Instance>(&hub, move |_, copy| {
+        .for_kind::<Instance>()
+        .watches::<WorkloadDeployment>(&plane, instance::keys_of_deployment)
+        .watches::<Instance>(&hub, move |_, copy| {
             let keys = instance::key_of_copy(&here, copy);
-            keys.iter().for_each(|key| copies.seen(key, copy));
+            keys.iter().for_each(|key| copies.observe(key, copy));
             Ok(keys)
         });
-    if networks == Networks::WhereServed {
-        controller = controller.maps::<NetworkBinding>(&plane, instance::keys_of_binding);
+    if networks == NetworkMode::WhenServed {
+        controller = controller.watches::<NetworkBinding>(&plane, instance::keys_of_binding);
     }
-    if let Some((claims, waiting)) = claims {
+    if let Some((claims, pending)) = claims {
         let here = plane.name().clone();
         controller
-            .maps::<Namespace>(&plane, instance::keys_of_namespace)
-            .maps::<ResourceClaim>(&claims, move |_, claim| Ok(quota::key_of_claim(&here, claim)))
-            .maps::<AllowanceBucket>(&claims, move |project, bucket| {
-                quota::keys_of_bucket(&waiting, project, bucket)
+            .watches::<Namespace>(&plane, instance::keys_of_namespace)
+            .watches::<ResourceClaim>(&claims, move |_, claim| Ok(quota::key_of_claim(&here, claim)))
+            .watches::<AllowanceBucket>(&claims, move |project, bucket| {
+                quota::keys_of_bucket(&pending, project, bucket)
             });
     }
     Ok(())
 }
 
-/// Whether a text can stand as the value of a label, and names something.
+/// Whether a text is a valid, non-empty label value.
 fn is_label_value(text: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     let ends = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
@@ -152,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cell_is_named_by_what_can_stand_in_a_label() {
+    fn the_name_of_a_cell_is_a_valid_label_value() {
         for good in ["single", "dfw-1", "a", "Cell_7.x"] {
             assert!(is_label_value(good), "{good}");
         }

@@ -1,10 +1,10 @@
-//! Counters of a cell.
+//! Metrics of the cell controllers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use polis_engine::{Class, Key};
+use polis_engine::{ErrorClass, Key};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -20,7 +20,7 @@ struct ByWhat {
     what: &'static str,
 }
 
-/// Why a claim could not be made or read, in words.
+/// Values of label `reason` of `compute_quota_eval_failures`.
 pub(crate) const QUOTA_REASONS: [&str; 8] = [
     "backend_unavailable",
     "misconfigured",
@@ -31,21 +31,21 @@ pub(crate) const QUOTA_REASONS: [&str; 8] = [
     "project_not_found",
     "size_invalid",
 ];
-/// The hub does not answer at all; other reasons are the classes of its answers.
+/// Value of label `reason` when the hub does not respond. Other values are the classes of its errors.
 pub(crate) const UNREACHABLE: &str = "unreachable";
 
-/// What cannot be resolved about an object.
+/// A reference of an instance that cannot be resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Unknown {
-    /// The project of the hub namespace, or a label that links the instance.
+pub(crate) enum UnresolvedReference {
+    /// The project of the hub namespace, or a label that links the instance to its deployment.
     Origin,
     /// The project of the cell's namespace.
     Project,
-    /// Whose the object is that has the name of the copy.
+    /// The owner of an Instance on the hub that has the name of the copy.
     Copy,
 }
 
-impl Unknown {
+impl UnresolvedReference {
     const ALL: [Self; 3] = [Self::Origin, Self::Project, Self::Copy];
 
     fn as_str(self) -> &'static str {
@@ -57,7 +57,7 @@ impl Unknown {
     }
 }
 
-/// The counters. Cheap to clone.
+/// The metrics. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Metrics(Arc<Inner>);
 
@@ -67,11 +67,11 @@ struct Inner {
     claims_orphaned: Counter,
     hub_failures: Family<ByReason, Counter>,
     unresolved: Family<ByWhat, Gauge>,
-    open: Mutex<BTreeSet<(Unknown, Key)>>,
+    open: Mutex<BTreeSet<(UnresolvedReference, Key)>>,
 }
 
 impl Metrics {
-    /// Makes the counters and puts them beside the engine's.
+    /// Creates the metrics and registers them with the engine's registry.
     pub(crate) fn register(registry: &polis_engine::Metrics) -> Self {
         let inner = Inner {
             quota_enforced: Gauge::default(),
@@ -81,40 +81,40 @@ impl Metrics {
             unresolved: Family::default(),
             open: Mutex::default(),
         };
-        for what in Unknown::ALL {
+        for what in UnresolvedReference::ALL {
             inner.unresolved.get_or_create(&ByWhat { what: what.as_str() }).set(0);
         }
-        // On the page from the start: the first failure would otherwise be none to Prometheus.
+        // Initialised to zero: Prometheus does not see the first increment of a series that starts at 1.
         for reason in QUOTA_REASONS {
             drop(inner.quota_failures.get_or_create(&ByReason { reason }));
         }
-        for reason in Class::ALL.map(Class::as_str).into_iter().chain([UNREACHABLE]) {
+        for reason in ErrorClass::ALL.map(ErrorClass::as_str).into_iter().chain([UNREACHABLE]) {
             drop(inner.hub_failures.get_or_create(&ByReason { reason }));
         }
         registry.register(|registry| {
             registry.register(
                 "compute_quota_enforcement_enabled",
-                "1 if instances need a quota grant to start",
+                "1 if instances need a quota grant to start, 0 if quota enforcement is disabled",
                 inner.quota_enforced.clone(),
             );
             registry.register(
                 "compute_quota_eval_failures",
-                "Quota claims that could not be made or read, by reason",
+                "Failed attempts to create or read a quota claim, by reason",
                 inner.quota_failures.clone(),
             );
             registry.register(
                 "compute_quota_claim_orphaned",
-                "Instances that were let go without giving back their claim",
+                "Instances that were deleted without deleting their quota claim",
                 inner.claims_orphaned.clone(),
             );
             registry.register(
                 "compute_writeback_failures",
-                "Passes that could not bring the hub up to date, by reason",
+                "Reconciles that failed to update the hub copy of an instance, by reason",
                 inner.hub_failures.clone(),
             );
             registry.register(
                 "compute_instances_unresolved",
-                "Instances that stay invisible until somebody puts right what is wrong, by what is not known",
+                "Instances that cannot be copied to the hub or claim quota because a reference cannot be resolved, by reference",
                 inner.unresolved.clone(),
             );
         });
@@ -137,8 +137,8 @@ impl Metrics {
         self.0.hub_failures.get_or_create(&ByReason { reason }).inc();
     }
 
-    /// Notes that something about an instance cannot be resolved. True the first time: that is when to tell people.
-    pub(crate) fn unresolved(&self, what: Unknown, key: &Key) -> bool {
+    /// Adds an unresolved reference of an instance. Returns true the first time, which is when to report it.
+    pub(crate) fn add_unresolved(&self, what: UnresolvedReference, key: &Key) -> bool {
         let mut open = self.0.open.lock();
         let new = open.insert((what, key.clone()));
         if new {
@@ -147,8 +147,8 @@ impl Metrics {
         new
     }
 
-    /// Notes that it is resolved, or that nobody asks any more.
-    pub(crate) fn resolved(&self, what: Unknown, key: &Key) {
+    /// Removes an unresolved reference: it is resolved, or the instance is deleted.
+    pub(crate) fn remove_unresolved(&self, what: UnresolvedReference, key: &Key) {
         let mut open = self.0.open.lock();
         if open.remove(&(what, key.clone())) {
             self.0.unresolved.get_or_create(&ByWhat { what: what.as_str() }).dec();
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_reason_is_on_the_page_before_there_is_one() {
+    fn every_reason_is_initialised_to_zero() {
         let registry = polis_engine::Metrics::default();
         let _counters = Metrics::register(&registry);
         let page = registry.render();
@@ -175,14 +175,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_resolved_is_told_once_and_counted_until_it_is() {
+    fn an_unresolved_reference_is_reported_once_and_counted_until_it_is_resolved() {
         let registry = polis_engine::Metrics::default();
         let metrics = Metrics::register(&registry);
         let key = Key::new("cell", "ns-1", "web-0");
-        assert!(metrics.unresolved(Unknown::Origin, &key));
-        assert!(!metrics.unresolved(Unknown::Origin, &key));
+        assert!(metrics.add_unresolved(UnresolvedReference::Origin, &key));
+        assert!(!metrics.add_unresolved(UnresolvedReference::Origin, &key));
         assert!(registry.render().contains("compute_instances_unresolved{what=\"origin\"} 1"));
-        metrics.resolved(Unknown::Origin, &key);
+        metrics.remove_unresolved(UnresolvedReference::Origin, &key);
         assert!(registry.render().contains("compute_instances_unresolved{what=\"origin\"} 0"));
     }
 }

@@ -1,4 +1,4 @@
-//! The network objects of a cell: which of them matter to a deployment, and to which deployments one matters.
+//! The network objects of a cell: watches, indexes, and the mapping from each object to deployments.
 
 use std::collections::BTreeSet;
 
@@ -9,20 +9,21 @@ use polis_api::{labels, names};
 use polis_core::{networks, owner};
 use polis_engine::{Error as EngineError, Index, Key, Plane, Unresolved, Watch};
 
-/// Whether a cell keeps networks for its deployments.
+/// Whether a cell manages networks for its deployments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Networks {
-    /// Instances start without; a `Network` gate that somebody left is dropped.
-    Off,
-    /// If the cell serves the kinds of the network service. Kinds that come later are noticed.
+pub enum NetworkMode {
+    /// Instances start without a network. A `Network` gate of an existing instance is removed.
+    Disabled,
+    /// Networks are managed while the cell serves the kinds of the network service. Kinds may be installed
+    /// later.
     #[default]
-    WhereServed,
+    WhenServed,
 }
 
-impl Networks {
-    /// Whether networks are kept at the moment: every kind that it takes is served.
-    pub(crate) fn kept(self, cell: &Plane) -> Result<bool, EngineError> {
-        Ok(self == Networks::WhereServed
+impl NetworkMode {
+    /// Whether the cell serves every kind of the network service now.
+    pub(crate) fn enabled(self, cell: &Plane) -> Result<bool, EngineError> {
+        Ok(self == NetworkMode::WhenServed
             && cell.serves::<Location>()?
             && cell.serves::<NetworkBinding>()?
             && cell.serves::<NetworkContext>()?
@@ -36,17 +37,17 @@ pub(crate) fn by_city() -> Index {
     Index::field("spec.cityCode")
 }
 
-/// Bindings by the context that they were given.
+/// Bindings by the context in their status.
 fn by_given_context() -> Index {
     Index::field("status.networkContextRef.name")
 }
 
-/// Subnet claims by the context that they are for.
+/// Subnet claims by the context in their spec.
 fn by_context() -> Index {
     Index::field("spec.networkContext.name")
 }
 
-/// What is watched where networks are kept.
+/// The watches of a cell with networks.
 pub(crate) fn watches() -> [Watch; 5] {
     [
         Watch::of::<Location>(),
@@ -57,51 +58,55 @@ pub(crate) fn watches() -> [Watch; 5] {
     ]
 }
 
-/// The network objects that matter to one deployment.
+/// The network objects of one deployment.
 #[derive(Default)]
-pub(crate) struct Look {
+pub(crate) struct NetworkObjects {
     bindings: Vec<NetworkBinding>,
     contexts: Vec<NetworkContext>,
     claims: Vec<SubnetClaim>,
     subnets: Vec<Subnet>,
 }
 
-impl Look {
-    /// Reads them from what the cell's watches have seen.
-    pub(crate) fn at(cell: &Plane, deployment: &WorkloadDeployment) -> Result<Self, EngineError> {
+impl NetworkObjects {
+    /// Reads the objects from the cache.
+    pub(crate) fn read(cell: &Plane, deployment: &WorkloadDeployment) -> Result<Self, EngineError> {
         let namespace = deployment.metadata.namespace.as_deref().unwrap_or_default();
         let interfaces = deployment.spec.template.spec.network_interfaces.len();
-        let mut look = Look {
+        let mut objects = NetworkObjects {
             bindings: bindings(cell, namespace, owner::name(&deployment.metadata), interfaces)?,
-            ..Look::default()
+            ..NetworkObjects::default()
         };
-        let mut seen = BTreeSet::new();
-        for binding in &look.bindings {
+        let mut visited = BTreeSet::new();
+        for binding in &objects.bindings {
             let Some(reference) =
                 binding.status.as_ref().and_then(|status| status.network_context_ref.as_ref())
             else {
                 continue;
             };
-            let home = reference.namespace.as_deref().unwrap_or(namespace);
-            if !seen.insert((home.to_owned(), reference.name.clone())) {
+            let context_namespace = reference.namespace.as_deref().unwrap_or(namespace);
+            if !visited.insert((context_namespace.to_owned(), reference.name.clone())) {
                 continue;
             }
-            look.contexts.extend(cell.get::<NetworkContext>((home, reference.name.as_str()))?);
+            objects
+                .contexts
+                .extend(cell.get::<NetworkContext>((context_namespace, reference.name.as_str()))?);
             let claims = cell.find::<SubnetClaim>(&by_context(), &reference.name)?;
-            for claim in claims.into_iter().filter(|claim| claim.metadata.namespace.as_deref() == Some(home))
+            for claim in claims
+                .into_iter()
+                .filter(|claim| claim.metadata.namespace.as_deref() == Some(context_namespace))
             {
                 let subnet = claim.status.as_ref().and_then(|status| status.subnet_ref.as_ref());
                 if let Some(subnet) = subnet {
-                    look.subnets.extend(cell.get::<Subnet>((home, subnet.name.as_str()))?);
+                    objects.subnets.extend(cell.get::<Subnet>((context_namespace, subnet.name.as_str()))?);
                 }
-                look.claims.push(claim);
+                objects.claims.push(claim);
             }
         }
-        Ok(look)
+        Ok(objects)
     }
 
-    pub(crate) fn standing(&self) -> networks::Standing<'_> {
-        networks::Standing {
+    pub(crate) fn existing(&self) -> networks::NetworkObjects<'_> {
+        networks::NetworkObjects {
             bindings: &self.bindings,
             contexts: &self.contexts,
             claims: &self.claims,
@@ -110,7 +115,7 @@ impl Look {
     }
 }
 
-/// The bindings of a deployment's interfaces, as far as there are any.
+/// The existing bindings of a deployment's network interfaces.
 pub(crate) fn bindings(
     cell: &Plane,
     namespace: &str,
@@ -125,7 +130,7 @@ pub(crate) fn bindings(
     Ok(found)
 }
 
-/// The deployments of the city that a location serves.
+/// Maps a location to the deployments of its city.
 pub(crate) fn keys_of_location(cell: &Plane, location: &Location) -> Result<Vec<Key>, Unresolved> {
     let Some(city) = location.spec.topology.get(labels::TOPOLOGY_CITY_CODE).filter(|city| !city.is_empty())
     else {
@@ -138,23 +143,23 @@ pub(crate) fn keys_of_location(cell: &Plane, location: &Location) -> Result<Vec<
         .collect())
 }
 
-/// The deployment that asked for a binding.
+/// Maps a binding to the deployment that controls it.
 pub(crate) fn keys_of_binding(cell: &Plane, binding: &NetworkBinding) -> Result<Vec<Key>, Unresolved> {
-    let asked = owner::controller(&binding.metadata).filter(|owner| owner.kind == "WorkloadDeployment");
-    Ok(asked.map(|owner| key(cell, &binding.metadata, &owner.name)).into_iter().collect())
+    let owner = owner::controller(&binding.metadata).filter(|owner| owner.kind == "WorkloadDeployment");
+    Ok(owner.map(|owner| key(cell, &binding.metadata, &owner.name)).into_iter().collect())
 }
 
-/// The deployments whose bindings were given a context.
+/// Maps a context to the deployments whose bindings refer to it.
 pub(crate) fn keys_of_context(cell: &Plane, context: &NetworkContext) -> Result<Vec<Key>, Unresolved> {
     users(cell, owner::name(&context.metadata))
 }
 
-/// The deployments that wait for a subnet claim.
+/// Maps a subnet claim to the deployments that use its context.
 pub(crate) fn keys_of_claim(cell: &Plane, claim: &SubnetClaim) -> Result<Vec<Key>, Unresolved> {
     users(cell, &claim.spec.network_context.name)
 }
 
-/// The deployments that wait for a subnet.
+/// Maps a subnet to the deployments that use its context.
 pub(crate) fn keys_of_subnet(cell: &Plane, subnet: &Subnet) -> Result<Vec<Key>, Unresolved> {
     users(cell, &subnet.spec.network_context.name)
 }

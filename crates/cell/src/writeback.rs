@@ -1,9 +1,9 @@
-//! Write-back: shows the instances of a cell on the hub.
+//! Write-back: copies the instances of a cell to the hub.
 //!
-//! Whether anything is to be written is decided from what the watch has seen, without asking the hub. A copy that stands
-//! names its owner and origin, which were read from the hub when it was made; a copy that does not stand is made only
-//! after a live look at the hub's deployment, so that what the hub has given up is never brought back. Origin is what the
-//! labels of the hub namespace say and nothing else.
+//! The decision to write uses the cached hub copies and makes no request. An existing copy names its owner
+//! and project, which were read from the hub when the copy was created. A missing copy is created only after
+//! an uncached read of the hub's WorkloadDeployment, so that an instance of a deleted deployment is never
+//! recreated on the hub. The labels of the hub namespace alone determine the project.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,54 +11,54 @@ use std::time::Duration;
 use polis_api::compute::{Instance, WorkloadDeployment};
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use polis_core::identity::Identity;
-use polis_core::writeback::{self, Step};
-use polis_core::{Changes, news, owner};
+use polis_core::tenant::Tenant;
+use polis_core::writeback::{self, WriteBackAction};
+use polis_core::{InstanceChanges, owner, significant_change};
 use polis_engine::{
-    Class, Error as EngineError, Exactly, Key, Lag, Plane, PlaneName, PlaneSet, Recorder, Tone,
+    ErrorClass, EventRecorder, EventType, Key, Plane, PlaneName, PlaneSet, Preconditions, StatusCoalescer,
 };
 
 use crate::Error;
-use crate::link::{Link, Trouble};
-use crate::metrics::{Metrics, UNREACHABLE, Unknown};
-use crate::newborns::Newborns;
+use crate::circuit_breaker::{CallError, CircuitBreaker};
+use crate::expectations::Expectations;
+use crate::metrics::{Metrics, UNREACHABLE, UnresolvedReference};
 
-/// After this time a state that only somebody on the hub can change is looked at again: those objects are not watched.
-const LOOK_AGAIN: Duration = Duration::from_secs(60);
-/// After this time a hub that refuses to work for the moment is asked again.
-const TRY_AGAIN: Duration = Duration::from_secs(5);
+/// Requeue delay for a state that only a change of an unwatched hub object can resolve.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(60);
+/// Requeue delay after a transient error of the hub.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The way from a cell to the hub.
+/// Creates, updates and deletes the hub copies of a cell's instances.
 pub(crate) struct WriteBack {
-    /// The hub, as a set of one.
+    /// The hub, as a plane set of one.
     hubs: PlaneSet,
     hub: PlaneName,
     /// Name of the cell.
     cell: String,
-    link: Link,
-    recorder: Recorder,
+    breaker: CircuitBreaker,
+    recorder: EventRecorder,
     metrics: Metrics,
-    /// Instances that differ from their copies.
-    lag: Lag,
-    /// Copies that the watch has not shown yet: what is to be said of them waits until it has.
-    newborns: Arc<Newborns>,
+    /// Delays insignificant status updates and tracks instances that differ from their copies.
+    coalescer: StatusCoalescer,
+    /// Copies that the watch has not delivered yet. Updates wait for them.
+    expectations: Arc<Expectations>,
 }
 
-/// How an instance stands on the hub after a pass.
-enum Shown {
-    /// As it should, or as well as can be before the next event.
-    Well,
-    /// A little out of date, for so long: what has changed is no news.
-    Soon(Duration),
-    /// Not at all, and rightly so for now: the hub has no deployment for it, or another cell is shown.
+/// State of the hub copy of an instance after a reconcile.
+enum CopyState {
+    /// Up to date, or an event follows that continues the work.
+    UpToDate,
+    /// Out of date for this time: the change is not significant and is coalesced with later ones.
+    Delayed(Duration),
+    /// Not on the hub: the hub has no deployment for it, or the copy of another cell has the name.
     Withheld,
-    /// Not at all, until somebody puts this right.
-    Unresolved(Unknown, String),
+    /// Not on the hub, until an operator resolves the reference.
+    Unresolved(UnresolvedReference, String),
 }
 
-/// Where a copy belongs on the hub.
-struct Home {
-    identity: Identity,
+/// The tenant and the owner of a copy on the hub.
+struct CopyTarget {
+    tenant: Tenant,
     owner: WorkloadDeployment,
 }
 
@@ -67,247 +67,279 @@ impl WriteBack {
         hubs: PlaneSet,
         hub: PlaneName,
         cell: String,
-        recorder: Recorder,
+        recorder: EventRecorder,
         metrics: Metrics,
-        lag: Lag,
+        coalescer: StatusCoalescer,
     ) -> Self {
-        let newborns = Arc::default();
-        Self { hubs, hub, cell, link: Link::default(), recorder, metrics, lag, newborns }
+        let expectations = Arc::default();
+        Self {
+            hubs,
+            hub,
+            cell,
+            breaker: CircuitBreaker::default(),
+            recorder,
+            metrics,
+            coalescer,
+            expectations,
+        }
     }
 
-    /// The copies that were made a moment ago, by the instance that each shows.
-    pub(crate) fn newborns(&self) -> Arc<Newborns> {
-        self.newborns.clone()
+    /// The expected copies, by the key of their instance.
+    pub(crate) fn expectations(&self) -> Arc<Expectations> {
+        self.expectations.clone()
     }
 
-    /// Brings the copy of an instance up to date. Says when to come back, if no event will say so.
-    pub(crate) async fn show(
+    /// Creates or updates the copy of an instance. Returns the requeue delay; none if an event follows.
+    pub(crate) async fn sync(
         &self,
         cell: &Plane,
         key: &Key,
         instance: &Instance,
     ) -> Result<Option<Duration>, Error> {
-        match self.settle(key, instance).await {
-            Ok(Shown::Well) => {
-                self.in_order(key);
+        match self.try_sync(key, instance).await {
+            Ok(CopyState::UpToDate) => {
+                self.clear(key);
                 Ok(None)
             }
-            Ok(Shown::Soon(rest)) => Ok(Some(rest)),
-            Ok(Shown::Withheld) => Ok(Some(LOOK_AGAIN)),
-            Ok(Shown::Unresolved(what, why)) => {
-                if self.metrics.unresolved(what, key) {
-                    tracing::error!(%key, %why, "the instance stays invisible on the hub until this is put right");
-                    self.recorder.record(cell, instance, Tone::Warning, "NotShownOnHub", "WriteBack", &why);
+            Ok(CopyState::Delayed(left)) => Ok(Some(left)),
+            Ok(CopyState::Withheld) => Ok(Some(RECHECK_INTERVAL)),
+            Ok(CopyState::Unresolved(reference, why)) => {
+                if self.metrics.add_unresolved(reference, key) {
+                    tracing::error!(%key, %why, "failed to copy the instance to the hub; it is not visible in its project");
+                    self.recorder.record(
+                        cell,
+                        instance,
+                        EventType::Warning,
+                        "NotShownOnHub",
+                        "WriteBack",
+                        &why,
+                    );
                 }
-                Ok(Some(LOOK_AGAIN))
+                Ok(Some(RECHECK_INTERVAL))
             }
-            Err(trouble) => {
-                self.lag.behind(key);
-                self.put_off(cell, key, instance, trouble)
+            Err(error) => {
+                self.coalescer.mark_stale(key);
+                self.handle_error(cell, key, instance, error)
             }
         }
     }
 
-    /// Removes the copy of an instance. None once the hub has said that it is gone.
-    pub(crate) async fn hide(
+    /// Deletes the copy of an instance. Returns the requeue delay, or none once the copy is gone.
+    pub(crate) async fn delete_copy(
         &self,
         cell: &Plane,
         key: &Key,
         instance: &Instance,
     ) -> Result<Option<Duration>, Error> {
-        let trouble = match self.remove(key, instance).await {
-            Ok(gone) => return Ok((!gone).then_some(TRY_AGAIN)),
-            Err(trouble) => trouble,
+        let error = match self.try_delete_copy(key, instance).await {
+            Ok(gone) => return Ok((!gone).then_some(RETRY_INTERVAL)),
+            Err(error) => error,
         };
-        if let Trouble::Away { .. } = trouble {
-            let note = "The instance is kept until its copy can be taken from the hub, which does not answer";
-            self.recorder.record(cell, instance, Tone::Warning, "HubUnreachable", "Withdraw", note);
+        if let CallError::Unavailable { .. } = error {
+            let note = "Deletion of the instance waits until its copy on the hub can be deleted; the hub does not respond";
+            self.recorder.record(cell, instance, EventType::Warning, "HubUnreachable", "Withdraw", note);
         }
-        self.put_off(cell, key, instance, trouble)
+        self.handle_error(cell, key, instance, error)
     }
 
-    /// The instance is gone.
+    /// Drops the state of a deleted instance.
     pub(crate) fn forget(&self, key: &Key) {
-        self.newborns.forget(key);
-        self.in_order(key);
+        self.expectations.forget(key);
+        self.clear(key);
     }
 
-    /// Nothing about the instance is in question any more.
-    fn in_order(&self, key: &Key) {
-        self.lag.caught_up(key);
-        self.metrics.resolved(Unknown::Origin, key);
-        self.metrics.resolved(Unknown::Copy, key);
+    /// Marks the copy as current and its references as resolved.
+    fn clear(&self, key: &Key) {
+        self.coalescer.mark_current(key);
+        self.metrics.remove_unresolved(UnresolvedReference::Origin, key);
+        self.metrics.remove_unresolved(UnresolvedReference::Copy, key);
     }
 
-    async fn settle(&self, key: &Key, instance: &Instance) -> Result<Shown, Trouble> {
+    async fn try_sync(&self, key: &Key, instance: &Instance) -> Result<CopyState, CallError> {
         let deployment = match writeback::deployment_name(instance) {
             Ok(name) => name,
-            Err(missing) => return Ok(Shown::Unresolved(Unknown::Origin, missing.to_string())),
+            Err(missing) => {
+                return Ok(CopyState::Unresolved(UnresolvedReference::Origin, missing.to_string()));
+            }
         };
         let hub = self.hub().await?;
-        let mut copy = hub.get::<Instance>(key).map_err(Trouble::Failed)?;
-        if let Some(rest) = self.newborns.awaited(key, copy.as_slice()) {
-            return Ok(Shown::Soon(rest));
+        let mut copy = hub.get::<Instance>(key).map_err(CallError::Failed)?;
+        if let Some(left) = self.expectations.unsatisfied(key, copy.as_slice()) {
+            return Ok(CopyState::Delayed(left));
         }
-        let home = match copy.as_ref().and_then(|copy| Home::recorded_on(copy, deployment)) {
-            Some(home) => home,
-            None => match self.home(&hub, key, deployment).await? {
-                Ok(home) => home,
-                Err(shown) => return Ok(shown),
+        let target = match copy.as_ref().and_then(|copy| CopyTarget::from_copy(copy, deployment)) {
+            Some(target) => target,
+            None => match self.target(&hub, key, deployment).await? {
+                Ok(target) => target,
+                Err(state) => return Ok(state),
             },
         };
         loop {
-            match writeback::step(instance, &home.identity, &self.cell, Some(&home.owner), copy.as_ref()) {
-                Err(missing) => return Ok(Shown::Unresolved(Unknown::Origin, missing.to_string())),
-                Ok(Step::Leave | Step::AwaitRemoval) => return Ok(Shown::Well),
-                Ok(Step::NoOwner | Step::OtherCell { .. }) => return Ok(Shown::Withheld),
-                Ok(Step::Foreign { controller }) => {
-                    return Ok(foreign(&home, copy.as_ref(), controller.as_deref()));
+            match writeback::plan(instance, &target.tenant, &self.cell, Some(&target.owner), copy.as_ref()) {
+                Err(missing) => {
+                    return Ok(CopyState::Unresolved(UnresolvedReference::Origin, missing.to_string()));
                 }
-                Ok(Step::Create(wanted)) => match self.link.ask(hub.create(&*wanted)).await {
-                    Ok(made) => {
-                        self.newborns.made(key, &made);
-                        let status = instance.status.clone().map(Box::new);
-                        return self.write(&hub, key, &made, Changes { object: None, status }).await;
-                    }
-                    // One that our watch does not show: it names another cell, or none.
-                    Err(Trouble::Failed(error)) if error.is_already_exists() && copy.is_none() => {
-                        copy = self.link.ask(hub.live().get::<Instance>(key)).await?;
-                        if copy.is_none() {
-                            return Err(Trouble::Failed(error));
+                Ok(WriteBackAction::None | WriteBackAction::AwaitDeletion) => return Ok(CopyState::UpToDate),
+                Ok(WriteBackAction::NoOwner | WriteBackAction::OtherCell { .. }) => {
+                    return Ok(CopyState::Withheld);
+                }
+                Ok(WriteBackAction::Foreign { controller }) => {
+                    return Ok(name_taken(&target, copy.as_ref(), controller.as_deref()));
+                }
+                Ok(WriteBackAction::Create(desired)) => {
+                    match self.breaker.call(hub.create(&*desired)).await {
+                        Ok(created) => {
+                            self.expectations.expect(key, &created);
+                            let status = instance.status.clone().map(Box::new);
+                            return self
+                                .write(&hub, key, &created, InstanceChanges { object: None, status })
+                                .await;
                         }
+                        // The cache holds only copies that are labelled with this cell.
+                        Err(CallError::Failed(error)) if error.is_already_exists() && copy.is_none() => {
+                            copy = self.breaker.call(hub.uncached().get::<Instance>(key)).await?;
+                            if copy.is_none() {
+                                return Err(CallError::Failed(error));
+                            }
+                        }
+                        Err(error) => return Err(error),
                     }
-                    Err(trouble) => return Err(trouble),
-                },
-                Ok(Step::Update(changes)) => match &copy {
+                }
+                Ok(WriteBackAction::Update(changes)) => match &copy {
                     Some(copy) => return self.write(&hub, key, copy, changes).await,
-                    None => return Ok(Shown::Well),
+                    None => return Ok(CopyState::UpToDate),
                 },
             }
         }
     }
 
-    /// Writes what differs, unless it is no news and may wait a moment for more.
+    /// Writes the changes, unless they are insignificant and can be coalesced with later ones.
     async fn write(
         &self,
         hub: &Plane,
         key: &Key,
         copy: &Instance,
-        changes: Changes,
-    ) -> Result<Shown, Trouble> {
-        if changes.is_nothing() {
-            return Ok(Shown::Well);
+        changes: InstanceChanges,
+    ) -> Result<CopyState, CallError> {
+        if changes.is_empty() {
+            return Ok(CopyState::UpToDate);
         }
-        let news = |status| news::of_instance(copy.status.as_ref(), status);
-        if let Some(rest) = self.lag.hold(key, changes.status.as_deref().is_some_and(news)) {
-            return Ok(Shown::Soon(rest));
+        let is_significant = |status| significant_change::of_instance(copy.status.as_ref(), status);
+        if let Some(left) = self.coalescer.delay(key, changes.status.as_deref().is_some_and(is_significant)) {
+            return Ok(CopyState::Delayed(left));
         }
         let mut current = copy.clone();
         if let Some(object) = changes.object {
-            current = self.link.ask(hub.update(copy, &object)).await?.into_object().unwrap_or(current);
+            current = self.breaker.call(hub.update(copy, &object)).await?.into_object().unwrap_or(current);
         }
         if let Some(status) = changes.status {
-            let mut wanted = current.clone();
-            wanted.status = Some(*status);
-            self.link.ask(hub.update_status(&current, &wanted)).await?;
+            let mut desired = current.clone();
+            desired.status = Some(*status);
+            self.breaker.call(hub.update_status(&current, &desired)).await?;
         }
-        Ok(Shown::Well)
+        Ok(CopyState::UpToDate)
     }
 
-    /// Where the copies of a deployment belong, asked of the hub now.
-    async fn home(&self, hub: &Plane, key: &Key, deployment: &str) -> Result<Result<Home, Shown>, Trouble> {
-        let owner =
-            self.link.ask(hub.live().get::<WorkloadDeployment>((key.namespace(), deployment))).await?;
+    /// Reads the target of a deployment's copies from the hub, uncached.
+    async fn target(
+        &self,
+        hub: &Plane,
+        key: &Key,
+        deployment: &str,
+    ) -> Result<Result<CopyTarget, CopyState>, CallError> {
+        let owner = self
+            .breaker
+            .call(hub.uncached().get::<WorkloadDeployment>((key.namespace(), deployment)))
+            .await?;
         let Some(owner) = owner.filter(|owner| !owner::is_deleting(&owner.metadata)) else {
-            return Ok(Err(Shown::Withheld));
+            return Ok(Err(CopyState::Withheld));
         };
-        let Some(namespace) = self.link.ask(hub.live().get::<Namespace>(key.namespace())).await? else {
-            return Ok(Err(Shown::Withheld));
+        let Some(namespace) = self.breaker.call(hub.uncached().get::<Namespace>(key.namespace())).await?
+        else {
+            return Ok(Err(CopyState::Withheld));
         };
-        let home = Identity::of(&namespace).map(|identity| Home { identity, owner });
-        Ok(home.map_err(|error| Shown::Unresolved(Unknown::Origin, error.to_string())))
+        let target = Tenant::of(&namespace).map(|tenant| CopyTarget { tenant, owner });
+        Ok(target.map_err(|error| CopyState::Unresolved(UnresolvedReference::Origin, error.to_string())))
     }
 
-    /// True once the copy is gone, or if it is none of ours.
-    async fn remove(&self, key: &Key, instance: &Instance) -> Result<bool, Trouble> {
+    /// Returns true once the copy is gone, or if it is not a copy of this instance.
+    async fn try_delete_copy(&self, key: &Key, instance: &Instance) -> Result<bool, CallError> {
         let hub = self.hub().await?;
-        let seen = hub.get::<Instance>(key).map_err(Trouble::Failed)?;
-        let copy = match seen {
+        let cached = hub.get::<Instance>(key).map_err(CallError::Failed)?;
+        let copy = match cached {
             Some(copy) => Some(copy),
-            None => self.link.ask(hub.live().get::<Instance>(key)).await?,
+            None => self.breaker.call(hub.uncached().get::<Instance>(key)).await?,
         };
         let Some(copy) = copy.filter(|copy| writeback::is_copy_of(copy, instance, &self.cell)) else {
             return Ok(true);
         };
         if !owner::is_deleting(&copy.metadata) {
-            self.link.ask(hub.delete(&copy, Exactly::Object)).await?;
+            self.breaker.call(hub.delete(&copy, Preconditions::Uid)).await?;
         }
         Ok(copy.metadata.finalizers.is_none_or(|finalizers| finalizers.is_empty()))
     }
 
-    /// The hub, once its copies have been listed.
-    async fn hub(&self) -> Result<Plane, Trouble> {
-        self.link.ask(async { self.hubs.named(self.hub.as_str()) }).await
+    /// The hub plane, once its copies are in the cache.
+    async fn hub(&self) -> Result<Plane, CallError> {
+        self.breaker.call(async { self.hubs.named(self.hub.as_str()) }).await
     }
 
-    /// What could not be done is done later: at once if somebody was faster, after a moment if the hub is away. The cell
-    /// does not suffer either way.
-    fn put_off(
+    /// Handles a failed request: returns a requeue delay if the hub is unavailable, else an error, which the
+    /// engine retries with back-off. The reconcile of the cell's own objects is complete in both cases.
+    fn handle_error(
         &self,
         cell: &Plane,
         key: &Key,
         instance: &Instance,
-        trouble: Trouble,
+        error: CallError,
     ) -> Result<Option<Duration>, Error> {
-        let error = match trouble {
-            Trouble::Away { again, why, .. } => {
-                if let Some(why) = why {
+        let error = match error {
+            CallError::Unavailable { retry_after, cause, .. } => {
+                if let Some(cause) = cause {
                     self.metrics.hub_failed(UNREACHABLE);
-                    tracing::warn!(%why, "the hub does not answer; the cell goes on without");
+                    tracing::warn!(%cause, "the hub does not respond; the cell continues without it");
                 }
-                return Ok(Some(again));
+                return Ok(Some(retry_after));
             }
-            Trouble::Failed(error) => error,
+            CallError::Failed(error) => error,
         };
         self.metrics.hub_failed(error.class().as_str());
         match error.class() {
-            Class::Transient => {
-                tracing::warn!(%key, %error, "the hub cannot be written to; will be tried again");
-                return Ok(Some(TRY_AGAIN));
+            ErrorClass::Transient => {
+                tracing::warn!(%key, %error, "failed to write to the hub; retrying");
+                return Ok(Some(RETRY_INTERVAL));
             }
-            Class::Conflict | Class::AlreadyExists | Class::NotFound => {}
+            ErrorClass::Conflict | ErrorClass::AlreadyExists | ErrorClass::NotFound => {}
             _ => {
-                let note = format!("The hub refuses the copy of this instance: {error}");
-                self.recorder.record(cell, instance, Tone::Warning, "HubRefused", "WriteBack", &note);
+                let note = format!("The hub rejects the copy of this instance: {error}");
+                self.recorder.record(cell, instance, EventType::Warning, "HubRefused", "WriteBack", &note);
             }
         }
-        Err(refused(key, error))
+        Err(Error::WriteBack { instance: key.to_string(), source: error })
     }
 }
 
-fn refused(key: &Key, source: EngineError) -> Error {
-    Error::WriteBack { instance: key.to_string(), source }
-}
-
-/// The copy of an earlier deployment of the name is collected by the hub; anything else of the name is in our way.
-fn foreign(home: &Home, copy: Option<&Instance>, controller: Option<&str>) -> Shown {
+/// The hub's garbage collector deletes the copy of an earlier deployment of the same name. Any other Instance
+/// blocks the name.
+fn name_taken(target: &CopyTarget, copy: Option<&Instance>, controller: Option<&str>) -> CopyState {
     let earlier = copy.and_then(|copy| owner::controller(&copy.metadata)).is_some_and(|owner| {
-        owner.kind == "WorkloadDeployment" && owner.name == owner::name(&home.owner.metadata)
+        owner.kind == "WorkloadDeployment" && owner.name == owner::name(&target.owner.metadata)
     });
     if earlier {
-        return Shown::Withheld;
+        return CopyState::Withheld;
     }
-    let whose = controller.map_or_else(
-        || "an Instance that nobody controls and that was not made for this deployment".to_owned(),
+    let holder = controller.map_or_else(
+        || "an Instance without a controller that was not created for this deployment".to_owned(),
         |controller| format!("an Instance of {controller}"),
     );
-    let why = format!("failed to show the instance on the hub: its name is taken there by {whose}");
-    Shown::Unresolved(Unknown::Copy, why)
+    let why = format!("failed to copy the instance to the hub: its name is taken by {holder}");
+    CopyState::Unresolved(UnresolvedReference::Copy, why)
 }
 
-impl Home {
-    /// What a standing copy says of itself, if it says all of it.
-    fn recorded_on(copy: &Instance, deployment: &str) -> Option<Self> {
+impl CopyTarget {
+    /// Reads the target from the labels and owner reference of an existing copy; none if one of them is
+    /// missing.
+    fn from_copy(copy: &Instance, deployment: &str) -> Option<Self> {
         let meta = &copy.metadata;
         let controller = owner::controller(meta)
             .filter(|owner| owner.kind == "WorkloadDeployment" && owner.name == deployment)?;
@@ -319,9 +351,9 @@ impl Home {
         };
         let labels =
             ObjectMeta { name: meta.namespace.clone(), labels: meta.labels.clone(), ..ObjectMeta::default() };
-        let identity = Identity::of(&Namespace { metadata: labels, ..Namespace::default() }).ok()?;
-        Some(Home {
-            identity,
+        let tenant = Tenant::of(&Namespace { metadata: labels, ..Namespace::default() }).ok()?;
+        Some(CopyTarget {
+            tenant,
             owner: WorkloadDeployment { metadata: owner, ..WorkloadDeployment::default() },
         })
     }

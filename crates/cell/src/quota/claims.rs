@@ -1,9 +1,11 @@
-//! Claims: one per instance, in the plane of the project that it belongs to.
+//! Quota claims: one ResourceClaim per instance, on the plane of the instance's project.
 //!
-//! The project is what the labels of the cell's namespace say. A grant is seen by a watch on the claims of this cell, in
-//! the projects that have an instance waiting; where that watch cannot be had, the claim is looked at ever less often.
-//! In the same projects, and where that is allowed, the buckets are watched: they say when a denied claim is worth making
-//! anew, and for whom. Without an answer nothing new starts, and everything that runs goes on.
+//! The labels of the instance's namespace in the cell name the project. In projects with pending instances
+//! the cell watches its own claims and, where RBAC permits it, the AllowanceBuckets. A claim event delivers
+//! the decision; without that watch the claim is polled at growing intervals. A bucket event shows when a
+//! denied claim is worth a retry, and for which instance.
+//!
+//! While the project plane does not respond, no new instance starts and running instances continue.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,333 +17,350 @@ use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::kube::core::response::StatusCause;
 use polis_api::quota::{AllowanceBucket, ResourceClaim};
 use polis_api::reasons;
-use polis_core::conditions::{self, Truth, Verdict};
-use polis_core::identity::Identity;
-use polis_core::quota::{self, Answer, ClaimStep, Failure, ResourceRefKind, Room, Waiter};
+use polis_core::conditions::{self, ConditionStatus, DesiredCondition};
+use polis_core::quota::{self, ClaimAction, ClaimError, ClaimState, Headroom, PendingClaim, ResourceRefKind};
+use polis_core::tenant::Tenant;
 use polis_core::{Time, gates, owner};
-use polis_engine::{Class, Clock, Error as EngineError, Exactly, Key, Plane, PlaneSet, Recorder, Tone};
+use polis_engine::{
+    Clock, Error as EngineError, ErrorClass, EventRecorder, EventType, Key, Plane, PlaneSet, Preconditions,
+};
 
-use super::links::Links;
-use super::waiting::Waiting;
+use super::circuit_breakers::CircuitBreakers;
+use super::pending::PendingInstances;
 use crate::Error;
-use crate::link::Trouble;
-use crate::metrics::{Metrics, Unknown};
+use crate::circuit_breaker::CallError;
+use crate::metrics::{Metrics, UnresolvedReference};
 
-/// After this time a claim that is on its way, in or out, is looked at again.
-const SOON: Duration = Duration::from_secs(1);
-/// What is said while the projects' API does not answer: always the same words, so that they are written once.
-const NO_ANSWER: &str = "it does not answer";
+/// Requeue delay while a claim is being created or deleted.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Message of `QuotaGranted` while the API of the projects does not respond. It is constant, so that retries
+/// do not change the status.
+const NO_RESPONSE: &str = "no response";
 
-/// The claims of a cell's instances.
+/// Creates, evaluates and deletes the quota claims of a cell's instances.
 pub(crate) struct Claims {
     base: Plane,
     watched: PlaneSet,
-    waiting: Waiting,
+    pending: PendingInstances,
     /// Name of the cell.
     cell: String,
     resource_ref: ResourceRefKind,
-    links: Links,
-    /// When this process last claimed for an instance: what the pause after a denial is counted from.
-    tried: Mutex<BTreeMap<Key, Time>>,
+    breakers: CircuitBreakers,
+    /// When this process last created a claim for an instance. The back-off after a denial starts there.
+    last_attempts: Mutex<BTreeMap<Key, Time>>,
     clock: Clock,
-    recorder: Recorder,
+    recorder: EventRecorder,
     metrics: Metrics,
 }
 
-/// A claim as it stands.
-struct Standing {
+/// The result of reading a claim.
+struct ExistingClaim {
     claim: Option<ResourceClaim>,
-    /// Whether its changes are events.
+    /// Whether the watch delivers changes of the claim.
     watched: bool,
 }
 
 impl Claims {
-    #[allow(clippy::too_many_arguments)] // made in one place, from what that place has
+    #[allow(clippy::too_many_arguments)] // one call site
     pub(crate) fn new(
         base: Plane,
         watched: PlaneSet,
-        waiting: Waiting,
+        pending: PendingInstances,
         cell: String,
         resource_ref: ResourceRefKind,
         clock: Clock,
-        recorder: Recorder,
+        recorder: EventRecorder,
         metrics: Metrics,
     ) -> Self {
-        let (links, tried) = (Links::default(), Mutex::default());
-        Self { base, watched, waiting, cell, resource_ref, links, tried, clock, recorder, metrics }
+        let (breakers, last_attempts) = (CircuitBreakers::default(), Mutex::default());
+        Self { base, watched, pending, cell, resource_ref, breakers, last_attempts, clock, recorder, metrics }
     }
 
     pub(crate) fn planes(&self) -> PlaneSet {
         self.watched.clone()
     }
 
-    pub(crate) fn waiting(&self) -> Waiting {
-        self.waiting.clone()
+    pub(crate) fn pending(&self) -> PendingInstances {
+        self.pending.clone()
     }
 
-    /// What `QuotaGranted` should say, and when to look again if no event will say so.
-    pub(crate) async fn look(
+    /// Returns the desired `QuotaGranted` condition and the requeue delay; no delay if an event follows.
+    pub(crate) async fn evaluate(
         &self,
         cell: &Plane,
         key: &Key,
         instance: &Instance,
-    ) -> (Verdict, Option<Duration>) {
-        if let Some(verdict) = let_in_before(instance) {
+    ) -> (DesiredCondition, Option<Duration>) {
+        if let Some(condition) = granted_before(instance) {
             self.forget(key);
-            self.mend(cell, key, instance).await;
-            return (verdict, None);
+            self.restore_claim(cell, key, instance).await;
+            return (condition, None);
         }
-        let failure = match self.settle(cell, key, instance).await {
-            Ok((verdict, again)) => {
-                if verdict.reason == reasons::QUOTA_NO_BUDGET {
+        let failure = match self.ensure_claim(cell, key, instance).await {
+            Ok((condition, requeue_after)) => {
+                if condition.reason == reasons::QUOTA_NO_BUDGET {
                     self.metrics.quota_failed("no_budget");
                 }
-                return (verdict, again);
+                return (condition, requeue_after);
             }
             Err(failure) => failure,
         };
-        self.metrics.quota_failed(word(&failure));
-        let again = match failure {
-            // Only a change of the namespace's labels, or of the template, helps; both are events.
-            Failure::ProjectUnresolvable(_) | Failure::Size(_) => None,
-            _ => Some(quota::poll_after(instance, &Time(self.clock.now()))),
+        self.metrics.quota_failed(metric_reason(&failure));
+        let requeue_after = match failure {
+            // Only new labels on the namespace or a new template can help, and both are events.
+            ClaimError::ProjectUnresolvable(_) | ClaimError::Size(_) => None,
+            _ => Some(quota::poll_interval(instance, &Time(self.clock.now()))),
         };
-        (quota::verdict(Answer::Failed(&failure)), again)
+        (quota::condition(ClaimState::Failed(&failure)), requeue_after)
     }
 
-    async fn settle(
+    async fn ensure_claim(
         &self,
         cell: &Plane,
         key: &Key,
         instance: &Instance,
-    ) -> Result<(Verdict, Option<Duration>), Failure> {
-        let identity = self.identity(cell, key)?;
-        let wanted = quota::claim(instance, &identity, &self.cell, self.resource_ref)?;
-        self.waiting.join(&identity.project, key, waiter(key, instance, &wanted));
-        let Standing { claim, watched } = self.standing(&identity, &wanted).await?;
+    ) -> Result<(DesiredCondition, Option<Duration>), ClaimError> {
+        let tenant = self.tenant(cell, key)?;
+        let desired = quota::desired_claim(instance, &tenant, &self.cell, self.resource_ref)?;
+        self.pending.enqueue(&tenant.project, key, pending_claim(key, instance, &desired));
+        let ExistingClaim { claim, watched } = self.existing_claim(&tenant, &desired).await?;
         let now = Time(self.clock.now());
-        let tried = self.tried.lock().get(key).cloned();
-        let turn = || self.waiting.turn(key, &self.room(&identity.project));
-        let step = quota::claim_step(instance, &wanted, claim.as_ref(), tried.as_ref(), turn, &now);
-        let verdict = quota::verdict_after(&step, claim.as_ref());
-        self.waiting.note(key, verdict.truth == Truth::False);
-        let poll = (!watched).then(|| quota::poll_after(instance, &now));
-        match step {
-            ClaimStep::Leave if verdict.truth == Truth::True => {
+        let last_attempt = self.last_attempts.lock().get(key).cloned();
+        let decision = || self.pending.decide(key, &self.headroom(&tenant.project));
+        let action =
+            quota::plan_claim(instance, &desired, claim.as_ref(), last_attempt.as_ref(), decision, &now);
+        let condition = quota::condition_after(&action, claim.as_ref());
+        self.pending.set_denied(key, condition.status == ConditionStatus::False);
+        let poll = (!watched).then(|| quota::poll_interval(instance, &now));
+        match action {
+            ClaimAction::None if condition.status == ConditionStatus::True => {
                 self.forget(key);
-                Ok((verdict, None))
+                Ok((condition, None))
             }
-            ClaimStep::Leave | ClaimStep::AwaitRemoval => Ok((verdict, poll)),
-            ClaimStep::Create => match self.make(key, &identity, &wanted, now).await? {
-                Some(made) => Ok((quota::verdict(Answer::Claim(&made)), poll)),
-                None => Ok((verdict, Some(SOON))), // made meanwhile, and not seen yet
+            ClaimAction::None | ClaimAction::AwaitDeletion => Ok((condition, poll)),
+            ClaimAction::Create => match self.create(key, &tenant, &desired, now).await? {
+                Some(created) => Ok((quota::condition(ClaimState::Existing(&created)), poll)),
+                None => Ok((condition, Some(RECHECK_INTERVAL))), // exists, but is not cached yet
             },
-            ClaimStep::Release(exact) => {
-                let born = claim.as_ref().and_then(|claim| claim.metadata.creation_timestamp.clone());
-                self.tried.lock().entry(key.clone()).or_insert(born.unwrap_or(now));
-                let plane = self.base.of_project(&identity.project);
-                let place = (identity.namespace.as_str(), exact.name.as_str());
-                let version = Some(exact.resource_version.as_str());
-                let released = plane.delete_at::<ResourceClaim>(place, &exact.uid, version);
-                self.ask(&identity, released).await?;
-                Ok((verdict, Some(SOON)))
+            ClaimAction::Delete(claim_ref) => {
+                let created_at = claim.as_ref().and_then(|claim| claim.metadata.creation_timestamp.clone());
+                self.last_attempts.lock().entry(key.clone()).or_insert(created_at.unwrap_or(now));
+                let plane = self.base.of_project(&tenant.project);
+                let claim_name = (tenant.namespace.as_str(), claim_ref.name.as_str());
+                let version = Some(claim_ref.resource_version.as_str());
+                let delete = plane.delete_at::<ResourceClaim>(claim_name, &claim_ref.uid, version);
+                self.call(&tenant, delete).await?;
+                Ok((condition, Some(RECHECK_INTERVAL)))
             }
-            ClaimStep::StandInLine(at) => {
-                // It counts as tried when it was born: that is what its pause is measured from.
-                let born = instance.metadata.creation_timestamp.clone().unwrap_or(now.clone());
-                self.tried.lock().entry(key.clone()).or_insert(born);
-                Ok((verdict, Some(until(&at, &now))))
+            ClaimAction::WaitInQueue(at) => {
+                // The back-off starts at the creation of the instance.
+                let created_at = instance.metadata.creation_timestamp.clone().unwrap_or(now.clone());
+                self.last_attempts.lock().entry(key.clone()).or_insert(created_at);
+                Ok((condition, Some(until(&at, &now))))
             }
-            ClaimStep::RetryAt(at) => Ok((verdict, Some(until(&at, &now)))),
-            ClaimStep::Foreign(_) => Ok((verdict, Some(quota::poll_after(instance, &now)))),
+            ClaimAction::RetryAt(at) => Ok((condition, Some(until(&at, &now)))),
+            ClaimAction::Foreign(_) => Ok((condition, Some(quota::poll_interval(instance, &now)))),
         }
     }
 
-    /// Makes the claim of an instance that was let in anew, if somebody has deleted it: what runs should be counted. It is
-    /// noticed while the project is watched anyway, and the instance runs on whatever comes of it.
-    async fn mend(&self, cell: &Plane, key: &Key, instance: &Instance) {
-        let Ok(identity) = self.identity(cell, key) else { return };
-        let Ok(wanted) = quota::claim(instance, &identity, &self.cell, self.resource_ref) else { return };
-        let place = (identity.namespace.as_str(), owner::name(&wanted.metadata));
-        let Ok(watched) = self.watched.named(&identity.project) else { return };
+    /// Creates the claim of a running instance again if it was deleted, so that the instance counts against
+    /// the quota. The deletion is noticed only while the project is watched for other reasons. The instance
+    /// keeps running if the claim cannot be created.
+    async fn restore_claim(&self, cell: &Plane, key: &Key, instance: &Instance) {
+        let Ok(tenant) = self.tenant(cell, key) else { return };
+        let Ok(desired) = quota::desired_claim(instance, &tenant, &self.cell, self.resource_ref) else {
+            return;
+        };
+        let claim_name = (tenant.namespace.as_str(), owner::name(&desired.metadata));
+        let Ok(watched) = self.watched.named(&tenant.project) else { return };
         let missing = watched.serves::<ResourceClaim>().unwrap_or(false)
-            && matches!(watched.get::<ResourceClaim>(place), Ok(None));
+            && matches!(watched.get::<ResourceClaim>(claim_name), Ok(None));
         if !missing {
             return;
         }
-        let plane = self.base.of_project(&identity.project);
-        let gone = matches!(self.ask(&identity, plane.live().get::<ResourceClaim>(place)).await, Ok(None));
-        if !gone {
+        let plane = self.base.of_project(&tenant.project);
+        let deleted =
+            matches!(self.call(&tenant, plane.uncached().get::<ResourceClaim>(claim_name)).await, Ok(None));
+        if !deleted {
             return;
         }
-        match self.links.ask(&identity.project, plane.create(&wanted)).await {
-            Err(Trouble::Failed(error)) if error.is_already_exists() || is_going(&error) => {
-                tracing::debug!(%key, %error, "the claim of a running instance is gone, with what it was in");
+        match self.breakers.call(&tenant.project, plane.create(&desired)).await {
+            Err(CallError::Failed(error)) if error.is_already_exists() || is_terminating(&error) => {
+                tracing::debug!(%key, %error, "the claim of a running instance was deleted with its namespace or project");
             }
-            Err(Trouble::Failed(error)) => {
-                tracing::warn!(%key, %error, "the claim of a running instance is gone and cannot be made anew");
+            Err(CallError::Failed(error)) => {
+                tracing::warn!(%key, %error, "failed to recreate the deleted claim of a running instance");
             }
-            Err(Trouble::Away { .. }) | Ok(_) => {} // who does not answer is told of where it is found out
+            Err(CallError::Unavailable { .. }) | Ok(_) => {} // `call` has logged the failure
         }
     }
 
-    /// What the project has left, as far as its buckets can be seen.
-    fn room(&self, project: &str) -> Room {
+    /// The unallocated quota of the project, from its cached buckets.
+    fn headroom(&self, project: &str) -> Headroom {
         let buckets = self.watched.named(project).and_then(|plane| plane.list::<AllowanceBucket>());
-        Room::of(project, &buckets.unwrap_or_default())
+        Headroom::of(project, &buckets.unwrap_or_default())
     }
 
-    /// Makes the claim. None if one of that name turned up.
-    async fn make(
+    /// Creates the claim. Returns none if a claim of that name exists.
+    async fn create(
         &self,
         key: &Key,
-        identity: &Identity,
-        wanted: &ResourceClaim,
+        tenant: &Tenant,
+        desired: &ResourceClaim,
         now: Time,
-    ) -> Result<Option<ResourceClaim>, Failure> {
-        let plane = self.base.of_project(&identity.project);
-        match self.links.ask(&identity.project, plane.create(wanted)).await {
-            Ok(made) => {
-                self.tried.lock().insert(key.clone(), now);
-                Ok(Some(made))
+    ) -> Result<Option<ResourceClaim>, ClaimError> {
+        let plane = self.base.of_project(&tenant.project);
+        match self.breakers.call(&tenant.project, plane.create(desired)).await {
+            Ok(created) => {
+                self.last_attempts.lock().insert(key.clone(), now);
+                Ok(Some(created))
             }
-            Err(Trouble::Failed(error)) if error.is_already_exists() => Ok(None),
-            Err(Trouble::Failed(error)) => Err(why_not_made(&error, identity)),
-            Err(trouble) => Err(unavailable(trouble)),
+            Err(CallError::Failed(error)) if error.is_already_exists() => Ok(None),
+            Err(CallError::Failed(error)) => Err(create_error(&error, tenant)),
+            Err(error) => Err(unavailable(error)),
         }
     }
 
-    /// The claim as the watch has seen it, or else as the project has it.
-    async fn standing(&self, identity: &Identity, wanted: &ResourceClaim) -> Result<Standing, Failure> {
-        let place = (identity.namespace.as_str(), owner::name(&wanted.metadata));
-        let engaged = self.watched.named(&identity.project).ok();
-        let watched = engaged.as_ref().is_some_and(|plane| plane.serves::<ResourceClaim>().unwrap_or(false));
-        if let Some(plane) = engaged.filter(|_| watched)
-            && let Ok(Some(claim)) = plane.get::<ResourceClaim>(place)
+    /// Reads the claim from the cache, or uncached if the cache does not have it.
+    async fn existing_claim(
+        &self,
+        tenant: &Tenant,
+        desired: &ResourceClaim,
+    ) -> Result<ExistingClaim, ClaimError> {
+        let claim_name = (tenant.namespace.as_str(), owner::name(&desired.metadata));
+        let plane = self.watched.named(&tenant.project).ok();
+        let watched = plane.as_ref().is_some_and(|plane| plane.serves::<ResourceClaim>().unwrap_or(false));
+        if let Some(plane) = plane.filter(|_| watched)
+            && let Ok(Some(claim)) = plane.get::<ResourceClaim>(claim_name)
         {
-            return Ok(Standing { claim: Some(claim), watched });
+            return Ok(ExistingClaim { claim: Some(claim), watched });
         }
-        let plane = self.base.of_project(&identity.project);
-        let claim = self.ask(identity, plane.live().get::<ResourceClaim>(place)).await?;
-        Ok(Standing { claim, watched })
+        let plane = self.base.of_project(&tenant.project);
+        let claim = self.call(tenant, plane.uncached().get::<ResourceClaim>(claim_name)).await?;
+        Ok(ExistingClaim { claim, watched })
     }
 
-    /// Gives back the claim of an instance that goes. None once it is gone, or if nobody can say where it is.
-    pub(crate) async fn give_back(
+    /// Deletes the claim of an instance that is being deleted. Returns the requeue delay, or none once the
+    /// claim is gone or its project cannot be resolved.
+    pub(crate) async fn release(
         &self,
         cell: &Plane,
         key: &Key,
         instance: &Instance,
     ) -> Result<Option<Duration>, Error> {
-        let identity = match self.identity(cell, key) {
-            Ok(identity) => identity,
+        let tenant = match self.tenant(cell, key) {
+            Ok(tenant) => tenant,
             Err(failure) => {
-                super::orphaned(&self.recorder, &self.metrics, cell, instance, &failure.to_string());
+                super::record_orphaned(&self.recorder, &self.metrics, cell, instance, &failure.to_string());
                 return Ok(None);
             }
         };
-        let Ok(wanted) = quota::claim(instance, &identity, &self.cell, self.resource_ref) else {
-            return Ok(None); // nothing was ever claimed for such a size
+        let Ok(desired) = quota::desired_claim(instance, &tenant, &self.cell, self.resource_ref) else {
+            return Ok(None); // an instance of invalid size never had a claim
         };
-        let trouble = match self.remove(&identity, &wanted).await {
-            Ok(gone) => return Ok((!gone).then_some(SOON)),
-            Err(trouble) => trouble,
+        let error = match self.delete_claim(&tenant, &desired).await {
+            Ok(gone) => return Ok((!gone).then_some(RECHECK_INTERVAL)),
+            Err(error) => error,
         };
         let note = format!(
-            "The instance is kept until its quota claim can be given back in project {}",
-            identity.project
+            "Deletion of the instance waits until its quota claim in project {} can be deleted",
+            tenant.project
         );
-        self.recorder.record(cell, instance, Tone::Warning, "QuotaUnreachable", "Claim", &note);
-        match trouble {
-            Trouble::Away { again, .. } => Ok(Some(again)),
-            Trouble::Failed(source) => Err(Error::Claim { instance: key.to_string(), source }),
+        self.recorder.record(cell, instance, EventType::Warning, "QuotaUnreachable", "Claim", &note);
+        match error {
+            CallError::Unavailable { retry_after, .. } => Ok(Some(retry_after)),
+            CallError::Failed(source) => Err(Error::Claim { instance: key.to_string(), source }),
         }
     }
 
-    /// True once the claim is gone, or if it is none of ours.
-    async fn remove(&self, identity: &Identity, wanted: &ResourceClaim) -> Result<bool, Trouble> {
-        let plane = self.base.of_project(&identity.project);
-        let place = (identity.namespace.as_str(), owner::name(&wanted.metadata));
-        let standing = self.links.ask(&identity.project, plane.live().get::<ResourceClaim>(place)).await?;
-        let Some(claim) = standing.filter(|claim| quota::is_of(claim, wanted)) else { return Ok(true) };
+    /// Returns true once the claim is gone, or if another cell owns it.
+    async fn delete_claim(&self, tenant: &Tenant, desired: &ResourceClaim) -> Result<bool, CallError> {
+        let plane = self.base.of_project(&tenant.project);
+        let claim_name = (tenant.namespace.as_str(), owner::name(&desired.metadata));
+        let existing =
+            self.breakers.call(&tenant.project, plane.uncached().get::<ResourceClaim>(claim_name)).await?;
+        let Some(claim) = existing.filter(|claim| quota::is_from_same_cell(claim, desired)) else {
+            return Ok(true);
+        };
         if !owner::is_deleting(&claim.metadata) {
-            self.links.ask(&identity.project, plane.delete(&claim, Exactly::Object)).await?;
+            self.breakers.call(&tenant.project, plane.delete(&claim, Preconditions::Uid)).await?;
         }
         Ok(claim.metadata.finalizers.is_none_or(|finalizers| finalizers.is_empty()))
     }
 
-    /// Nobody waits for this instance's claim any more.
+    /// Drops the state of an instance that waits for no claim any more.
     pub(crate) fn forget(&self, key: &Key) {
-        self.waiting.leave(key);
-        self.tried.lock().remove(key);
-        self.metrics.resolved(Unknown::Project, key);
+        self.pending.remove(key);
+        self.last_attempts.lock().remove(key);
+        self.metrics.remove_unresolved(UnresolvedReference::Project, key);
     }
 
-    /// The project of the instance, by the labels of its namespace in the cell.
-    fn identity(&self, cell: &Plane, key: &Key) -> Result<Identity, Failure> {
+    /// The project and namespace of the instance, from the labels of its namespace in the cell.
+    fn tenant(&self, cell: &Plane, key: &Key) -> Result<Tenant, ClaimError> {
         let unresolvable = |why: String| {
-            if self.metrics.unresolved(Unknown::Project, key) {
-                tracing::error!(%key, %why, "the instance cannot claim quota until this is put right");
+            if self.metrics.add_unresolved(UnresolvedReference::Project, key) {
+                tracing::error!(%key, %why, "failed to resolve the project of the instance; it cannot claim quota");
             }
-            Failure::ProjectUnresolvable(why)
+            ClaimError::ProjectUnresolvable(why)
         };
         let namespace =
             cell.get::<Namespace>(key.namespace()).map_err(|error| unresolvable(error.to_string()))?;
-        let namespace =
-            namespace.ok_or_else(|| unresolvable(format!("namespace {} is not seen", key.namespace())))?;
-        let identity = Identity::of(&namespace).map_err(|error| unresolvable(error.to_string()))?;
-        self.metrics.resolved(Unknown::Project, key);
-        Ok(identity)
+        let namespace = namespace
+            .ok_or_else(|| unresolvable(format!("namespace {} is not in the cache", key.namespace())))?;
+        let tenant = Tenant::of(&namespace).map_err(|error| unresolvable(error.to_string()))?;
+        self.metrics.remove_unresolved(UnresolvedReference::Project, key);
+        Ok(tenant)
     }
 
-    async fn ask<T>(
+    async fn call<T>(
         &self,
-        identity: &Identity,
-        question: impl Future<Output = Result<T, EngineError>>,
-    ) -> Result<T, Failure> {
-        self.links.ask(&identity.project, question).await.map_err(unavailable)
+        tenant: &Tenant,
+        request: impl Future<Output = Result<T, EngineError>>,
+    ) -> Result<T, ClaimError> {
+        self.breakers.call(&tenant.project, request).await.map_err(unavailable)
     }
 }
 
-/// The grant of an instance that was let in: a ticket, not a rent. While the gate stands, only the claim counts.
-fn let_in_before(instance: &Instance) -> Option<Verdict> {
+/// The condition of an instance that was granted quota earlier. Quota is checked once, before the instance
+/// starts: after the gate is removed, a lowered quota or a deleted claim does not stop the instance.
+fn granted_before(instance: &Instance) -> Option<DesiredCondition> {
     let granted = conditions::find(&instance.status.as_ref()?.conditions, QUOTA_GRANTED)?;
     let by_claim = granted.status == "True" && granted.reason == reasons::QUOTA_AVAILABLE;
     (by_claim && !gates::has(instance, GATE_QUOTA))
-        .then(|| Verdict::yes(QUOTA_GRANTED, reasons::QUOTA_AVAILABLE, granted.message.clone()))
+        .then(|| DesiredCondition::new_true(QUOTA_GRANTED, reasons::QUOTA_AVAILABLE, granted.message.clone()))
 }
 
-/// How long until then.
+/// Time from `now` to `at`.
 fn until(at: &Time, now: &Time) -> Duration {
-    Duration::try_from(at.0.duration_since(now.0)).unwrap_or(SOON)
+    Duration::try_from(at.0.duration_since(now.0)).unwrap_or(RECHECK_INTERVAL)
 }
 
-/// The place of an instance among those that wait for its project.
-fn waiter(key: &Key, instance: &Instance, wanted: &ResourceClaim) -> Waiter {
+/// The entry of an instance in the queue of its project.
+fn pending_claim(key: &Key, instance: &Instance, desired: &ResourceClaim) -> PendingClaim {
     let status = instance.status.as_ref();
-    Waiter {
-        born: instance.metadata.creation_timestamp.clone(),
+    PendingClaim {
+        created: instance.metadata.creation_timestamp.clone(),
         name: format!("{}/{}", key.namespace(), key.name),
-        needs: wanted.spec.requests.clone(),
+        requests: desired.spec.requests.clone(),
         denied: status.is_some_and(|status| conditions::is_false(&status.conditions, QUOTA_GRANTED)),
     }
 }
 
-fn unavailable(trouble: Trouble) -> Failure {
-    match trouble {
-        Trouble::Away { why, .. } => {
-            if let Some(why) = why {
-                tracing::warn!(%why, "the projects' API does not answer; new instances wait for quota");
+fn unavailable(error: CallError) -> ClaimError {
+    match error {
+        CallError::Unavailable { cause, .. } => {
+            if let Some(cause) = cause {
+                tracing::warn!(%cause, "the API of the projects does not respond; new instances wait for quota");
             }
-            Failure::BackendUnavailable(NO_ANSWER.into())
+            ClaimError::BackendUnavailable(NO_RESPONSE.into())
         }
-        Trouble::Failed(error) => Failure::BackendUnavailable(error.to_string()),
+        CallError::Failed(error) => ClaimError::BackendUnavailable(error.to_string()),
     }
 }
 
-/// Whether the answer means that the project, or the namespace there, is about to go: then its claims go as well, and the
-/// instances will follow.
-fn is_going(error: &EngineError) -> bool {
+/// Whether the error shows that the project, or the namespace in it, is deleted or being deleted. Its claims
+/// are deleted with it, and the instances follow.
+fn is_terminating(error: &EngineError) -> bool {
     let terminating = |cause: &StatusCause| cause.reason == "NamespaceTerminating";
     match error {
         EngineError::Refused { status, .. } => {
@@ -352,31 +371,31 @@ fn is_going(error: &EngineError) -> bool {
     }
 }
 
-fn why_not_made(error: &EngineError, identity: &Identity) -> Failure {
-    let about = match error {
+fn create_error(error: &EngineError, tenant: &Tenant) -> ClaimError {
+    let kind = match error {
         EngineError::Refused { status, .. } => status.details.as_ref().map(|details| details.kind.as_str()),
         _ => None,
     };
-    match (error.class(), about) {
-        (Class::NotFound, Some("namespaces" | "Namespace" | "namespace")) => {
-            Failure::NamespaceNotFound(identity.namespace.clone())
+    match (error.class(), kind) {
+        (ErrorClass::NotFound, Some("namespaces" | "Namespace" | "namespace")) => {
+            ClaimError::NamespaceNotFound(tenant.namespace.clone())
         }
-        (Class::NotFound, _) => Failure::ProjectNotFound(identity.project.clone()),
-        (Class::Forbidden | Class::Invalid, _) => Failure::Misconfigured(error.to_string()),
-        _ => Failure::BackendUnavailable(error.to_string()),
+        (ErrorClass::NotFound, _) => ClaimError::ProjectNotFound(tenant.project.clone()),
+        (ErrorClass::Forbidden | ErrorClass::Invalid, _) => ClaimError::Misconfigured(error.to_string()),
+        _ => ClaimError::BackendUnavailable(error.to_string()),
     }
 }
 
-/// The word for a failure in metrics.
-fn word(failure: &Failure) -> &'static str {
+/// The value of label `reason` in metrics.
+fn metric_reason(failure: &ClaimError) -> &'static str {
     match failure {
-        Failure::BackendUnavailable(_) => "backend_unavailable",
-        Failure::ProjectNotFound(_) => "project_not_found",
-        Failure::NamespaceNotFound(_) => "namespace_not_found",
-        Failure::Misconfigured(_) => "misconfigured",
-        Failure::ProjectUnresolvable(_) => "project_id_unresolvable",
-        Failure::Size(_) => "size_invalid",
-        Failure::OtherCell { .. } => "other_cell",
+        ClaimError::BackendUnavailable(_) => "backend_unavailable",
+        ClaimError::ProjectNotFound(_) => "project_not_found",
+        ClaimError::NamespaceNotFound(_) => "namespace_not_found",
+        ClaimError::Misconfigured(_) => "misconfigured",
+        ClaimError::ProjectUnresolvable(_) => "project_id_unresolvable",
+        ClaimError::Size(_) => "size_invalid",
+        ClaimError::OtherCell { .. } => "other_cell",
     }
 }
 
@@ -387,7 +406,7 @@ mod tests {
 
     use super::*;
 
-    fn mk_refusal(code: u16, reason: &str, cause: Option<&str>) -> EngineError {
+    fn mk_api_error(code: u16, reason: &str, cause: Option<&str>) -> EngineError {
         let cause = cause.map(|reason| StatusCause {
             reason: reason.into(),
             message: String::new(),
@@ -406,29 +425,29 @@ mod tests {
     }
 
     #[test]
-    fn every_failure_is_counted_under_a_reason_that_is_always_on_the_page() {
+    fn every_error_has_a_reason_that_is_initialised_in_metrics() {
         let named = |name: &str| name.to_owned();
         for failure in [
-            Failure::BackendUnavailable(named("acme")),
-            Failure::ProjectNotFound(named("acme")),
-            Failure::NamespaceNotFound(named("shop")),
-            Failure::Misconfigured(named("so")),
-            Failure::ProjectUnresolvable(named("so")),
-            Failure::OtherCell { claim: named("web"), cell: named("ord") },
+            ClaimError::BackendUnavailable(named("acme")),
+            ClaimError::ProjectNotFound(named("acme")),
+            ClaimError::NamespaceNotFound(named("shop")),
+            ClaimError::Misconfigured(named("so")),
+            ClaimError::ProjectUnresolvable(named("so")),
+            ClaimError::OtherCell { claim: named("web"), cell: named("ord") },
         ] {
-            assert!(crate::metrics::QUOTA_REASONS.contains(&word(&failure)), "{failure}");
+            assert!(crate::metrics::QUOTA_REASONS.contains(&metric_reason(&failure)), "{failure}");
         }
     }
 
     #[test]
-    fn a_claim_that_goes_with_its_project_is_no_surprise() {
-        for (code, reason, cause, going) in [
+    fn errors_of_a_terminating_project_or_namespace_are_recognised() {
+        for (code, reason, cause, terminating) in [
             (404, "NotFound", None, true),
             (403, "Forbidden", Some("NamespaceTerminating"), true),
             (403, "Forbidden", None, false),
             (422, "Invalid", Some("FieldValueInvalid"), false),
         ] {
-            assert_eq!(is_going(&mk_refusal(code, reason, cause)), going, "{code} {cause:?}");
+            assert_eq!(is_terminating(&mk_api_error(code, reason, cause)), terminating, "{code} {cause:?}");
         }
     }
 }

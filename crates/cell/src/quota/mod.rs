@@ -1,49 +1,52 @@
-//! Quota: what a project allows, asked for each instance.
+//! Quota enforcement: an instance starts only after its project grants the resources it needs.
 //!
-//! Where quota is kept, every instance claims what it needs in its project's own plane and starts once the claim is
-//! granted. Where it is not, every instance is let in, and that is said loudly: nobody should find out from the bill.
+//! With enforcement enabled, every instance creates a ResourceClaim on its project's plane and starts once
+//! the claim is granted. With enforcement disabled, every instance is admitted without a claim. The start-up
+//! log reports that at level error, because unlimited use may be unintended.
 
+mod circuit_breakers;
 mod claims;
-mod links;
-mod waiting;
+mod pending;
 
 use std::time::Duration;
 
 use polis_api::compute::Instance;
 use polis_api::labels;
 use polis_api::quota::{AllowanceBucket, ResourceClaim};
-use polis_core::conditions::Verdict;
-use polis_core::quota::{self, Answer, ResourceRefKind, Room};
+use polis_core::conditions::DesiredCondition;
+use polis_core::quota::{self, ClaimState, Headroom, ResourceRefKind};
 use polis_core::{metadata, owner};
-use polis_engine::{Clock, Engine, Key, Plane, PlaneName, PlaneSet, Recorder, Tone, Unresolved, Watch};
+use polis_engine::{
+    Clock, Engine, EventRecorder, EventType, Key, Plane, PlaneName, PlaneSet, Unresolved, Watch,
+};
 
 use crate::Error;
 use crate::metrics::Metrics;
 use claims::Claims;
-use waiting::{Waiting, WaitingProjects};
+use pending::{PendingInstances, PendingProjects};
 
-/// Where quota is claimed.
+/// Where and how a cell claims quota.
 #[derive(Clone, Debug)]
-pub struct Quota {
-    /// The API that serves the planes of all projects under their paths.
+pub struct QuotaConfig {
+    /// The API server that serves the planes of all projects, each under its own path.
     pub projects: Plane,
-    /// What claims say they are for.
+    /// The kind that `resourceRef` of a claim names.
     pub resource_ref: ResourceRefKind,
 }
 
-/// Who is asked for quota.
-pub(crate) enum Treasury {
-    /// Nobody.
-    Open { recorder: Recorder, metrics: Metrics },
-    /// The projects.
-    Kept(Box<Claims>),
+/// Whether instances need a quota grant to start.
+pub(crate) enum QuotaEnforcement {
+    /// Every instance is admitted.
+    Disabled { recorder: EventRecorder, metrics: Metrics },
+    /// Every instance needs a granted claim on its project's plane.
+    Enabled(Box<Claims>),
 }
 
-impl Treasury {
-    /// Declares the planes that quota takes, if it is kept.
+impl QuotaEnforcement {
+    /// Declares the planes that enforcement reads and writes, if it is enabled.
     pub(crate) fn declare(
         engine: &mut Engine,
-        quota: Option<Quota>,
+        quota: Option<QuotaConfig>,
         cell: &str,
         clock: &Clock,
         metrics: &Metrics,
@@ -52,23 +55,23 @@ impl Treasury {
         let (recorder, metrics) = (engine.recorder("instance"), metrics.clone());
         let Some(quota) = quota else {
             tracing::error!(
-                "no quota is configured: every instance is let in without a claim; name the projects' API to change that"
+                "quota enforcement is disabled: every instance is admitted without a claim; configure the API of the projects to enable it"
             );
-            return Treasury::Open { recorder, metrics };
+            return QuotaEnforcement::Disabled { recorder, metrics };
         };
-        let base = engine.plane("quota", quota.projects, []).role("project");
-        let waiting = Waiting::default();
-        let provider = WaitingProjects { waiting: waiting.clone(), base: base.clone() };
+        let base = engine.plane("quota", quota.projects, []).with_role("project");
+        let pending = PendingInstances::default();
+        let provider = PendingProjects { pending: pending.clone(), base: base.clone() };
         let ours = format!("{}={cell}", labels::SOURCE_CLUSTER);
         let watches =
             [Watch::of::<ResourceClaim>().labels(ours), Watch::of::<AllowanceBucket>().if_allowed()];
         let watched = engine.planes("claims", provider, watches);
         let (cell, resource_ref) = (cell.to_owned(), quota.resource_ref);
         let clock = clock.clone();
-        Treasury::Kept(Box::new(Claims::new(
+        QuotaEnforcement::Enabled(Box::new(Claims::new(
             base,
             watched,
-            waiting,
+            pending,
             cell,
             resource_ref,
             clock,
@@ -78,74 +81,84 @@ impl Treasury {
     }
 
     /// Whether instances claim quota.
-    pub(crate) fn is_kept(&self) -> bool {
-        matches!(self, Treasury::Kept(_))
+    pub(crate) fn is_enabled(&self) -> bool {
+        matches!(self, QuotaEnforcement::Enabled(_))
     }
 
-    /// The planes on which grants are seen, and who waits for them.
-    pub(crate) fn planes(&self) -> Option<(PlaneSet, Waiting)> {
+    /// The watched project planes and the pending instances; none if enforcement is disabled.
+    pub(crate) fn watched(&self) -> Option<(PlaneSet, PendingInstances)> {
         match self {
-            Treasury::Open { .. } => None,
-            Treasury::Kept(claims) => Some((claims.planes(), claims.waiting())),
+            QuotaEnforcement::Disabled { .. } => None,
+            QuotaEnforcement::Enabled(claims) => Some((claims.planes(), claims.pending())),
         }
     }
 
-    /// What `QuotaGranted` should say, and when to look again if no event will say so. Failures are verdicts, too.
-    pub(crate) async fn look(
+    /// Returns the desired `QuotaGranted` condition and the requeue delay; no delay if an event follows. A
+    /// failure is also reported as a condition.
+    pub(crate) async fn evaluate(
         &self,
         cell: &Plane,
         key: &Key,
         instance: &Instance,
-    ) -> (Verdict, Option<Duration>) {
+    ) -> (DesiredCondition, Option<Duration>) {
         match self {
-            Treasury::Open { .. } => (quota::verdict(Answer::Disabled), None),
-            Treasury::Kept(claims) => claims.look(cell, key, instance).await,
+            QuotaEnforcement::Disabled { .. } => (quota::condition(ClaimState::Disabled), None),
+            QuotaEnforcement::Enabled(claims) => claims.evaluate(cell, key, instance).await,
         }
     }
 
-    /// Gives back the claim of an instance that goes. None once it is gone, or if nobody can say where it is.
-    pub(crate) async fn give_back(
+    /// Deletes the claim of an instance that is being deleted. Returns the requeue delay, or none once the
+    /// claim is gone or its project cannot be resolved.
+    pub(crate) async fn release_claim(
         &self,
         cell: &Plane,
         key: &Key,
         instance: &Instance,
     ) -> Result<Option<Duration>, Error> {
         match self {
-            Treasury::Kept(claims) => claims.give_back(cell, key, instance).await,
-            Treasury::Open { recorder, metrics } => {
-                orphaned(recorder, metrics, cell, instance, "quota was switched off");
+            QuotaEnforcement::Enabled(claims) => claims.release(cell, key, instance).await,
+            QuotaEnforcement::Disabled { recorder, metrics } => {
+                record_orphaned(recorder, metrics, cell, instance, "quota enforcement was disabled");
                 Ok(None)
             }
         }
     }
 
-    /// The instance is gone.
+    /// Drops the state of a deleted instance.
     pub(crate) fn forget(&self, key: &Key) {
-        if let Treasury::Kept(claims) = self {
+        if let QuotaEnforcement::Enabled(claims) = self {
             claims.forget(key);
         }
     }
 }
 
-/// The claim of an instance cannot be found any more; the instance is let go all the same.
-fn orphaned(recorder: &Recorder, metrics: &Metrics, cell: &Plane, instance: &Instance, why: &str) {
+/// Reports an instance that is deleted without its claim, because the claim cannot be found.
+fn record_orphaned(
+    recorder: &EventRecorder,
+    metrics: &Metrics,
+    cell: &Plane,
+    instance: &Instance,
+    why: &str,
+) {
     metrics.claim_orphaned();
-    let note = format!("The instance goes and its quota claim, if it has one, stays in the project: {why}");
-    tracing::error!(instance = owner::name(&instance.metadata), %why, "quota claim orphaned");
-    recorder.record(cell, instance, Tone::Warning, "QuotaClaimOrphaned", "Claim", &note);
+    let note = format!(
+        "The instance is deleted without its quota claim, which stays in the project if it exists: {why}"
+    );
+    tracing::error!(instance = owner::name(&instance.metadata), %why, "quota claim record_orphaned");
+    recorder.record(cell, instance, EventType::Warning, "QuotaClaimOrphaned", "Claim", &note);
 }
 
-/// The denied instances for which there is room in the project that a bucket is of.
+/// Maps an AllowanceBucket to the denied instances of its project that fit into the headroom.
 pub(crate) fn keys_of_bucket(
-    waiting: &Waiting,
+    pending: &PendingInstances,
     project: &Plane,
     _: &AllowanceBucket,
 ) -> Result<Vec<Key>, Unresolved> {
     let name = project.name().as_str();
-    Ok(waiting.called(name, &Room::of(name, &project.list::<AllowanceBucket>()?)))
+    Ok(pending.admissible(name, &Headroom::of(name, &project.list::<AllowanceBucket>()?)))
 }
 
-/// The instance that a claim is for. A claim that does not say leads nowhere.
+/// Maps a claim to its instance. A claim without the label or name prefix maps to nothing.
 pub(crate) fn key_of_claim(cell: &PlaneName, claim: &ResourceClaim) -> Vec<Key> {
     let namespace = metadata::label(&claim.metadata, labels::INSTANCE_NAMESPACE);
     let name = owner::name(&claim.metadata).strip_prefix("instance-");
@@ -158,7 +171,7 @@ mod tests {
     use polis_api::names;
 
     #[test]
-    fn a_claim_leads_to_its_instance() {
+    fn a_claim_is_mapped_to_its_instance() {
         let cell = PlaneName::from("cell");
         let mut claim = ResourceClaim::default();
         claim.metadata.name = Some(names::resource_claim("web-0"));

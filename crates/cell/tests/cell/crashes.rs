@@ -1,28 +1,29 @@
-//! A process may end after any of its writes. Whoever starts next ends in the same state.
+//! Crash tests: the process may crash after any of its writes, and the next process reaches the same state.
 
-use crate::world::{Setup, World, mk_deployment, mk_template, names};
+use crate::env::{Setup, TestEnv, mk_deployment, mk_template, names};
 
-/// Runs a story with a process that ends after its n-th write, for every n, and another one that finishes it.
+/// Runs a scenario with a process that crashes after its n-th write, for every n, and a second process that
+/// completes it. Returns the number of crash points.
 async fn after_every_write(
     setup: Setup,
-    story: impl AsyncFn(&mut World),
-    ending: impl AsyncFn(&World),
+    scenario: impl AsyncFn(&mut TestEnv),
+    check: impl AsyncFn(&TestEnv),
 ) -> u32 {
     let mut crash = 0;
     loop {
-        let mut world = World::new(setup).await;
-        world.provider();
-        world.fuse.after(crash);
-        world.start();
-        story(&mut world).await;
-        // Until it is dead, or has nothing more to do.
-        world.quiet(std::time::Duration::from_secs(120)).await;
-        let died = world.fuse.is_burnt();
-        world.stop().await;
-        world.fuse.mend();
-        world.start();
-        ending(&world).await;
-        if !died {
+        let mut env = TestEnv::new(setup).await;
+        env.provider();
+        env.crash_point.arm(crash);
+        env.start();
+        scenario(&mut env).await;
+        // Until it has crashed or is idle.
+        env.idle(std::time::Duration::from_secs(120)).await;
+        let crashed = env.crash_point.has_fired();
+        env.stop().await;
+        env.crash_point.disarm();
+        env.start();
+        check(&env).await;
+        if !crashed {
             return crash;
         }
         crash += 1;
@@ -30,13 +31,13 @@ async fn after_every_write(
 }
 
 #[tokio::test(start_paused = true)]
-async fn making_instances_survives_a_crash_after_every_write() {
+async fn creating_instances_survives_a_crash_after_every_write() {
     let writes = after_every_write(
         Setup::default(),
-        async |world| world.deploy(&mk_deployment("web", 2)).await,
-        async |world| {
-            world.until_ready(&["web-0", "web-1"]).await;
-            assert_eq!((names(&world.instances().await).len(), names(&world.copies().await).len()), (2, 2));
+        async |env| env.deploy(&mk_deployment("web", 2)).await,
+        async |env| {
+            env.until_ready(&["web-0", "web-1"]).await;
+            assert_eq!((names(&env.instances().await).len(), names(&env.copies().await).len()), (2, 2));
         },
     )
     .await;
@@ -47,34 +48,33 @@ async fn making_instances_survives_a_crash_after_every_write() {
 async fn replacing_and_scaling_down_survives_a_crash_after_every_write() {
     after_every_write(
         Setup::default(),
-        async |world| {
-            world.deploy(&mk_deployment("web", 2)).await;
-            world.quiet(std::time::Duration::from_secs(10)).await;
-            world
-                .change("web", |deployment| {
-                    deployment.spec.template = mk_template("app:2");
-                    deployment.spec.scale_settings.min_replicas = 1;
-                })
-                .await;
+        async |env| {
+            env.deploy(&mk_deployment("web", 2)).await;
+            env.idle(std::time::Duration::from_secs(10)).await;
+            env.change("web", |deployment| {
+                deployment.spec.template = mk_template("app:2");
+                deployment.spec.scale_settings.min_replicas = 1;
+            })
+            .await;
         },
-        async |world| {
-            world.until_rolled_out("web", 1).await;
-            world.until("one copy", async || (names(&world.copies().await) == ["web-0"]).then_some(())).await;
+        async |env| {
+            env.until_rolled_out("web", 1).await;
+            env.until("one copy", async || (names(&env.copies().await) == ["web-0"]).then_some(())).await;
         },
     )
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn taking_everything_away_survives_a_crash_after_every_write() {
+async fn deleting_a_deployment_survives_a_crash_after_every_write() {
     after_every_write(
         Setup::default(),
-        async |world| {
-            world.deploy(&mk_deployment("web", 2)).await;
-            world.quiet(std::time::Duration::from_secs(10)).await;
-            world.undeploy("web").await;
+        async |env| {
+            env.deploy(&mk_deployment("web", 2)).await;
+            env.idle(std::time::Duration::from_secs(10)).await;
+            env.undeploy("web").await;
         },
-        async |world| world.until_empty().await,
+        async |env| env.until_empty().await,
     )
     .await;
 }

@@ -1,4 +1,4 @@
-//! The hub: shown what the cell has, and not needed for it.
+//! Write-back: the hub has a copy of every instance, and the cell works without the hub.
 
 use std::time::Duration;
 
@@ -7,21 +7,23 @@ use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use polis_api::{finalizers, labels};
 use polis_core::{metadata, owner};
-use polis_engine::Exactly;
+use polis_engine::Preconditions;
 
-use crate::line::State;
-use crate::world::{
-    CELL, HOME, LONG, Setup, World, change_on, mk_deployment, mk_home, mk_template, names, uids,
+use crate::env::{
+    CELL, LONG, NAMESPACE, Setup, TestEnv, change_on, mk_deployment, mk_namespace_labelled, mk_template,
+    names, uids,
 };
+use crate::proxy::Connectivity;
 
 #[tokio::test(start_paused = true)]
-async fn a_copy_is_owned_by_the_hubs_deployment_and_says_where_it_comes_from() {
-    let mut world = World::running(Setup::default()).await;
-    world.provider();
-    world.deploy(&mk_deployment("web", 1)).await;
-    world.until_ready(&["web-0"]).await;
-    let (copy, instance) = (world.copy("web-0").await.unwrap(), world.instance("web-0").await.unwrap());
-    let hub_owner: WorkloadDeployment = world.at_hub().live().get((HOME, "web")).await.unwrap().unwrap();
+async fn a_copy_is_owned_by_the_hubs_deployment_and_labelled_with_its_origin() {
+    let mut env = TestEnv::running(Setup::default()).await;
+    env.provider();
+    env.deploy(&mk_deployment("web", 1)).await;
+    env.until_ready(&["web-0"]).await;
+    let (copy, instance) = (env.copy("web-0").await.unwrap(), env.instance("web-0").await.unwrap());
+    let hub_owner: WorkloadDeployment =
+        env.at_hub().uncached().get((NAMESPACE, "web")).await.unwrap().unwrap();
     assert!(owner::is_controlled_by(&copy.metadata, owner::uid(&hub_owner.metadata)));
     let label = |key| metadata::label(&copy.metadata, key);
     assert_eq!(label(labels::UPSTREAM_CLUSTER_NAME), Some("cluster-acme"));
@@ -32,24 +34,24 @@ async fn a_copy_is_owned_by_the_hubs_deployment_and_says_where_it_comes_from() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_gated_instance_is_shown_too() {
-    let world = World::running(Setup { networks: true, ..Setup::default() }).await;
-    world.deploy(&mk_deployment("web", 1)).await;
-    let copy = world
-        .until("the copy of a waiting instance", async || {
-            world.copy("web-0").await.filter(|copy| copy.status.is_some())
+async fn a_gated_instance_is_copied() {
+    let env = TestEnv::running(Setup { networks: true, ..Setup::default() }).await;
+    env.deploy(&mk_deployment("web", 1)).await;
+    let copy = env
+        .until("the copy of a gated instance", async || {
+            env.copy("web-0").await.filter(|copy| copy.status.is_some())
         })
         .await;
     assert!(polis_core::gates::has(&copy, "Network"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_instance_takes_few_requests_on_the_hub() {
-    let mut world = World::running(Setup::default()).await;
-    world.provider();
-    world.deploy(&mk_deployment("web", 1)).await;
-    world.until_ready(&["web-0"]).await;
-    let log = world.hub.log();
+async fn one_instance_needs_few_requests_to_the_hub() {
+    let mut env = TestEnv::running(Setup::default()).await;
+    env.provider();
+    env.deploy(&mk_deployment("web", 1)).await;
+    env.until_ready(&["web-0"]).await;
+    let log = env.hub.log();
     assert_eq!(
         log[..4],
         ["GET workloaddeployments/web", "GET namespace", "POST instances", "PUT instances/web-0/status"]
@@ -58,221 +60,217 @@ async fn one_instance_takes_few_requests_on_the_hub() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_copy_that_the_watch_has_not_shown_yet_is_not_looked_for() {
-    let mut world = World::new(Setup::default()).await;
-    world.hub.watch_late("instances", Duration::from_secs(2));
-    world.start();
-    world.deploy(&mk_deployment("web", 1)).await;
-    world.until("it is shown", async || world.copy("web-0").await).await;
-    // The instance starts and becomes ready while the watch is still silent about its copy.
-    world.provider();
-    world.until_ready(&["web-0"]).await;
-    world
-        .until("the copy is ready", async || {
-            world.copy("web-0").await.filter(polis_core::instances::is_ready)
-        })
+async fn a_created_copy_is_not_read_before_the_watch_delivers_it() {
+    let mut env = TestEnv::new(Setup::default()).await;
+    env.hub.delay_watch("instances", Duration::from_secs(2));
+    env.start();
+    env.deploy(&mk_deployment("web", 1)).await;
+    env.until("the copy exists", async || env.copy("web-0").await).await;
+    // The instance becomes ready before the watch delivers its copy.
+    env.provider();
+    env.until_ready(&["web-0"]).await;
+    env.until("the copy is ready", async || env.copy("web-0").await.filter(polis_core::instances::is_ready))
         .await;
-    assert_eq!(world.hub.logged("POST instances"), ["POST instances"]);
-    assert_eq!(world.hub.logged("GET workloaddeployments").len(), 1, "{:?}", world.hub.log());
-    assert_eq!(world.hub.logged("GET instances").len(), 0, "{:?}", world.hub.log());
+    assert_eq!(env.hub.logged("POST instances"), ["POST instances"]);
+    assert_eq!(env.hub.logged("GET workloaddeployments").len(), 1, "{:?}", env.hub.log());
+    assert_eq!(env.hub.logged("GET instances").len(), 0, "{:?}", env.hub.log());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cell_does_its_work_while_the_hub_is_away_and_tells_it_afterwards() {
-    for outage in [State::Cut, State::Silent] {
-        let mut world = World::running(Setup::default()).await;
-        world.provider();
-        world.deploy(&mk_deployment("web", 1)).await;
-        world.until_ready(&["web-0"]).await;
-        let first = uids(&world.instances().await);
+async fn a_cell_works_while_the_hub_is_unreachable_and_updates_it_afterwards() {
+    for outage in [Connectivity::Refused, Connectivity::Hanging] {
+        let mut env = TestEnv::running(Setup::default()).await;
+        env.provider();
+        env.deploy(&mk_deployment("web", 1)).await;
+        env.until_ready(&["web-0"]).await;
+        let first = uids(&env.instances().await);
 
-        world.hub.set(outage);
-        world.deploy(&mk_deployment("api", 2)).await;
+        env.hub.set(outage);
+        env.deploy(&mk_deployment("api", 2)).await;
         for name in ["api-0", "api-1"] {
-            world.until_says(name, "Ready", "True", "Running").await;
+            env.until_condition(name, "Ready", "True", "Running").await;
         }
-        world.quiet(LONG).await;
-        assert_eq!(names(&world.copies().await), ["web-0"], "{outage:?}");
+        env.idle(LONG).await;
+        assert_eq!(names(&env.copies().await), ["web-0"], "{outage:?}");
 
-        world.hub.set(State::Up);
-        world.until_ready(&["web-0", "api-0", "api-1"]).await;
-        assert_eq!(uids(&[world.instance("web-0").await.unwrap()]), first);
+        env.hub.set(Connectivity::Up);
+        env.until_ready(&["web-0", "api-0", "api-1"]).await;
+        assert_eq!(uids(&[env.instance("web-0").await.unwrap()]), first);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cell_that_starts_while_the_hub_is_away_works() {
-    let mut world = World::new(Setup::default()).await;
-    world.hub.set(State::Cut);
-    world.start();
-    world.provider();
-    world.deploy(&mk_deployment("web", 1)).await;
-    world.until_says("web-0", "Ready", "True", "Running").await;
-    world.hub.set(State::Up);
-    world.until_ready(&["web-0"]).await;
+async fn a_cell_starts_while_the_hub_is_unreachable() {
+    let mut env = TestEnv::new(Setup::default()).await;
+    env.hub.set(Connectivity::Refused);
+    env.start();
+    env.provider();
+    env.deploy(&mk_deployment("web", 1)).await;
+    env.until_condition("web-0", "Ready", "True", "Running").await;
+    env.hub.set(Connectivity::Up);
+    env.until_ready(&["web-0"]).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn losing_and_regaining_the_hub_changes_nothing_in_the_cell() {
-    let mut world = World::running(Setup::default()).await;
-    world.provider();
-    world.deploy(&mk_deployment("web", 3)).await;
-    world.until_ready(&["web-0", "web-1", "web-2"]).await;
-    world.quiet(LONG).await;
-    let before = world.instances().await;
-    world.cell.clear();
-    world.hub.clear();
-    world.hub.set(State::Cut);
-    world.quiet(LONG).await;
-    world.hub.set(State::Up);
-    world.quiet(LONG).await;
-    assert_eq!(world.instances().await, before);
-    assert_eq!((world.cell.log(), world.hub.log()), (vec![], vec![]));
+    let mut env = TestEnv::running(Setup::default()).await;
+    env.provider();
+    env.deploy(&mk_deployment("web", 3)).await;
+    env.until_ready(&["web-0", "web-1", "web-2"]).await;
+    env.idle(LONG).await;
+    let before = env.instances().await;
+    env.cell.clear();
+    env.hub.clear();
+    env.hub.set(Connectivity::Refused);
+    env.idle(LONG).await;
+    env.hub.set(Connectivity::Up);
+    env.idle(LONG).await;
+    assert_eq!(env.instances().await, before);
+    assert_eq!((env.cell.log(), env.hub.log()), (vec![], vec![]));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_instance_that_goes_waits_for_the_hub_to_forget_it() {
-    let mut world = World::running(Setup::default()).await;
-    world.provider();
-    world.deploy(&mk_deployment("web", 2)).await;
-    world.until_ready(&["web-0", "web-1"]).await;
-    world.hub.set(State::Cut);
-    world.change("web", |deployment| deployment.spec.scale_settings.min_replicas = 1).await;
-    world
-        .until("a word about it", async || {
-            world.events("web-1").await.contains(&"HubUnreachable".to_owned()).then_some(())
-        })
-        .await;
-    world.quiet(LONG).await;
-    let held = world.instance("web-1").await.unwrap();
+async fn a_deleted_instance_waits_until_its_hub_copy_is_deleted() {
+    let mut env = TestEnv::running(Setup::default()).await;
+    env.provider();
+    env.deploy(&mk_deployment("web", 2)).await;
+    env.until_ready(&["web-0", "web-1"]).await;
+    env.hub.set(Connectivity::Refused);
+    env.change("web", |deployment| deployment.spec.scale_settings.min_replicas = 1).await;
+    env.until("an event", async || {
+        env.events("web-1").await.contains(&"HubUnreachable".to_owned()).then_some(())
+    })
+    .await;
+    env.idle(LONG).await;
+    let held = env.instance("web-1").await.unwrap();
     assert!(metadata::has_finalizer(&held.metadata, finalizers::INSTANCE));
-    world.hub.set(State::Up);
-    world
-        .until("both gone", async || {
-            (world.instance("web-1").await.is_none() && world.copy("web-1").await.is_none()).then_some(())
-        })
-        .await;
+    env.hub.set(Connectivity::Up);
+    env.until("instance and copy deleted", async || {
+        (env.instance("web-1").await.is_none() && env.copy("web-1").await.is_none()).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_hub_has_given_up_is_never_brought_back() {
-    let mut world = World::running(Setup::default()).await;
-    world.provider();
-    world.deploy(&mk_deployment("web", 2)).await;
-    world.until_ready(&["web-0", "web-1"]).await;
-    let hub_owner: WorkloadDeployment = world.at_hub().live().get((HOME, "web")).await.unwrap().unwrap();
-    world.at_hub().delete(&hub_owner, Exactly::Object).await.unwrap();
-    world.until("copies collected", async || world.copies().await.is_empty().then_some(())).await;
-    world.hub.clear();
-    // The cell goes on: a change of an instance makes it look at the hub, and find nothing to write.
-    change_on::<Instance>(&world.at_cell(), "web-0", |instance| {
+async fn instances_of_a_deployment_deleted_on_the_hub_are_not_copied_again() {
+    let mut env = TestEnv::running(Setup::default()).await;
+    env.provider();
+    env.deploy(&mk_deployment("web", 2)).await;
+    env.until_ready(&["web-0", "web-1"]).await;
+    let hub_owner: WorkloadDeployment =
+        env.at_hub().uncached().get((NAMESPACE, "web")).await.unwrap().unwrap();
+    env.at_hub().delete(&hub_owner, Preconditions::Uid).await.unwrap();
+    env.until("copies deleted by the garbage collector", async || {
+        env.copies().await.is_empty().then_some(())
+    })
+    .await;
+    env.hub.clear();
+    // A change of an instance makes the controller read the hub, and it finds nothing to write.
+    change_on::<Instance>(&env.at_cell(), "web-0", |instance| {
         instance.metadata.annotations = Some(metadata::map([("touched", "yes")]));
     })
     .await;
-    world.until("a look at the hub", async || (!world.hub.logged("GET").is_empty()).then_some(())).await;
-    world.quiet(LONG).await;
-    assert!(world.copies().await.is_empty());
-    assert!(world.hub.log().iter().all(|entry| entry.starts_with("GET")), "{:?}", world.hub.census());
-    // And once the hub has the deployment again, its instances are shown again.
-    world.at_hub().create(&mk_deployment("web", 2)).await.unwrap();
-    world.until_ready(&["web-0", "web-1"]).await;
+    env.until("a read of the hub", async || (!env.hub.logged("GET").is_empty()).then_some(())).await;
+    env.idle(LONG).await;
+    assert!(env.copies().await.is_empty());
+    assert!(env.hub.log().iter().all(|entry| entry.starts_with("GET")), "{:?}", env.hub.request_counts());
+    // When the hub has the deployment again, its instances are copied again.
+    env.at_hub().create(&mk_deployment("web", 2)).await.unwrap();
+    env.until_ready(&["web-0", "web-1"]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_copy_that_somebody_deletes_is_made_again() {
-    let mut world = World::running(Setup::default()).await;
-    world.provider();
-    world.deploy(&mk_deployment("web", 1)).await;
-    world.until_ready(&["web-0"]).await;
-    let copy = world.copy("web-0").await.unwrap();
-    world.at_hub().delete(&copy, Exactly::Object).await.unwrap();
-    world
-        .until("another copy", async || {
-            world.copy("web-0").await.filter(|again| again.metadata.uid != copy.metadata.uid)
-        })
-        .await;
-    world.until_ready(&["web-0"]).await;
+async fn a_deleted_copy_is_created_again() {
+    let mut env = TestEnv::running(Setup::default()).await;
+    env.provider();
+    env.deploy(&mk_deployment("web", 1)).await;
+    env.until_ready(&["web-0"]).await;
+    let copy = env.copy("web-0").await.unwrap();
+    env.at_hub().delete(&copy, Preconditions::Uid).await.unwrap();
+    env.until("another copy", async || {
+        env.copy("web-0").await.filter(|recreated| recreated.metadata.uid != copy.metadata.uid)
+    })
+    .await;
+    env.until_ready(&["web-0"]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_copy_that_somebody_changes_is_put_right_and_foreign_labels_stay() {
-    let mut world = World::running(Setup::default()).await;
-    world.provider();
-    world.deploy(&mk_deployment("web", 1)).await;
-    world.until_ready(&["web-0"]).await;
-    change_on::<Instance>(&world.at_hub(), "web-0", |copy| {
+async fn a_changed_copy_is_corrected_and_foreign_labels_stay() {
+    let mut env = TestEnv::running(Setup::default()).await;
+    env.provider();
+    env.deploy(&mk_deployment("web", 1)).await;
+    env.until_ready(&["web-0"]).await;
+    change_on::<Instance>(&env.at_hub(), "web-0", |copy| {
         let labels = copy.metadata.labels.get_or_insert_default();
         labels.insert(labels::CITY_CODE.into(), "ord".into());
         labels.insert("karmada.io/theirs".into(), "1".into());
     })
     .await;
-    let copy = world
-        .until("the right city", async || {
-            let copy = world.copy("web-0").await?;
+    let copy = env
+        .until("the corrected city label", async || {
+            let copy = env.copy("web-0").await?;
             (metadata::label(&copy.metadata, labels::CITY_CODE) == Some("dfw")).then_some(copy)
         })
         .await;
     assert_eq!(metadata::label(&copy.metadata, "karmada.io/theirs"), Some("1"));
 }
 
-async fn relabel_hub(world: &World, pairs: &[(&str, &str)]) {
-    let hub = world.at_hub();
-    let current: Namespace = hub.live().get(HOME).await.unwrap().unwrap();
-    let mut wanted = current.clone();
-    wanted.metadata.labels = mk_home(pairs).metadata.labels;
-    hub.update(&current, &wanted).await.unwrap();
+async fn relabel_hub(env: &TestEnv, pairs: &[(&str, &str)]) {
+    let hub = env.at_hub();
+    let current: Namespace = hub.uncached().get(NAMESPACE).await.unwrap().unwrap();
+    let mut desired = current.clone();
+    desired.metadata.labels = mk_namespace_labelled(pairs).metadata.labels;
+    hub.update(&current, &desired).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_instance_of_unknown_origin_stays_invisible_and_is_told_once() {
-    let mut world = World::running(Setup::default()).await;
-    relabel_hub(&world, &[(labels::UPSTREAM_NAMESPACE, "shop")]).await;
-    world.provider();
-    world.deploy(&mk_deployment("web", 1)).await;
-    world.until_says("web-0", "Ready", "True", "Running").await;
-    world
-        .until("a word about it", async || {
-            world.events("web-0").await.contains(&"NotShownOnHub".to_owned()).then_some(())
-        })
-        .await;
-    world.quiet(LONG).await;
-    assert!(world.copies().await.is_empty());
-    assert!(world.metrics().contains("compute_instances_unresolved{what=\"origin\"} 1"));
-    assert_eq!(world.events("web-0").await.iter().filter(|reason| *reason == "NotShownOnHub").count(), 1);
-    assert!(world.hub.log().iter().all(|entry| entry.starts_with("GET")), "{:?}", world.hub.census());
-    // Put right, it shows, and the gauge is back to nothing.
+async fn an_instance_of_unknown_origin_is_not_copied_and_reported_once() {
+    let mut env = TestEnv::running(Setup::default()).await;
+    relabel_hub(&env, &[(labels::UPSTREAM_NAMESPACE, "shop")]).await;
+    env.provider();
+    env.deploy(&mk_deployment("web", 1)).await;
+    env.until_condition("web-0", "Ready", "True", "Running").await;
+    env.until("an event", async || {
+        env.events("web-0").await.contains(&"NotShownOnHub".to_owned()).then_some(())
+    })
+    .await;
+    env.idle(LONG).await;
+    assert!(env.copies().await.is_empty());
+    assert!(env.metrics().contains("compute_instances_unresolved{what=\"origin\"} 1"));
+    assert_eq!(env.events("web-0").await.iter().filter(|reason| *reason == "NotShownOnHub").count(), 1);
+    assert!(env.hub.log().iter().all(|entry| entry.starts_with("GET")), "{:?}", env.hub.request_counts());
+    // With the right labels it is copied, and the gauge is zero again.
     relabel_hub(
-        &world,
+        &env,
         &[(labels::UPSTREAM_CLUSTER_NAME, "cluster-acme"), (labels::UPSTREAM_NAMESPACE, "shop")],
     )
     .await;
-    world.until_ready(&["web-0"]).await;
-    assert!(world.metrics().contains("compute_instances_unresolved{what=\"origin\"} 0"));
+    env.until_ready(&["web-0"]).await;
+    assert!(env.metrics().contains("compute_instances_unresolved{what=\"origin\"} 0"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_instance_without_labels_is_reported_and_can_go() {
-    let world = World::running(Setup::default()).await;
+async fn an_instance_without_labels_is_reported_and_can_be_deleted() {
+    let env = TestEnv::running(Setup::default()).await;
     let metadata =
-        ObjectMeta { name: Some("lone".into()), namespace: Some(HOME.into()), ..ObjectMeta::default() };
+        ObjectMeta { name: Some("lone".into()), namespace: Some(NAMESPACE.into()), ..ObjectMeta::default() };
     let lone = Instance { metadata, spec: mk_template("app:1").spec, status: None };
-    world.at_cell().create(&lone).await.unwrap();
-    world
-        .until("a word about it", async || {
-            world.events("lone").await.contains(&"NotShownOnHub".to_owned()).then_some(())
-        })
-        .await;
-    assert!(world.copies().await.is_empty());
-    let lone = world.instance("lone").await.unwrap();
-    world.at_cell().delete(&lone, Exactly::Object).await.unwrap();
-    world.until("it is gone", async || world.instance("lone").await.is_none().then_some(())).await;
-    assert!(world.metrics().contains("compute_instances_unresolved{what=\"origin\"} 0"));
+    env.at_cell().create(&lone).await.unwrap();
+    env.until("an event", async || {
+        env.events("lone").await.contains(&"NotShownOnHub".to_owned()).then_some(())
+    })
+    .await;
+    assert!(env.copies().await.is_empty());
+    let lone = env.instance("lone").await.unwrap();
+    env.at_cell().delete(&lone, Preconditions::Uid).await.unwrap();
+    env.until("the instance is deleted", async || env.instance("lone").await.is_none().then_some(())).await;
+    assert!(env.metrics().contains("compute_instances_unresolved{what=\"origin\"} 0"));
 }
 
 fn mk_copy(hub_owner: &WorkloadDeployment, cell: Option<&str>) -> Instance {
     let metadata = ObjectMeta {
         name: Some("web-0".into()),
-        namespace: Some(HOME.into()),
+        namespace: Some(NAMESPACE.into()),
         labels: cell.map(|cell| metadata::map([(labels::SOURCE_CLUSTER, cell)])),
         owner_references: Some(vec![owner::controller_reference(hub_owner)]),
         ..ObjectMeta::default()
@@ -281,68 +279,66 @@ fn mk_copy(hub_owner: &WorkloadDeployment, cell: Option<&str>) -> Instance {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_instance_of_somebody_else_on_the_hub_is_left_alone() {
-    let mut world = World::running(Setup::default()).await;
-    world.provider();
-    let other = world.at_hub().create(&mk_deployment("other", 1)).await.unwrap();
-    let theirs = world.at_hub().create(&mk_copy(&other, None)).await.unwrap();
-    world.deploy(&mk_deployment("web", 1)).await;
-    world
-        .until("a word about it", async || {
-            world.events("web-0").await.contains(&"NotShownOnHub".to_owned()).then_some(())
-        })
-        .await;
-    world.quiet(LONG).await;
-    assert_eq!(world.copy("web-0").await.unwrap(), theirs);
-    // Not even when ours goes.
-    world.undeploy("web").await;
-    world.until("ours gone", async || world.instances().await.is_empty().then_some(())).await;
-    assert_eq!(world.copy("web-0").await.unwrap(), theirs);
+async fn an_instance_of_another_owner_on_the_hub_is_left_unchanged() {
+    let mut env = TestEnv::running(Setup::default()).await;
+    env.provider();
+    let other = env.at_hub().create(&mk_deployment("other", 1)).await.unwrap();
+    let theirs = env.at_hub().create(&mk_copy(&other, None)).await.unwrap();
+    env.deploy(&mk_deployment("web", 1)).await;
+    env.until("an event", async || {
+        env.events("web-0").await.contains(&"NotShownOnHub".to_owned()).then_some(())
+    })
+    .await;
+    env.idle(LONG).await;
+    assert_eq!(env.copy("web-0").await.unwrap(), theirs);
+    // Also when the cell's own instance is deleted.
+    env.undeploy("web").await;
+    env.until("own instance deleted", async || env.instances().await.is_empty().then_some(())).await;
+    assert_eq!(env.copy("web-0").await.unwrap(), theirs);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_instance_that_nobody_owns_on_the_hub_is_left_alone_whatever_its_name_and_cell_say() {
+async fn an_instance_without_an_owner_on_the_hub_is_left_unchanged_for_any_cell_label() {
     for cell in [None, Some(CELL)] {
-        let mut world = World::running(Setup::default()).await;
-        world.provider();
-        let mut stranger = mk_copy(&mk_deployment("web", 1), cell);
-        stranger.metadata.owner_references = None;
-        let stranger = world.at_hub().create(&stranger).await.unwrap();
-        world.deploy(&mk_deployment("web", 1)).await;
-        world
-            .until("a word about it", async || {
-                world.events("web-0").await.contains(&"NotShownOnHub".to_owned()).then_some(())
-            })
-            .await;
-        world.until_says("web-0", "Ready", "True", "Running").await;
-        world.quiet(LONG).await;
-        assert_eq!(world.copy("web-0").await.unwrap(), stranger, "{cell:?}");
-        assert!(world.metrics().contains("compute_instances_unresolved{what=\"copy\"} 1"));
-        // Once its owner has taken it away, ours shows.
-        world.at_hub().delete(&stranger, Exactly::Object).await.unwrap();
-        world.until_ready(&["web-0"]).await;
-        assert!(world.metrics().contains("compute_instances_unresolved{what=\"copy\"} 0"));
+        let mut env = TestEnv::running(Setup::default()).await;
+        env.provider();
+        let mut ownerless = mk_copy(&mk_deployment("web", 1), cell);
+        ownerless.metadata.owner_references = None;
+        let ownerless = env.at_hub().create(&ownerless).await.unwrap();
+        env.deploy(&mk_deployment("web", 1)).await;
+        env.until("an event", async || {
+            env.events("web-0").await.contains(&"NotShownOnHub".to_owned()).then_some(())
+        })
+        .await;
+        env.until_condition("web-0", "Ready", "True", "Running").await;
+        env.idle(LONG).await;
+        assert_eq!(env.copy("web-0").await.unwrap(), ownerless, "{cell:?}");
+        assert!(env.metrics().contains("compute_instances_unresolved{what=\"copy\"} 1"));
+        // When it is deleted, the cell's own instance is copied.
+        env.at_hub().delete(&ownerless, Preconditions::Uid).await.unwrap();
+        env.until_ready(&["web-0"]).await;
+        assert!(env.metrics().contains("compute_instances_unresolved{what=\"copy\"} 0"));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deployment_that_moves_in_from_another_cell_takes_its_copies_over_when_the_hub_says_so() {
-    let mut world = World::running(Setup::default()).await;
-    world.provider();
-    let hub_owner = world.at_hub().create(&mk_deployment("web", 1)).await.unwrap();
-    world.at_hub().create(&mk_copy(&hub_owner, Some("dfw-2"))).await.unwrap();
-    world.at_cell().create(&mk_deployment("web", 1)).await.unwrap();
-    world.until_says("web-0", "Ready", "True", "Running").await;
-    world.quiet(LONG).await;
+async fn a_deployment_that_moves_between_cells_takes_over_its_copies_when_the_hub_names_the_new_cell() {
+    let mut env = TestEnv::running(Setup::default()).await;
+    env.provider();
+    let hub_owner = env.at_hub().create(&mk_deployment("web", 1)).await.unwrap();
+    env.at_hub().create(&mk_copy(&hub_owner, Some("dfw-2"))).await.unwrap();
+    env.at_cell().create(&mk_deployment("web", 1)).await.unwrap();
+    env.until_condition("web-0", "Ready", "True", "Running").await;
+    env.idle(LONG).await;
     let source = async || {
-        metadata::label(&world.copy("web-0").await?.metadata, labels::SOURCE_CLUSTER).map(str::to_owned)
+        metadata::label(&env.copy("web-0").await?.metadata, labels::SOURCE_CLUSTER).map(str::to_owned)
     };
     assert_eq!(source().await.as_deref(), Some("dfw-2"));
 
-    crate::world::change_status::<WorkloadDeployment>(&world.at_hub(), (HOME, "web"), |deployment| {
+    crate::env::change_status::<WorkloadDeployment>(&env.at_hub(), (NAMESPACE, "web"), |deployment| {
         deployment.status.get_or_insert_default().cell = Some(CELL.into());
     })
     .await;
-    world.until_ready(&["web-0"]).await;
+    env.until_ready(&["web-0"]).await;
     assert_eq!(source().await.as_deref(), Some(CELL));
 }

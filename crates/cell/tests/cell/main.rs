@@ -1,10 +1,11 @@
-//! A cell, its hub and its projects on the embedded API server, in this process and on a paused clock: minutes of waiting
-//! take no time, and nothing depends on how fast the machine is.
+//! Tests of the cell controllers with a hub and projects on the embedded API server, in one process and with
+//! a paused clock: minutes of waiting take no time, and the results do not depend on the speed of the
+//! machine.
 
 mod crashes;
+mod env;
 mod hub;
 mod instances;
-mod line;
 mod networks;
+mod proxy;
 mod quota;
-mod world;

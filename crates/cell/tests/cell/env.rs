@@ -1,4 +1,4 @@
-//! The world of these tests, and the words to speak about it.
+//! Test environment: planes, the cell controllers, a fake provider, and helpers to wait for state.
 
 use std::future::Future;
 use std::sync::OnceLock;
@@ -17,56 +17,59 @@ use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Objec
 use polis_api::k8s_openapi::jiff::Timestamp;
 use polis_api::labels;
 use polis_apiserver::{PlaneSpec, Server};
-use polis_cell::{Cell, Networks, Quota, ResourceRefKind};
-use polis_core::conditions::{Verdict, find, set};
+use polis_cell::{CellConfig, NetworkMode, QuotaConfig, ResourceRefKind};
+use polis_core::conditions::{DesiredCondition, find, set};
 use polis_core::{Time, metadata, owner};
-use polis_engine::{Clock, Engine, Exactly, Handle, Object, Plane, Query, Random};
+use polis_engine::{Clock, Engine, Handle, ListOptions, Object, Plane, Preconditions, Random};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use crate::line::{Fuse, Line};
+use crate::proxy::{CrashPoint, PlaneProxy};
 
-/// The namespace of project `acme`, namespace `shop`, on hub and cell.
-pub const HOME: &str = "ns-1";
+/// The hub namespace of namespace `shop` in project `acme`, on hub and cell.
+pub const NAMESPACE: &str = "ns-1";
 /// The cell's name.
 pub const CELL: &str = "dfw-1";
-/// Longer than every pause that the controllers keep on purpose.
+/// Longer than every back-off and requeue delay of the controllers.
 pub const LONG: Duration = Duration::from_secs(20 * 60);
 
-/// The kinds of compute, and of the platform. Deriving their schemas takes longer than most tests.
+/// The CRDs of compute and of the platform, built once: deriving their schemas takes longer than most tests.
 fn kinds() -> &'static (Vec<CrdFile>, Vec<CrdFile>) {
     static KINDS: OnceLock<(Vec<CrdFile>, Vec<CrdFile>)> = OnceLock::new();
     KINDS.get_or_init(|| {
         let quota =
             |crd: &CrdFile| crd.path().to_string_lossy().contains("quota.miloapis.com_resourceclaims");
         let networking = |crd: &CrdFile| crd.path().to_string_lossy().contains("networking.datumapis.com");
-        let ours =
+        let compute =
             crds::compute().into_iter().filter(|crd| !crd.path().to_string_lossy().contains("_workloads"));
-        (ours.collect(), crds::platform().into_iter().filter(|crd| quota(crd) || networking(crd)).collect())
+        (
+            compute.collect(),
+            crds::platform().into_iter().filter(|crd| quota(crd) || networking(crd)).collect(),
+        )
     })
 }
 
-/// What differs from test to test.
+/// Options of a test environment.
 #[derive(Clone, Copy, Default)]
 pub struct Setup {
-    /// Claims are made in the projects.
+    /// Quota enforcement is enabled.
     pub quota: bool,
     /// The cell serves the kinds of the network service.
     pub networks: bool,
-    /// The cell is told to keep none, whatever it serves.
+    /// The cell runs with `NetworkMode::Disabled`.
     pub networks_off: bool,
 }
 
 /// A cell, its hub and its projects.
-pub struct World {
+pub struct TestEnv {
     server: Server,
     setup: Setup,
     clock: Clock,
-    pub cell: Line,
-    pub hub: Line,
-    pub projects: Line,
-    pub fuse: Fuse,
+    pub cell: PlaneProxy,
+    pub hub: PlaneProxy,
+    pub projects: PlaneProxy,
+    pub crash_point: CrashPoint,
     engine: Option<Running>,
     provider: Option<JoinHandle<()>>,
 }
@@ -79,26 +82,26 @@ struct Running {
 
 struct WallClock(Clock);
 
-impl polis_apiserver::Clock for WallClock {
+impl polis_apiserver::TimeSource for WallClock {
     fn now(&self) -> Timestamp {
         self.0.now()
     }
 }
 
-impl World {
-    /// Planes, kinds and namespaces; no controller runs yet.
+impl TestEnv {
+    /// Creates planes, CRDs and namespaces; no controller runs yet.
     pub async fn new(setup: Setup) -> Self {
         let clock = Clock::anchored("2026-01-01T00:00:00Z".parse().unwrap());
         let server = Server::builder().clock(WallClock(clock.clone())).build().await.unwrap();
-        server.create_plane(PlaneSpec::own("cell")).await.unwrap();
-        server.create_plane(PlaneSpec::own("hub")).await.unwrap();
-        let (ours, theirs) = kinds();
-        for crd in ours {
+        server.create_plane(PlaneSpec::standalone("cell")).await.unwrap();
+        server.create_plane(PlaneSpec::standalone("hub")).await.unwrap();
+        let (compute, platform) = kinds();
+        for crd in compute {
             for plane in ["cell", "hub"] {
                 server.install_crd_in(plane, &crd.crd).await.unwrap();
             }
         }
-        for crd in theirs {
+        for crd in platform {
             let networking = crd.path().to_string_lossy().contains("networking.datumapis.com");
             if networking && setup.networks {
                 server.install_crd_in("cell", &crd.crd).await.unwrap();
@@ -107,21 +110,21 @@ impl World {
             }
         }
         server.create_plane(PlaneSpec::project("acme", "projects")).await.unwrap();
-        let fuse = Fuse::default();
-        let world = Self {
-            cell: Line::new("cell", server.plane_service("cell"), &fuse),
-            hub: Line::new("hub", server.plane_service("hub"), &fuse),
-            projects: Line::new("projects", server.service(), &fuse),
+        let crash_point = CrashPoint::default();
+        let env = Self {
+            cell: PlaneProxy::new("cell", server.plane_service("cell"), &crash_point),
+            hub: PlaneProxy::new("hub", server.plane_service("hub"), &crash_point),
+            projects: PlaneProxy::new("projects", server.service(), &crash_point),
             server,
             setup,
             clock,
-            fuse,
+            crash_point,
             engine: None,
             provider: None,
         };
-        for plane in [world.at_cell(), world.at_hub()] {
+        for plane in [env.at_cell(), env.at_hub()] {
             plane
-                .create(&mk_home(&[
+                .create(&mk_namespace_labelled(&[
                     (labels::UPSTREAM_CLUSTER_NAME, "cluster-acme"),
                     (labels::UPSTREAM_NAMESPACE, "shop"),
                 ]))
@@ -130,29 +133,29 @@ impl World {
         }
         let mut shop = Namespace::default();
         shop.metadata.name = Some("shop".into());
-        world.at_project().create(&shop).await.unwrap();
-        world
+        env.at_project().create(&shop).await.unwrap();
+        env
     }
 
-    /// A world in which the cell's controllers run.
+    /// An environment with running cell controllers.
     pub async fn running(setup: Setup) -> Self {
-        let mut world = Self::new(setup).await;
-        world.start();
-        world
+        let mut env = Self::new(setup).await;
+        env.start();
+        env
     }
 
-    /// Starts the controllers of the cell, as a process does.
+    /// Starts the cell controllers.
     pub fn start(&mut self) {
         let mut engine = Engine::with(self.clock.clone(), Random::from_seed(7));
-        let quota = Quota {
+        let quota = QuotaConfig {
             projects: Plane::in_process("projects", self.projects.clone()),
             resource_ref: ResourceRefKind::Project,
         };
-        let cell = Cell {
+        let cell = CellConfig {
             plane: Plane::in_process("cell", self.cell.clone()),
             hub: Plane::in_process("hub", self.hub.clone()),
             name: CELL.into(),
-            networks: if self.setup.networks_off { Networks::Off } else { Networks::WhereServed },
+            networks: if self.setup.networks_off { NetworkMode::Disabled } else { NetworkMode::WhenServed },
             quota: self.setup.quota.then_some(quota),
         };
         polis_cell::declare(&mut engine, self.clock.clone(), cell).unwrap();
@@ -164,7 +167,7 @@ impl World {
         self.engine = Some(Running { handle, stop, task });
     }
 
-    /// Ends the process.
+    /// Stops the cell controllers.
     pub async fn stop(&mut self) {
         if let Some(Running { stop, task, .. }) = self.engine.take() {
             _ = stop.send(());
@@ -172,7 +175,7 @@ impl World {
         }
     }
 
-    /// The test's own view of the cell: neither cut nor counted.
+    /// The cell plane without the proxy: always reachable and not logged.
     pub fn at_cell(&self) -> Plane {
         Plane::in_process::<_, http_body_util::Full<bytes::Bytes>, _>(
             "cell",
@@ -180,12 +183,12 @@ impl World {
         )
     }
 
-    /// The test's own view of the hub.
+    /// The hub plane without the proxy.
     pub fn at_hub(&self) -> Plane {
         Plane::in_process::<_, http_body_util::Full<bytes::Bytes>, _>("hub", self.server.plane_service("hub"))
     }
 
-    /// The test's own view of project `acme`.
+    /// The plane of project `acme` without the proxy.
     pub fn at_project(&self) -> Plane {
         Plane::in_process::<_, http_body_util::Full<bytes::Bytes>, _>(
             "acme",
@@ -201,21 +204,21 @@ impl World {
         Time(self.clock.now())
     }
 
-    /// Something runs instances whose gates are gone, in the words of current providers.
+    /// Starts a fake provider that sets instances without gates to `Running`.
     pub fn provider(&mut self) {
-        self.provider_saying(RUNNING);
+        self.provider_with_condition(RUNNING);
     }
 
-    /// As [`World::provider`], with another condition for "it runs".
-    pub fn provider_saying(&mut self, runs: &'static str) {
+    /// Like [`TestEnv::provider`], with another condition than `Running`.
+    pub fn provider_with_condition(&mut self, running_condition: &'static str) {
         let (cell, clock) = (self.at_cell(), self.clock.clone());
         let work = async move {
             loop {
-                for instance in cell.live().list::<Instance>(&Query::all()).await.unwrap() {
+                for instance in cell.uncached().list::<Instance>(&ListOptions::all()).await.unwrap() {
                     if polis_core::gates::of(&instance).is_empty() && !owner::is_deleting(&instance.metadata)
                     {
-                        // A conflict is somebody else's change: the next round sees it.
-                        _ = put_to_work(&cell, &instance, runs, &Time(clock.now())).await;
+                        // On a conflict the next round retries.
+                        _ = set_running(&cell, &instance, running_condition, &Time(clock.now())).await;
                     }
                 }
                 sleep(Duration::from_secs(1)).await;
@@ -224,69 +227,72 @@ impl World {
         self.provider = Some(tokio::spawn(work));
     }
 
-    /// Nothing runs what comes from now on; what runs, runs.
-    pub fn no_provider(&mut self) {
+    /// Stops the fake provider. Running instances keep their conditions.
+    pub fn stop_provider(&mut self) {
         if let Some(provider) = self.provider.take() {
             provider.abort();
         }
     }
 
-    /// The federation brings a deployment: the hub has it, then the cell.
+    /// Creates a deployment on the hub and in the cell, as the federation does.
     pub async fn deploy(&self, deployment: &WorkloadDeployment) {
         self.at_hub().create(deployment).await.unwrap();
         self.at_cell().create(deployment).await.unwrap();
     }
 
-    /// The federation brings a change of a deployment to the cell.
+    /// Changes a deployment in the cell, as the federation does.
     pub async fn change(&self, name: &str, change: impl Fn(&mut WorkloadDeployment)) {
         change_on(&self.at_cell(), name, change).await;
     }
 
-    /// The federation takes the deployment away: first the hub has it no more, then the cell.
+    /// Deletes a deployment on the hub and in the cell, as the federation does.
     pub async fn undeploy(&self, name: &str) {
         for plane in [self.at_hub(), self.at_cell()] {
-            if let Some(deployment) = plane.live().get::<WorkloadDeployment>((HOME, name)).await.unwrap() {
-                plane.delete(&deployment, Exactly::Object).await.unwrap();
+            if let Some(deployment) =
+                plane.uncached().get::<WorkloadDeployment>((NAMESPACE, name)).await.unwrap()
+            {
+                plane.delete(&deployment, Preconditions::Uid).await.unwrap();
             }
         }
     }
 
     pub async fn deployment(&self, name: &str) -> Option<WorkloadDeployment> {
-        self.at_cell().live().get((HOME, name)).await.unwrap()
+        self.at_cell().uncached().get((NAMESPACE, name)).await.unwrap()
     }
 
     pub async fn instance(&self, name: &str) -> Option<Instance> {
-        self.at_cell().live().get((HOME, name)).await.unwrap()
+        self.at_cell().uncached().get((NAMESPACE, name)).await.unwrap()
     }
 
     pub async fn copy(&self, name: &str) -> Option<Instance> {
-        self.at_hub().live().get((HOME, name)).await.unwrap()
+        self.at_hub().uncached().get((NAMESPACE, name)).await.unwrap()
     }
 
     pub async fn instances(&self) -> Vec<Instance> {
-        self.at_cell().live().list(&Query::within(HOME)).await.unwrap()
+        self.at_cell().uncached().list(&ListOptions::within(NAMESPACE)).await.unwrap()
     }
 
     pub async fn copies(&self) -> Vec<Instance> {
-        self.at_hub().live().list(&Query::within(HOME)).await.unwrap()
+        self.at_hub().uncached().list(&ListOptions::within(NAMESPACE)).await.unwrap()
     }
 
-    /// Waits until the instance says so.
-    pub async fn until_says(&self, name: &str, kind: &str, status: &str, reason: &str) -> Instance {
+    /// Waits until the instance has a condition with this status and reason.
+    pub async fn until_condition(&self, name: &str, kind: &str, status: &str, reason: &str) -> Instance {
         let what = format!("{name}: {kind}={status}/{reason}");
         self.until(&what, async || {
             self.instance(name)
                 .await
-                .filter(|instance| says(instance, kind) == Some((status.into(), reason.into())))
+                .filter(|instance| condition(instance, kind) == Some((status.into(), reason.into())))
         })
         .await
     }
 
-    /// Waits until every one of these instances is ready, in the cell and on the hub.
+    /// Waits until all instances are ready, in the cell and on the hub.
     pub async fn until_ready(&self, names: &[&str]) {
         for name in names {
-            let ready =
-                |instance: &Instance| says(instance, "Ready").is_some_and(|(status, _)| status == "True");
+            let ready = |instance: &Instance| {
+                condition(instance, "Ready").is_some_and(|(status, _)| status == "True")
+            };
             self.until(&format!("{name} ready in the cell"), async || {
                 self.instance(name).await.filter(ready)
             })
@@ -296,7 +302,7 @@ impl World {
         }
     }
 
-    /// Waits until so many instances run the newest template, and no other is left.
+    /// Waits until this many instances run the current template and no other instance exists.
     pub async fn until_rolled_out(&self, name: &str, replicas: i32) {
         self.until(&format!("{name} rolled out"), async || {
             let deployment = self.deployment(name).await?;
@@ -308,7 +314,7 @@ impl World {
         .await;
     }
 
-    /// Waits until no instance and no copy is left.
+    /// Waits until cell and hub have no instance.
     pub async fn until_empty(&self) {
         self.until("cell and hub empty", async || {
             (self.instances().await.is_empty() && self.copies().await.is_empty()).then_some(())
@@ -316,7 +322,7 @@ impl World {
         .await;
     }
 
-    /// Waits, an hour of the paused clock at most.
+    /// Waits until the check returns a value, for at most one hour of the paused clock.
     pub async fn until<T, F: Future<Output = Option<T>>>(
         &self,
         what: &str,
@@ -328,30 +334,30 @@ impl World {
                 return found;
             }
             if Instant::now() > deadline {
-                let told: Vec<_> = self
+                let statuses: Vec<_> = self
                     .instances()
                     .await
                     .iter()
                     .map(|i| (owner::name(&i.metadata).to_owned(), i.status.clone()))
                     .collect();
                 panic!(
-                    "gave up waiting for {what}\ncell {:?}\nhub {:?}\ninstances {told:#?}",
-                    self.cell.census(),
-                    self.hub.census()
+                    "timed out waiting for {what}\ncell {:?}\nhub {:?}\ninstances {statuses:#?}",
+                    self.cell.request_counts(),
+                    self.hub.request_counts()
                 );
             }
             sleep(Duration::from_millis(100)).await;
         }
     }
 
-    /// Lets time pass in which nothing happens that has to.
-    pub async fn quiet(&self, time: Duration) {
+    /// Advances the clock.
+    pub async fn idle(&self, time: Duration) {
         sleep(time).await;
     }
 
-    /// Reasons of the events about an object of the cell.
+    /// The reasons of the events of an object in the cell.
     pub async fn events(&self, name: &str) -> Vec<String> {
-        let events = self.at_cell().live().list::<Event>(&Query::within(HOME)).await.unwrap();
+        let events = self.at_cell().uncached().list::<Event>(&ListOptions::within(NAMESPACE)).await.unwrap();
         let about = |event: &Event| {
             event.regarding.as_ref().and_then(|regarding| regarding.name.clone()).as_deref() == Some(name)
         };
@@ -359,35 +365,40 @@ impl World {
     }
 }
 
-impl Drop for World {
+impl Drop for TestEnv {
     fn drop(&mut self) {
-        self.no_provider();
+        self.stop_provider();
     }
 }
 
-async fn put_to_work(
+async fn set_running(
     cell: &Plane,
     instance: &Instance,
-    runs: &'static str,
+    running_condition: &'static str,
     now: &Time,
 ) -> Result<(), polis_engine::Error> {
-    let mut working = instance.clone();
-    let hash = polis_core::template::fingerprint(instance).unwrap_or_default().to_owned();
-    let status = working.status.get_or_insert_default();
+    let mut running = instance.clone();
+    let hash = polis_core::template::instance_hash(instance).unwrap_or_default().to_owned();
+    let status = running.status.get_or_insert_default();
     status.controller = Some(InstanceControllerStatus { observed_template_hash: hash });
-    for (kind, reason) in [(PROGRAMMED, "Programmed"), (runs, runs)] {
-        set(&mut status.conditions, &Verdict::yes(kind, reason, ""), instance.metadata.generation, now);
+    for (kind, reason) in [(PROGRAMMED, "Programmed"), (running_condition, running_condition)] {
+        set(
+            &mut status.conditions,
+            &DesiredCondition::new_true(kind, reason, ""),
+            instance.metadata.generation,
+            now,
+        );
     }
-    cell.update_status(instance, &working).await.map(|_| ())
+    cell.update_status(instance, &running).await.map(|_| ())
 }
 
-/// Changes an object, again and again until nobody else was faster.
+/// Updates an object; retries on conflict.
 pub async fn change_on<K: Object>(plane: &Plane, name: &str, change: impl Fn(&mut K)) {
     loop {
-        let current = plane.live().get::<K>((HOME, name)).await.unwrap().expect("it is there");
-        let mut wanted = current.clone();
-        change(&mut wanted);
-        match plane.update(&current, &wanted).await {
+        let current = plane.uncached().get::<K>((NAMESPACE, name)).await.unwrap().expect("the object exists");
+        let mut desired = current.clone();
+        change(&mut desired);
+        match plane.update(&current, &desired).await {
             Err(error) if error.is_conflict() => {}
             done => {
                 done.unwrap();
@@ -397,13 +408,13 @@ pub async fn change_on<K: Object>(plane: &Plane, name: &str, change: impl Fn(&mu
     }
 }
 
-/// Changes the status of an object, again and again until nobody else was faster.
-pub async fn change_status<K: Object>(plane: &Plane, place: (&str, &str), change: impl Fn(&mut K)) {
+/// Updates the status of an object; retries on conflict.
+pub async fn change_status<K: Object>(plane: &Plane, name: (&str, &str), change: impl Fn(&mut K)) {
     loop {
-        let current = plane.live().get::<K>(place).await.unwrap().expect("it is there");
-        let mut wanted = current.clone();
-        change(&mut wanted);
-        match plane.update_status(&current, &wanted).await {
+        let current = plane.uncached().get::<K>(name).await.unwrap().expect("the object exists");
+        let mut desired = current.clone();
+        change(&mut desired);
+        match plane.update_status(&current, &desired).await {
             Err(error) if error.is_conflict() => {}
             done => {
                 done.unwrap();
@@ -414,7 +425,7 @@ pub async fn change_status<K: Object>(plane: &Plane, place: (&str, &str), change
 }
 
 /// Status and reason of a condition.
-pub fn says(instance: &Instance, kind: &str) -> Option<(String, String)> {
+pub fn condition(instance: &Instance, kind: &str) -> Option<(String, String)> {
     let condition = find(&instance.status.as_ref()?.conditions, kind)?;
     Some((condition.status.clone(), condition.reason.clone()))
 }
@@ -431,21 +442,21 @@ pub fn uids(instances: &[Instance]) -> Vec<Option<String>> {
     instances.iter().map(|instance| instance.metadata.uid.clone()).collect()
 }
 
-/// The namespace of hub and cell with these labels.
-pub fn mk_home(pairs: &[(&str, &str)]) -> Namespace {
+/// The hub namespace with these labels.
+pub fn mk_namespace_labelled(pairs: &[(&str, &str)]) -> Namespace {
     let metadata = ObjectMeta {
-        name: Some(HOME.into()),
+        name: Some(NAMESPACE.into()),
         labels: Some(metadata::map(pairs.iter().copied())),
         ..ObjectMeta::default()
     };
     Namespace { metadata, ..Namespace::default() }
 }
 
-/// A deployment of so many replicas in `dfw`.
+/// A deployment in `dfw`.
 pub fn mk_deployment(name: &str, replicas: i32) -> WorkloadDeployment {
     let mut deployment = WorkloadDeployment::default();
     deployment.metadata.name = Some(name.into());
-    deployment.metadata.namespace = Some(HOME.into());
+    deployment.metadata.namespace = Some(NAMESPACE.into());
     deployment.spec = WorkloadDeploymentSpec {
         workload_ref: WorkloadReference { name: "shop".into(), uid: "uid-of-the-workload".into() },
         placement_name: "default".into(),
