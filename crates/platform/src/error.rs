@@ -1,51 +1,51 @@
-//! What can go wrong in a stand-in.
+//! Errors of the local platform controllers.
 
 use polis_engine::Error as EngineError;
 
-/// Whatever the program that has the planes says went wrong.
+/// The error of a [`PlaneProvisioner`](crate::projects::PlaneProvisioner).
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A failure of one reconcile. The key comes back, with growing pauses.
+/// An error of one reconcile. The engine requeues the key with back-off.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A plane could not be read or written.
-    // Not transparent: the engine looks for its own error among the causes, and a conflict is no news to it.
+    /// A request to a plane failed.
+    // Not transparent: the engine finds its own error among the sources and does not report conflicts.
     #[error("{0}")]
     Plane(#[from] EngineError),
-    /// The plane of a project could not be made.
-    #[error("failed to make the plane of project {project}: {source}")]
-    Make {
+    /// The plane of a project could not be created.
+    #[error("failed to create the plane of project {project}: {source}")]
+    CreatePlane {
         /// The project.
         project: String,
         /// Why.
         source: BoxError,
     },
-    /// The plane of a project could not be emptied and ended.
-    #[error("failed to end the plane of project {project}: {source}")]
-    End {
+    /// The plane of a project could not be emptied and deleted.
+    #[error("failed to delete the plane of project {project}: {source}")]
+    DeletePlane {
         /// The project.
         project: String,
         /// Why.
         source: BoxError,
     },
-    /// The plane of a project was made and does not serve as it should.
+    /// The plane of a project was created without its `default` namespace.
     #[error(
-        "failed to find namespace default on the new plane of project {project}; it should be made with the plane"
+        "failed to find namespace default on the new plane of project {project}; the provisioner must create it with the plane"
     )]
-    Bare {
+    NoDefaultNamespace {
         /// The project.
         project: String,
     },
-    /// Something of a project that is gone is still on the hub.
+    /// A hub namespace of a deleted project still contains objects.
     #[error(
-        "failed to take away hub namespace {namespace} of project {project}, which is gone: {left} objects are left in it"
+        "failed to delete hub namespace {namespace} of the deleted project {project}: it still contains {left} objects"
     )]
-    LivedIn {
+    HubNamespaceNotEmpty {
         /// The project.
         project: String,
-        /// The namespace of the hub.
+        /// The hub namespace.
         namespace: String,
-        /// How many deployments and instances.
+        /// The number of WorkloadDeployments and Instances in it.
         left: usize,
     },
 }

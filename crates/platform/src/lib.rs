@@ -1,19 +1,21 @@
-//! Local stand-ins for the platform around Polis, so that a laptop or a test is a whole platform.
+//! Local implementations of the platform services around Polis, so that a laptop or a test runs a complete
+//! platform.
 //!
-//! | stand-in | does | in place of |
+//! | module | does | in place of |
 //! |---|---|---|
-//! | [`projects`] | a plane for each `Project`, until the project is deleted and its plane is empty | Milo |
-//! | [`locations`] | a Location for each city that has a cell, bound into projects | the service catalogue |
-//! | [`quota`] | counts grants and decides on claims | Milo's quota |
-//! | [`networks`] | networks, subnets and addresses in a cell | the network services operator |
+//! | [`projects`] | creates a plane for each `Project`; empties and deletes it with the project | Milo |
+//! | [`locations`] | creates a Location for each city that has a cell, and binds it into projects | the service catalogue |
+//! | [`quota`] | sums up grants and decides on claims | Milo's quota |
+//! | [`networks`] | provides networks, subnets and addresses in a cell | the network services operator |
 //!
-//! With [`homes`], a project that ends leaves nothing on the hub either.
+//! [`hub_namespaces`] deletes the hub namespaces of a deleted project.
 //!
-//! Each is an ordinary controller that is put on an engine by its `declare`, and each can be left out: then the real
-//! service takes its place, and nothing else changes. They meet Polis only in the objects of planes.
+//! Each module is an ordinary controller that its `declare` function registers with an engine. Each can be
+//! left out and replaced by the real service without other changes. They communicate with Polis only through
+//! objects on planes.
 
 mod error;
-pub mod homes;
+pub mod hub_namespaces;
 pub mod locations;
 pub mod networks;
 pub mod projects;
@@ -27,8 +29,8 @@ use polis_api::milo::Project;
 use polis_core::{metadata, owner};
 use polis_engine::{Error as EngineError, Key, Plane, PlaneName};
 
-/// Metadata of something that a stand-in makes.
-fn made_here(namespace: Option<&str>, name: &str) -> ObjectMeta {
+/// Metadata of an object that this crate manages.
+fn managed_metadata(namespace: Option<&str>, name: &str) -> ObjectMeta {
     ObjectMeta {
         name: Some(name.to_owned()),
         namespace: namespace.map(str::to_owned),
@@ -37,18 +39,18 @@ fn made_here(namespace: Option<&str>, name: &str) -> ObjectMeta {
     }
 }
 
-/// Whether a stand-in made it: what people made is left alone.
-fn is_made_here(meta: &ObjectMeta) -> bool {
+/// Whether this crate manages the object. Objects that users created are left unchanged.
+fn is_managed(meta: &ObjectMeta) -> bool {
     metadata::label(meta, MANAGED_BY) == Some(MANAGED_BY_PLATFORM)
 }
 
-/// The key of a project as a whole, for controllers that see to all of it at once.
+/// The key of a project as a whole, for controllers that reconcile all its objects at once.
 fn key_of_project(project: &PlaneName) -> Key {
     Key::cluster(project.clone(), "whole")
 }
 
-/// Whether a project is there and stays: nothing is made on a plane that is being emptied.
-fn stays(root: &Plane, project: &PlaneName) -> Result<bool, EngineError> {
+/// Whether a project exists and is not being deleted. Nothing is created on a plane that is being emptied.
+fn is_active(root: &Plane, project: &PlaneName) -> Result<bool, EngineError> {
     let project = root.get::<Project>(project.as_str())?;
     Ok(project.is_some_and(|project| !owner::is_deleting(&project.metadata)))
 }

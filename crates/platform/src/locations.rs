@@ -1,15 +1,15 @@
-//! Locations: a place for each city that has a cell, and the permission of projects to use it.
+//! Location controllers: create a Location for each city that has a cell, and LocationBindings in projects.
 //!
-//! Reads   hub: Cluster · platform: Project
-//! Writes  platform: Location · projects: LocationBinding
+//! Reads   hub: Cluster · platform: Project, Location · project: LocationBinding
+//! Writes  platform: Location · project: LocationBinding
 //!
-//! A city is there while a member of the hub carries its label, well or not: losing contact with a cell for a while is
-//! no reason to take a city from anybody. When the last member of a city is gone, so are its Location and the bindings
-//! that were made here. What people made is never touched, and a Location that they made is bound as well. Which
-//! projects get bindings is the choice of whoever provides them: all, or those with a label.
+//! A city exists while a member of the hub has its label, even if the member is not ready: a temporary loss
+//! of contact must not remove a city. When the last member of a city is deleted, its Location and the managed
+//! LocationBindings are deleted. Objects that users created are never changed; a Location that a user created
+//! is also bound. The plane provider selects the projects that get bindings: all, or those with a label.
 //!
-//! A project is watched once it is Ready, and its first workload may come the moment after. So that Ready means usable,
-//! the bindings that it begins with are made before ([`Opening`]).
+//! A project is watched once it is Ready, and its first Workload may follow at once. So that Ready means
+//! usable, [`InitialBindings`] creates the first bindings before.
 
 use std::collections::BTreeSet;
 
@@ -21,31 +21,31 @@ use polis_api::networking::{
     Location, LocationBinding, LocationBindingSpec, LocationReference, LocationSpec,
 };
 use polis_api::{names, reasons};
-use polis_core::conditions::{self, Verdict};
+use polis_core::conditions::{self, DesiredCondition};
 use polis_core::{Time, metadata, owner};
 use polis_engine::{
-    Clock, Engine, Error as EngineError, Exactly, Index, Key, Outcome, Plane, PlaneSet, Provider, Query,
-    Reconciler, Watch,
+    Action, Clock, Engine, Error as EngineError, Index, Key, ListOptions, Plane, PlaneProvider, PlaneSet,
+    Preconditions, Reconciler, Watch,
 };
 
-use crate::{Error, is_made_here, key_of_project, made_here, stays};
+use crate::{Error, is_active, is_managed, key_of_project, managed_metadata};
 
-/// The class of the locations that are made here.
+/// The class of managed Locations.
 const CLASS: &str = "datum-managed";
-/// The most bindings that a project begins with. A laptop has a few cities; where there are a thousand, a new project does
-/// not wait until all of them are written.
-const AT_ONCE: usize = 20;
+/// Maximum number of initial bindings. With a thousand cities a new project must not wait until all bindings
+/// are written.
+const MAX_INITIAL_BINDINGS: usize = 20;
 
-/// Declares the stand-in on an engine: Locations on `root` for the cities of the hub's members, and bindings in every
-/// project that is provided.
-pub fn declare(engine: &mut Engine, clock: Clock, root: Plane, hub: Plane, projects: impl Provider) {
+/// Registers the controllers with an engine: Locations on `root` for the cities of the hub's members, and
+/// LocationBindings in every project that `projects` provides.
+pub fn declare(engine: &mut Engine, clock: Clock, root: Plane, hub: Plane, projects: impl PlaneProvider) {
     let root = engine.plane("platform", root, [Watch::of::<Location>(), Watch::of::<Project>()]);
     let hub = engine.plane("hub", hub, [Watch::of::<Cluster>().index(by_city())]);
     let projects = engine.planes("project", projects, [Watch::of::<LocationBinding>()]);
 
     let here = root.name().clone();
-    let locations = Locations { root: root.clone(), hub: hub.clone(), clock: clock.clone() };
-    engine.controller("locations", &root, locations).on::<Location>().maps::<Cluster>(
+    let locations = LocationController { root: root.clone(), hub: hub.clone(), clock: clock.clone() };
+    engine.controller("locations", &root, locations).for_kind::<Location>().watches::<Cluster>(
         &hub,
         move |_, cluster| {
             let city = metadata::label(&cluster.metadata, TOPOLOGY_CITY_CODE);
@@ -53,14 +53,16 @@ pub fn declare(engine: &mut Engine, clock: Clock, root: Plane, hub: Plane, proje
         },
     );
 
-    let known = projects.clone();
-    let bindings = Bindings { root: root.clone(), projects: projects.clone(), clock };
+    let project_planes = projects.clone();
+    let bindings = LocationBindingController { root: root.clone(), projects: projects.clone(), clock };
     engine
         .controller("location-bindings", &projects, bindings)
-        .maps::<LocationBinding>(&projects, |project, _| Ok(vec![key_of_project(project.name())]))
-        .maps::<Project>(&root, |_, project| Ok(vec![key_of_project(&owner::name(&project.metadata).into())]))
-        .maps::<Location>(&root, move |_, _| {
-            Ok(known.engaged().iter().map(|project| key_of_project(project.name())).collect())
+        .watches::<LocationBinding>(&projects, |project, _| Ok(vec![key_of_project(project.name())]))
+        .watches::<Project>(&root, |_, project| {
+            Ok(vec![key_of_project(&owner::name(&project.metadata).into())])
+        })
+        .watches::<Location>(&root, move |_, _| {
+            Ok(project_planes.engaged().iter().map(|project| key_of_project(project.name())).collect())
         });
 }
 
@@ -68,50 +70,51 @@ fn by_city() -> Index {
     Index::label(TOPOLOGY_CITY_CODE)
 }
 
-/// Keeps the Locations of the platform.
-struct Locations {
+/// Reconciles the Locations of the platform.
+struct LocationController {
     root: Plane,
     hub: Plane,
     clock: Clock,
 }
 
-impl Reconciler for Locations {
+impl Reconciler for LocationController {
     type Error = Error;
 
-    async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
-        let standing = self.root.get::<Location>(key)?;
-        if standing.as_ref().is_some_and(|standing| owner::is_deleting(&standing.metadata)) {
-            return Ok(Outcome::Settled); // its last event brings the key back
+    async fn reconcile(&self, key: &Key) -> Result<Action, Error> {
+        let existing = self.root.get::<Location>(key)?;
+        if existing.as_ref().is_some_and(|existing| owner::is_deleting(&existing.metadata)) {
+            return Ok(Action::AwaitChange); // its deletion requeues the key
         }
-        if standing.as_ref().is_some_and(|standing| !is_made_here(&standing.metadata)) {
-            return Ok(Outcome::Settled);
+        if existing.as_ref().is_some_and(|existing| !is_managed(&existing.metadata)) {
+            return Ok(Action::AwaitChange);
         }
-        match (city_named(&key.name, &self.hub.list::<Cluster>()?), standing) {
-            (Some(city), standing) => self.settle(standing, &mk_location(&city)).await?,
-            (None, Some(standing)) => self.remove(&key.name, &standing).await?,
+        match (city_named(&key.name, &self.hub.list::<Cluster>()?), existing) {
+            (Some(city), existing) => self.ensure(existing, &mk_location(&city)).await?,
+            (None, Some(existing)) => self.delete(&key.name, &existing).await?,
             (None, None) => {}
         }
-        Ok(Outcome::Settled)
+        Ok(Action::AwaitChange)
     }
 }
 
-impl Locations {
-    async fn settle(&self, standing: Option<Location>, wanted: &Location) -> Result<(), Error> {
-        let written = self.root.create_or_update(standing.as_ref(), wanted).await?;
-        let Some(location) = written.into_object().or(standing) else { return Ok(()) };
-        let mut said = location.clone();
-        let ready = Verdict::yes(READY, reasons::CELL_FOUND, "a cell serves this city");
-        let conditions = &mut said.status.get_or_insert_default().conditions;
+impl LocationController {
+    async fn ensure(&self, existing: Option<Location>, desired: &Location) -> Result<(), Error> {
+        let written = self.root.create_or_update(existing.as_ref(), desired).await?;
+        let Some(location) = written.into_object().or(existing) else { return Ok(()) };
+        let mut updated = location.clone();
+        let ready = DesiredCondition::new_true(READY, reasons::CELL_FOUND, "a cell serves this city");
+        let conditions = &mut updated.status.get_or_insert_default().conditions;
         conditions::set(conditions, &ready, location.metadata.generation, &Time(self.clock.now()));
-        self.root.update_status(&location, &said).await?;
+        self.root.update_status(&location, &updated).await?;
         Ok(())
     }
 
-    /// Takes a Location away once the hub itself says that no member has its city.
-    async fn remove(&self, name: &str, standing: &Location) -> Result<(), Error> {
-        let members = self.hub.live().list::<Cluster>(&Query::all().labels(TOPOLOGY_CITY_CODE)).await?;
+    /// Deletes a Location if an uncached list of the hub's members does not contain its city.
+    async fn delete(&self, name: &str, existing: &Location) -> Result<(), Error> {
+        let members =
+            self.hub.uncached().list::<Cluster>(&ListOptions::all().labels(TOPOLOGY_CITY_CODE)).await?;
         if city_named(name, &members).is_none() {
-            self.root.delete(standing, Exactly::State).await?;
+            self.root.delete(existing, Preconditions::UidAndResourceVersion).await?;
         }
         Ok(())
     }
@@ -131,111 +134,116 @@ pub(crate) fn mk_location(city: &str) -> Location {
         topology: [(TOPOLOGY_CITY_CODE.to_owned(), city.to_owned())].into(),
         ..Default::default()
     };
-    Location { metadata: made_here(None, &names::location(city)), spec, status: None }
+    Location { metadata: managed_metadata(None, &names::location(city)), spec, status: None }
 }
 
-/// Keeps the bindings of projects.
-struct Bindings {
+/// Reconciles the LocationBindings of each project as a whole.
+struct LocationBindingController {
     root: Plane,
     projects: PlaneSet,
     clock: Clock,
 }
 
-/// One thing to do about the bindings of a project.
+/// An action on one LocationBinding.
 #[derive(Debug, PartialEq)]
-enum Step {
-    /// Make it, or bring it to this.
-    Settle(Box<LocationBinding>),
-    /// Its location is gone.
-    Remove(String),
+enum BindingAction {
+    /// Create or update it.
+    Ensure(Box<LocationBinding>),
+    /// Delete it: its Location is deleted.
+    Delete(String),
 }
 
-impl Reconciler for Bindings {
+impl Reconciler for LocationBindingController {
     type Error = Error;
 
-    async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
+    async fn reconcile(&self, key: &Key) -> Result<Action, Error> {
         let project = self.projects.plane(key)?;
-        if !project.serves::<LocationBinding>()? || !stays(&self.root, &key.plane)? {
-            return Ok(Outcome::Settled);
+        if !project.serves::<LocationBinding>()? || !is_active(&self.root, &key.plane)? {
+            return Ok(Action::AwaitChange);
         }
-        let standing = project.list::<LocationBinding>()?;
-        for step in steps(&self.root.list::<Location>()?, &standing) {
-            let of = |name: &str| standing.iter().find(|binding| owner::name(&binding.metadata) == name);
-            match step {
-                Step::Settle(wanted) => {
-                    let standing = of(owner::name(&wanted.metadata));
-                    self.settle(&project, standing, &wanted).await?
+        let existing = project.list::<LocationBinding>()?;
+        for action in plan(&self.root.list::<Location>()?, &existing) {
+            let of = |name: &str| existing.iter().find(|binding| owner::name(&binding.metadata) == name);
+            match action {
+                BindingAction::Ensure(desired) => {
+                    let existing = of(owner::name(&desired.metadata));
+                    self.ensure(&project, existing, &desired).await?
                 }
-                Step::Remove(name) => {
-                    let gone = self.root.live().get::<Location>(name.as_str()).await?.is_none();
-                    if let Some(binding) = of(&name).filter(|_| gone) {
-                        project.delete(binding, Exactly::State).await?;
+                BindingAction::Delete(name) => {
+                    let deleted = self.root.uncached().get::<Location>(name.as_str()).await?.is_none();
+                    if let Some(binding) = of(&name).filter(|_| deleted) {
+                        project.delete(binding, Preconditions::UidAndResourceVersion).await?;
                     }
                 }
             }
         }
-        Ok(Outcome::Settled)
+        Ok(Action::AwaitChange)
     }
 }
 
-impl Bindings {
-    /// The binding is there, and says that it can be used.
-    async fn settle(
+impl LocationBindingController {
+    /// Creates or updates the binding and sets it Available.
+    async fn ensure(
         &self,
         project: &Plane,
-        standing: Option<&LocationBinding>,
-        wanted: &LocationBinding,
+        existing: Option<&LocationBinding>,
+        desired: &LocationBinding,
     ) -> Result<(), Error> {
-        let written = project.create_or_update(standing, wanted).await?;
-        let Some(binding) = written.into_object().or(standing.cloned()) else { return Ok(()) };
-        let mut said = binding.clone();
-        let available = Verdict::yes(AVAILABLE, reasons::CELL_FOUND, "a cell serves this city");
-        let conditions = &mut said.status.get_or_insert_default().conditions;
+        let written = project.create_or_update(existing, desired).await?;
+        let Some(binding) = written.into_object().or(existing.cloned()) else { return Ok(()) };
+        let mut updated = binding.clone();
+        let available = DesiredCondition::new_true(AVAILABLE, reasons::CELL_FOUND, "a cell serves this city");
+        let conditions = &mut updated.status.get_or_insert_default().conditions;
         conditions::set(conditions, &available, binding.metadata.generation, &Time(self.clock.now()));
-        project.update_status(&binding, &said).await?;
+        project.update_status(&binding, &updated).await?;
         Ok(())
     }
 }
 
-/// What a project begins with: a binding for every city that there is. Made on live reads, before anybody watches it.
+/// Creates the LocationBindings of a new project with uncached reads, before its plane is watched.
 #[derive(Clone, Debug)]
-pub struct Opening {
+pub struct InitialBindings {
     root: Plane,
     hub: Plane,
     labels: Option<String>,
 }
 
-impl Opening {
-    /// For all projects of the platform behind `root`, in the cities of the hub's members.
+impl InitialBindings {
+    /// Initial bindings for all projects of the platform `root`, in the cities of the hub's members.
     pub fn new(root: Plane, hub: Plane) -> Self {
         Self { root, hub, labels: None }
     }
 
-    /// Only for the projects whose labels match the selector: the same that their provider has.
+    /// Restricts the bindings to projects that match the label selector. Use the same selector as the plane
+    /// provider.
     pub fn labels(mut self, selector: impl Into<String>) -> Self {
         self.labels = Some(selector.into());
         self
     }
 
-    /// Makes the bindings that a project lacks. A plane that does not serve the kind needs none.
-    pub(crate) async fn bind(&self, project: &str) -> Result<(), EngineError> {
-        if !self.is_for(project).await? {
+    /// Creates the missing bindings of a project. Does nothing if the plane does not serve the kind.
+    pub(crate) async fn create(&self, project: &str) -> Result<(), EngineError> {
+        if !self.selects(project).await? {
             return Ok(());
         }
         let plane = self.root.of_project(project);
-        let standing = match plane.live().list::<LocationBinding>(&Query::all()).await {
+        let existing = match plane.uncached().list::<LocationBinding>(&ListOptions::all()).await {
             Err(error) if error.is_not_found() => return Ok(()),
-            standing => standing?,
+            existing => existing?,
         };
-        let locations = self.root.live().list::<Location>(&Query::all()).await?;
-        let members = self.hub.live().list::<Cluster>(&Query::all().labels(TOPOLOGY_CITY_CODE)).await?;
-        // What stands, and what is too much, is seen to once the project is watched; so is what a binding says of itself.
-        let missing = steps(&with_cities_of(locations, &members), &standing).into_iter().filter_map(|step| {
-            let Step::Settle(wanted) = step else { return None };
-            (!standing.iter().any(|binding| binding.metadata.name == wanted.metadata.name)).then_some(wanted)
-        });
-        for wanted in missing.take(AT_ONCE) {
-            match plane.create(&*wanted).await {
+        let locations = self.root.uncached().list::<Location>(&ListOptions::all()).await?;
+        let members =
+            self.hub.uncached().list::<Cluster>(&ListOptions::all().labels(TOPOLOGY_CITY_CODE)).await?;
+        // Only missing bindings are created here. The controller updates, deletes and sets conditions once
+        // the project is watched.
+        let missing =
+            plan(&with_cities_of(locations, &members), &existing).into_iter().filter_map(|action| {
+                let BindingAction::Ensure(desired) = action else { return None };
+                (!existing.iter().any(|binding| binding.metadata.name == desired.metadata.name))
+                    .then_some(desired)
+            });
+        for desired in missing.take(MAX_INITIAL_BINDINGS) {
+            match plane.create(&*desired).await {
                 Err(error) if !error.is_already_exists() => return Err(error),
                 _ => {}
             }
@@ -243,14 +251,14 @@ impl Opening {
         Ok(())
     }
 
-    async fn is_for(&self, project: &str) -> Result<bool, EngineError> {
+    async fn selects(&self, project: &str) -> Result<bool, EngineError> {
         let Some(labels) = &self.labels else { return Ok(true) };
-        let query = Query::all().labels(labels.as_str()).fields(format!("metadata.name={project}"));
-        Ok(!self.root.live().list::<Project>(&query).await?.is_empty())
+        let options = ListOptions::all().labels(labels.as_str()).fields(format!("metadata.name={project}"));
+        Ok(!self.root.uncached().list::<Project>(&options).await?.is_empty())
     }
 }
 
-/// The locations that there are, and those of cities whose location is only about to be made.
+/// The existing Locations, and those of cities whose Location is not created yet.
 fn with_cities_of(mut locations: Vec<Location>, members: &[Cluster]) -> Vec<Location> {
     for city in members.iter().filter_map(|member| metadata::label(&member.metadata, TOPOLOGY_CITY_CODE)) {
         let name = names::location(city);
@@ -261,28 +269,29 @@ fn with_cities_of(mut locations: Vec<Location>, members: &[Cluster]) -> Vec<Loca
     locations
 }
 
-/// What the bindings of a project need, given the locations that there are. A location that goes or has no city is
-/// not bound; a binding that people made keeps its name to itself.
-fn steps(locations: &[Location], standing: &[LocationBinding]) -> Vec<Step> {
+/// Plans the bindings of a project for the existing Locations. A Location that is being deleted or has no
+/// city is not bound. The name of a user's own binding stays with it.
+fn plan(locations: &[Location], existing: &[LocationBinding]) -> Vec<BindingAction> {
     let has_city = |location: &&Location| {
         location.spec.topology.get(TOPOLOGY_CITY_CODE).is_some_and(|city| !city.is_empty())
             && !owner::is_deleting(&location.metadata)
     };
-    let offered: Vec<&Location> = locations.iter().filter(has_city).collect();
-    let names: BTreeSet<&str> = offered.iter().map(|location| owner::name(&location.metadata)).collect();
+    let bindable: Vec<&Location> = locations.iter().filter(has_city).collect();
+    let names: BTreeSet<&str> = bindable.iter().map(|location| owner::name(&location.metadata)).collect();
     let taken = |name: &str| {
-        let binding = standing.iter().find(|binding| owner::name(&binding.metadata) == name);
-        binding.is_some_and(|b| !is_made_here(&b.metadata) || owner::is_deleting(&b.metadata))
+        let binding = existing.iter().find(|binding| owner::name(&binding.metadata) == name);
+        binding.is_some_and(|b| !is_managed(&b.metadata) || owner::is_deleting(&b.metadata))
     };
-    let wanted = offered.iter().filter(|location| !taken(owner::name(&location.metadata)));
-    let mut steps: Vec<Step> = wanted.map(|location| Step::Settle(Box::new(mk_binding(location)))).collect();
-    let ours = standing.iter().filter(|b| is_made_here(&b.metadata) && !owner::is_deleting(&b.metadata));
+    let desired = bindable.iter().filter(|location| !taken(owner::name(&location.metadata)));
+    let mut actions: Vec<BindingAction> =
+        desired.map(|location| BindingAction::Ensure(Box::new(mk_binding(location)))).collect();
+    let ours = existing.iter().filter(|b| is_managed(&b.metadata) && !owner::is_deleting(&b.metadata));
     let orphaned = ours.map(|b| owner::name(&b.metadata)).filter(|name| !names.contains(name));
-    steps.extend(orphaned.map(|name| Step::Remove(name.to_owned())));
-    steps
+    actions.extend(orphaned.map(|name| BindingAction::Delete(name.to_owned())));
+    actions
 }
 
-/// The permission to use a location.
+/// The LocationBinding of a Location.
 fn mk_binding(location: &Location) -> LocationBinding {
     let name = owner::name(&location.metadata);
     let spec = LocationBindingSpec {
@@ -292,7 +301,7 @@ fn mk_binding(location: &Location) -> LocationBinding {
         topology: location.spec.topology.clone(),
         ..Default::default()
     };
-    LocationBinding { metadata: made_here(None, name), spec, status: None }
+    LocationBinding { metadata: managed_metadata(None, name), spec, status: None }
 }
 
 #[cfg(test)]
@@ -307,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_city_is_there_while_a_member_carries_its_label() {
+    fn a_city_exists_while_a_member_has_its_label() {
         let members = [mk_cluster("a", Some("dfw")), mk_cluster("b", Some("DFW")), mk_cluster("c", None)];
         assert_eq!(city_named("dfw", &members), Some("dfw".into()));
         assert_eq!(city_named(&names::location("DFW"), &members), Some("DFW".into()));
@@ -315,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_city_whose_location_is_only_about_to_be_made_counts_once() {
+    fn a_city_without_a_location_yet_counts_once() {
         let members =
             [mk_cluster("a", Some("dfw")), mk_cluster("b", Some("ord")), mk_cluster("c", Some("ord"))];
         let all = with_cities_of(vec![mk_location("dfw")], &members);
@@ -324,24 +333,24 @@ mod tests {
 
     #[test]
     fn every_location_with_a_city_is_bound() {
-        let mut bare = mk_location("nowhere");
-        bare.spec.topology.clear();
-        let steps = steps(&[mk_location("dfw"), bare], &[]);
-        assert_eq!(steps, [Step::Settle(Box::new(mk_binding(&mk_location("dfw"))))]);
+        let mut without_city = mk_location("nowhere");
+        without_city.spec.topology.clear();
+        let actions = plan(&[mk_location("dfw"), without_city], &[]);
+        assert_eq!(actions, [BindingAction::Ensure(Box::new(mk_binding(&mk_location("dfw"))))]);
     }
 
     #[test]
-    fn a_binding_goes_with_its_location_and_one_that_people_made_stays() {
-        let mut by_hand = mk_binding(&mk_location("lhr"));
-        by_hand.metadata.labels = None;
-        let standing = [mk_binding(&mk_location("ord")), by_hand];
-        assert_eq!(steps(&[], &standing), [Step::Remove("ord".into())]);
+    fn a_managed_binding_is_deleted_with_its_location_and_a_users_binding_stays() {
+        let mut users_own = mk_binding(&mk_location("lhr"));
+        users_own.metadata.labels = None;
+        let existing = [mk_binding(&mk_location("ord")), users_own];
+        assert_eq!(plan(&[], &existing), [BindingAction::Delete("ord".into())]);
     }
 
     #[test]
-    fn a_binding_that_people_made_is_left_as_it_is() {
-        let mut by_hand = mk_binding(&mk_location("dfw"));
-        by_hand.metadata.labels = None;
-        assert_eq!(steps(&[mk_location("dfw")], &[by_hand]), []);
+    fn a_users_binding_is_left_unchanged() {
+        let mut users_own = mk_binding(&mk_location("dfw"));
+        users_own.metadata.labels = None;
+        assert_eq!(plan(&[mk_location("dfw")], &[users_own]), []);
     }
 }

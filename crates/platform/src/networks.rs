@@ -1,35 +1,38 @@
-//! Networks: gives a cell the networks and addresses that its deployments ask for.
+//! Network controllers: provide the networks and addresses that the deployments of a cell request.
 //!
 //! Reads   cell: NetworkBinding, NetworkContext, SubnetClaim, Subnet, Location
 //! Writes  cell: Location · NetworkContext · NetworkBinding (status) · Subnet · SubnetClaim (status)
-//! Order   binding → context, ready at once → binding ready → (the cell asks for a subnet) → subnet → claim ready
+//! Order   binding → context, ready at once → binding ready → (the cell creates a subnet claim) → subnet →
+//!         claim ready
 //!
-//! There is nothing to program on one machine: a network is a name, and its addresses are a block of the city's
-//! [`Pool`]. A binding that cannot be fulfilled says `NetworkFailedToCreate` and why: its location is not this cell's,
-//! its context belongs to another network, or the pool is used up. It is looked at again when that changes. A context
-//! that nobody is bound to any more goes, and with it, by ownership, its claims and subnets.
+//! On one machine there is nothing to program: a network is a name, and its addresses are a block of the
+//! city's [`AddressPool`]. A binding that cannot be fulfilled gets the reason `NetworkFailedToCreate` and a
+//! message: its location is not this cell's, its context belongs to another network, or the pool is
+//! exhausted. It is reconciled again when that changes. A context without bindings is deleted, and the
+//! garbage collector deletes its claims and subnets.
 
 mod addresses;
 mod bindings;
 mod pool;
 
-pub use pool::{CITIES, Pool, PoolError};
+pub use pool::{AddressPool, AddressPoolError, MAX_LOOPBACK_CITIES};
 
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use polis_api::networking::{Location, NetworkBinding, NetworkContext, Subnet, SubnetClaim};
 use polis_api::{conditions::READY, names, reasons};
-use polis_core::conditions::{self, Verdict};
+use polis_core::conditions::{self, DesiredCondition};
 use polis_core::{Time, owner};
-use polis_engine::{Clock, Engine, Index, Key, Outcome, Plane, Reconciler, Unresolved, Watch};
+use polis_engine::{Action, Clock, Engine, Index, Key, Plane, Reconciler, Unresolved, Watch};
 
 use crate::Error;
 use crate::locations::mk_location;
-use addresses::Addresses;
-use bindings::{Bindings, Contexts};
+use addresses::SubnetController;
+use bindings::{NetworkBindingController, NetworkContextController};
 
-/// Declares the stand-in for one cell on an engine: the cell's location in `city`, and its networks from `pool`.
-pub fn declare(engine: &mut Engine, clock: Clock, cell: Plane, city: &str, pool: Pool) {
+/// Registers the controllers of one cell with an engine: the cell's Location in `city`, and its networks from
+/// `pool`.
+pub fn declare(engine: &mut Engine, clock: Clock, cell: Plane, city: &str, pool: AddressPool) {
     let watches = [
         Watch::of::<Namespace>().fields("metadata.name=default"),
         Watch::of::<Location>(),
@@ -41,95 +44,100 @@ pub fn declare(engine: &mut Engine, clock: Clock, cell: Plane, city: &str, pool:
     let cell = engine.plane("cell", cell, watches);
 
     let here = Key::cluster(cell.name().clone(), &names::location(city));
-    let home = Home { cell: cell.clone(), city: city.to_owned(), clock: clock.clone() };
-    // The namespace is only there to be seen: a cell without a location would give no event at all.
+    let location = CellLocationController { cell: cell.clone(), city: city.to_owned(), clock: clock.clone() };
+    // The namespace triggers the first reconcile: a cell without a Location has no Location event.
     engine
-        .controller("cell-location", &cell, home)
-        .on::<Location>()
-        .maps::<Namespace>(&cell, move |_, _| Ok(vec![here.clone()]));
+        .controller("cell-location", &cell, location)
+        .for_kind::<Location>()
+        .watches::<Namespace>(&cell, move |_, _| Ok(vec![here.clone()]));
 
-    let bindings = Bindings { cell: cell.clone(), clock: clock.clone() };
+    let bindings = NetworkBindingController { cell: cell.clone(), clock: clock.clone() };
     engine
         .controller("network-bindings", &cell, bindings)
-        .on::<NetworkBinding>()
-        .maps::<Location>(&cell, bindings::keys_of_location)
-        .maps::<NetworkContext>(&cell, bindings::keys_of_context)
-        .maps::<SubnetClaim>(&cell, bindings::keys_of_claim);
+        .for_kind::<NetworkBinding>()
+        .watches::<Location>(&cell, bindings::keys_of_location)
+        .watches::<NetworkContext>(&cell, bindings::keys_of_context)
+        .watches::<SubnetClaim>(&cell, bindings::keys_of_claim);
 
     engine
-        .controller("network-contexts", &cell, Contexts { cell: cell.clone() })
-        .on::<NetworkContext>()
-        .maps::<NetworkBinding>(&cell, bindings::key_of_binding);
+        .controller("network-contexts", &cell, NetworkContextController { cell: cell.clone() })
+        .for_kind::<NetworkContext>()
+        .watches::<NetworkBinding>(&cell, bindings::key_of_binding);
 
-    let addresses = Addresses::new(cell.clone(), pool, clock);
+    let addresses = SubnetController::new(cell.clone(), pool, clock);
     engine
         .controller("subnets", &cell, addresses)
-        .on::<SubnetClaim>()
-        .maps::<NetworkContext>(&cell, addresses::keys_of_context)
-        .maps::<Subnet>(&cell, addresses::keys_of_subnet);
+        .for_kind::<SubnetClaim>()
+        .watches::<NetworkContext>(&cell, addresses::keys_of_context)
+        .watches::<Subnet>(&cell, addresses::keys_of_subnet);
 }
 
-/// Subnet claims by the context that they are for.
+/// Subnet claims by the context in their spec.
 fn by_context() -> Index {
     Index::field("spec.networkContext.name")
 }
 
-/// Bindings by the context that they were given.
+/// Bindings by the context in their status.
 fn by_given_context() -> Index {
     Index::field("status.networkContextRef.name")
 }
 
-/// Keeps the location of the cell.
-struct Home {
+/// Reconciles the Location of the cell.
+struct CellLocationController {
     cell: Plane,
     city: String,
     clock: Clock,
 }
 
-impl Reconciler for Home {
+impl Reconciler for CellLocationController {
     type Error = Error;
 
-    async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
-        let wanted = mk_location(&self.city);
-        if *key.name != *owner::name(&wanted.metadata) || !self.cell.serves::<Location>()? {
-            return Ok(Outcome::Settled); // somebody else's
+    async fn reconcile(&self, key: &Key) -> Result<Action, Error> {
+        let desired = mk_location(&self.city);
+        if *key.name != *owner::name(&desired.metadata) || !self.cell.serves::<Location>()? {
+            return Ok(Action::AwaitChange); // not the Location of this cell
         }
-        let standing = self.cell.get::<Location>(key)?;
-        if standing.as_ref().is_some_and(|standing| owner::is_deleting(&standing.metadata)) {
-            return Ok(Outcome::Settled); // its last event brings the key back
+        let existing = self.cell.get::<Location>(key)?;
+        if existing.as_ref().is_some_and(|existing| owner::is_deleting(&existing.metadata)) {
+            return Ok(Action::AwaitChange); // its deletion requeues the key
         }
-        let written = self.cell.create_or_update(standing.as_ref(), &wanted).await?;
-        if let Some(location) = written.into_object().or(standing) {
-            let mut said = location.clone();
-            let conditions = &mut said.status.get_or_insert_default().conditions;
-            say(
+        let written = self.cell.create_or_update(existing.as_ref(), &desired).await?;
+        if let Some(location) = written.into_object().or(existing) {
+            let mut updated = location.clone();
+            let conditions = &mut updated.status.get_or_insert_default().conditions;
+            set_condition(
                 conditions,
                 &location.metadata,
                 &ready(reasons::CELL_FOUND, "this cell serves the city"),
                 &self.clock,
             );
-            self.cell.update_status(&location, &said).await?;
+            self.cell.update_status(&location, &updated).await?;
         }
-        Ok(Outcome::Settled)
+        Ok(Action::AwaitChange)
     }
 }
 
-/// Done.
-fn ready(reason: &'static str, message: impl Into<String>) -> Verdict {
-    Verdict::yes(READY, reason, message)
+/// The desired condition Ready=True.
+fn ready(reason: &'static str, message: impl Into<String>) -> DesiredCondition {
+    DesiredCondition::new_true(READY, reason, message)
 }
 
-/// Cannot be done, and why.
-fn failed(message: impl Into<String>) -> Verdict {
-    Verdict::no(READY, reasons::NETWORK_FAILED_TO_CREATE, message)
+/// The desired condition Ready=False with reason `NetworkFailedToCreate`.
+fn failed(message: impl Into<String>) -> DesiredCondition {
+    DesiredCondition::new_false(READY, reasons::NETWORK_FAILED_TO_CREATE, message)
 }
 
-/// Puts a verdict about an object among its conditions.
-fn say(conditions: &mut Vec<Condition>, about: &ObjectMeta, verdict: &Verdict, clock: &Clock) {
-    conditions::set(conditions, verdict, about.generation, &Time(clock.now()));
+/// Sets a condition of an object.
+fn set_condition(
+    conditions: &mut Vec<Condition>,
+    meta: &ObjectMeta,
+    desired: &DesiredCondition,
+    clock: &Clock,
+) {
+    conditions::set(conditions, desired, meta.generation, &Time(clock.now()));
 }
 
-/// The keys of some objects.
+/// The keys of objects.
 fn keys<'a>(cell: &Plane, objects: impl IntoIterator<Item = &'a ObjectMeta>) -> Result<Vec<Key>, Unresolved> {
     let key = |meta: &ObjectMeta| {
         let namespace = meta.namespace.as_deref().unwrap_or_default();

@@ -1,14 +1,15 @@
-//! Projects: a plane for each, from its first day to its last.
+//! Project controller: creates a plane for each Project, and empties and deletes it with the Project.
 //!
 //! Reads   platform: Project · project: Namespace `default`
-//! Writes  platform: Project (finalizer, status) · project: LocationBinding (the first ones, where asked for)
-//! Order   finalizer → plane, with its `default` namespace → bindings → Ready. Deletion: everything on the plane, while it still
-//!         serves and the controllers of Polis are still engaged; then the plane; then its homes on the hub, where
-//!         asked for; then the finalizer.
+//! Writes  platform: Project (finalizer, status) · project: LocationBinding (initial bindings, optional)
+//!         hub: Namespace (delete, optional)
+//! Order   finalizer → plane with its `default` namespace → initial bindings → Ready.
+//!         Deletion: all objects on the plane, while it still serves and controllers are engaged; then the plane;
+//!         then its hub namespaces; then the finalizer.
 //!
-//! A project stays `Ready` while it is being emptied, because whoever holds a finalizer there must be able to do its
-//! work. How long that takes is up to them; nothing is forced. The emptying itself is done by whoever has the planes
-//! ([`PlaneMaker`]) and is waited for in a task of its own, so that a project that cannot end holds up no worker.
+//! A project stays `Ready` while its plane is emptied, because controllers with finalizers there must finish
+//! their work. There is no timeout, and nothing is forced. The [`PlaneProvisioner`] empties the plane; a task
+//! per project waits for it, so that a project that cannot be deleted does not hold a worker.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,144 +21,158 @@ use polis_api::conditions::{READY, RESOURCE_CLEANUP};
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::milo::Project;
 use polis_api::{finalizers, names, reasons};
-use polis_core::conditions::{self, Verdict};
+use polis_core::conditions::{self, DesiredCondition};
 use polis_core::{Time, metadata, owner};
-use polis_engine::{Clock, Engine, Key, Outcome, Plane, Reconciler, Watch};
+use polis_engine::{Action, Clock, Engine, Key, Plane, Reconciler, Watch};
 use tokio::task::AbortHandle;
 
 use crate::Error;
 pub use crate::error::BoxError;
-use crate::homes::Homes;
-use crate::locations::Opening;
+use crate::hub_namespaces::HubNamespaceCleanup;
+use crate::locations::InitialBindings;
 
-/// The first pause after a plane could not be ended, and the longest.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+/// Initial and maximum back-off after a failed deletion.
+const INITIAL_BACKOFF: Duration = Duration::from_secs(1);
+const MAX_BACKOFF: Duration = Duration::from_secs(300);
 
-/// Whoever has the planes. Both calls may be repeated.
-pub trait PlaneMaker: Send + Sync + 'static {
-    /// Makes the plane of a project with its `default` namespace. One that is there already is fine.
+/// Creates and deletes the planes of projects. Both calls are idempotent.
+pub trait PlaneProvisioner: Send + Sync + 'static {
+    /// Creates the plane of a project with its `default` namespace. Succeeds if the plane exists.
     fn create<'a>(&'a self, project: &'a str) -> BoxFuture<'a, Result<(), BoxError>>;
 
-    /// Deletes everything on the plane of a project while it still serves, waits until every finalizer is released,
-    /// and then ends the plane. One that is gone already is fine.
+    /// Deletes all objects on the plane of a project while it still serves, waits until every finalizer is
+    /// removed, and then deletes the plane. Succeeds if the plane does not exist.
     fn delete<'a>(&'a self, project: &'a str) -> BoxFuture<'a, Result<(), BoxError>>;
 }
 
-/// What a project has beside its plane, on its first day and on its last. Each may be left to somebody else.
+/// Optional work at the creation and deletion of a project.
 #[derive(Clone, Debug, Default)]
-pub struct Beside {
-    /// The bindings that it has before it is Ready.
-    pub opening: Option<Opening>,
-    /// The namespaces of the hub that go with it.
-    pub homes: Option<Homes>,
+pub struct ProjectOptions {
+    /// Creates LocationBindings before the project is Ready.
+    pub initial_bindings: Option<InitialBindings>,
+    /// Deletes the hub namespaces of the deleted project.
+    pub hub_namespaces: Option<HubNamespaceCleanup>,
 }
 
-/// Declares the stand-in on an engine. `root` is the plane of the platform, which serves `Project`.
-pub fn declare(engine: &mut Engine, clock: Clock, root: Plane, maker: impl PlaneMaker, beside: Beside) {
+/// Registers the controller with an engine. `root` is the plane of the platform, which serves `Project`.
+pub fn declare(
+    engine: &mut Engine,
+    clock: Clock,
+    root: Plane,
+    provisioner: impl PlaneProvisioner,
+    options: ProjectOptions,
+) {
     let root = engine.plane("platform", root, [Watch::of::<Project>()]);
-    let inner = Arc::new(Inner { root: root.clone(), maker: Box::new(maker), beside, clock });
-    let projects = Projects { inner, leaving: Mutex::default() };
-    engine.controller("projects", &root, projects).on::<Project>();
+    let inner = Arc::new(Inner { root: root.clone(), provisioner: Box::new(provisioner), options, clock });
+    let projects = ProjectController { inner, deletions: Mutex::default() };
+    engine.controller("projects", &root, projects).for_kind::<Project>();
 }
 
-/// See the head of this file.
-struct Projects {
+/// Reconciles the Projects of the platform.
+struct ProjectController {
     inner: Arc<Inner>,
-    /// The tasks that empty planes, by project.
-    leaving: Mutex<BTreeMap<String, AbortHandle>>,
+    /// The tasks that delete planes, by project.
+    deletions: Mutex<BTreeMap<String, AbortHandle>>,
 }
 
 struct Inner {
     root: Plane,
-    maker: Box<dyn PlaneMaker>,
-    beside: Beside,
+    provisioner: Box<dyn PlaneProvisioner>,
+    options: ProjectOptions,
     clock: Clock,
 }
 
-impl Drop for Projects {
+impl Drop for ProjectController {
     fn drop(&mut self) {
-        self.leaving.lock().values().for_each(AbortHandle::abort);
+        self.deletions.lock().values().for_each(AbortHandle::abort);
     }
 }
 
-impl Reconciler for Projects {
+impl Reconciler for ProjectController {
     type Error = Error;
 
-    async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
+    async fn reconcile(&self, key: &Key) -> Result<Action, Error> {
         let Some(project) = self.inner.root.get::<Project>(key)? else {
-            self.leaving.lock().remove(&*key.name);
-            return Ok(Outcome::Settled);
+            self.deletions.lock().remove(&*key.name);
+            return Ok(Action::AwaitChange);
         };
         if owner::is_deleting(&project.metadata) {
             if metadata::has_finalizer(&project.metadata, finalizers::PROJECT) {
-                self.leave(project);
+                self.start_deletion(project);
             }
-            return Ok(Outcome::Settled); // the task ends it, and the last event of the project brings the key back
+            return Ok(Action::AwaitChange); // the task continues the deletion
         }
-        self.inner.serve(project).await?;
-        Ok(Outcome::Settled)
+        self.inner.ensure_plane(project).await?;
+        Ok(Action::AwaitChange)
     }
 }
 
-impl Projects {
-    /// Sees to it that a task empties the plane, for as long and as often as it takes.
-    fn leave(&self, project: Project) {
+impl ProjectController {
+    /// Starts a task that deletes the plane and retries with back-off, unless one is running.
+    fn start_deletion(&self, project: Project) {
         let name = owner::name(&project.metadata).to_owned();
-        let mut leaving = self.leaving.lock();
-        if leaving.get(&name).is_some_and(|task| !task.is_finished()) {
+        let mut deletions = self.deletions.lock();
+        if deletions.get(&name).is_some_and(|task| !task.is_finished()) {
             return;
         }
         let inner = self.inner.clone();
         let task = tokio::spawn(async move {
-            let mut pause = FIRST_PAUSE;
-            while let Err(error) = inner.end(&project).await {
+            let mut backoff = INITIAL_BACKOFF;
+            while let Err(error) = inner.finalize(&project).await {
                 let project = owner::name(&project.metadata);
-                tracing::error!(project, %error, "failed to end the project; will be tried again");
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(LONGEST_PAUSE);
+                tracing::error!(project, %error, "failed to delete the project; retrying");
+                tokio::time::sleep(backoff).await;
+                backoff = (backoff * 2).min(MAX_BACKOFF);
             }
         });
-        leaving.insert(name, task.abort_handle());
+        deletions.insert(name, task.abort_handle());
     }
 }
 
 impl Inner {
-    /// The plane is there and the project says so.
-    async fn serve(&self, project: Project) -> Result<(), Error> {
+    /// Creates the plane and sets the project Ready.
+    async fn ensure_plane(&self, project: Project) -> Result<(), Error> {
         let name = owner::name(&project.metadata).to_owned();
         if let Err(error) = names::cluster_label(&name) {
-            let verdict = Verdict::no(READY, "InvalidName", error.to_string());
-            return self.say(&project, verdict).await;
+            let condition = DesiredCondition::new_false(READY, "InvalidName", error.to_string());
+            return self.set_condition(&project, condition).await;
         }
         let project =
             self.root.add_finalizer(&project, finalizers::PROJECT).await?.into_object().unwrap_or(project);
         let ready = project.status.as_ref().is_some_and(|s| conditions::is_true(&s.conditions, READY));
         if !ready {
-            let made = self.maker.create(&name).await;
-            made.map_err(|source| Error::Make { project: name.clone(), source })?;
-            if self.root.of_project(&name).live().get::<Namespace>("default").await?.is_none() {
-                return Err(Error::Bare { project: name });
+            let created = self.provisioner.create(&name).await;
+            created.map_err(|source| Error::CreatePlane { project: name.clone(), source })?;
+            if self.root.of_project(&name).uncached().get::<Namespace>("default").await?.is_none() {
+                return Err(Error::NoDefaultNamespace { project: name });
             }
-            if let Some(opening) = &self.beside.opening {
-                opening.bind(&name).await?;
+            if let Some(initial_bindings) = &self.options.initial_bindings {
+                initial_bindings.create(&name).await?;
             }
         }
-        let verdict = Verdict::yes(READY, reasons::READY, "the plane of the project serves");
-        self.say(&project, verdict).await
+        let condition =
+            DesiredCondition::new_true(READY, reasons::READY, "the plane of the project is ready");
+        self.set_condition(&project, condition).await
     }
 
-    /// Empties the plane, ends it and releases the project.
-    async fn end(&self, project: &Project) -> Result<(), Error> {
+    /// Deletes the plane and the hub namespaces, then removes the finalizer.
+    async fn finalize(&self, project: &Project) -> Result<(), Error> {
         let name = owner::name(&project.metadata);
         let Some(current) = self.current(project).await? else { return Ok(()) };
-        let words = "everything on the plane has been told to go; finalizers are waited for";
-        self.say(&current, Verdict::no(RESOURCE_CLEANUP, reasons::CLEANUP_STARTED, words)).await?;
-        tracing::info!(project = name, "emptying the plane");
-        self.maker.delete(name).await.map_err(|source| Error::End { project: name.into(), source })?;
-        tracing::info!(project = name, "the plane is empty and gone");
-        if let Some(homes) = &self.beside.homes {
-            homes.leave(name).await?;
+        let message = "all objects on the plane are being deleted; waiting for their finalizers";
+        self.set_condition(
+            &current,
+            DesiredCondition::new_false(RESOURCE_CLEANUP, reasons::CLEANUP_STARTED, message),
+        )
+        .await?;
+        tracing::info!(project = name, "deleting all objects on the plane");
+        self.provisioner
+            .delete(name)
+            .await
+            .map_err(|source| Error::DeletePlane { project: name.into(), source })?;
+        tracing::info!(project = name, "deleted the plane");
+        if let Some(hub_namespaces) = &self.options.hub_namespaces {
+            hub_namespaces.delete_namespaces_of(name).await?;
         }
         if let Some(current) = self.current(project).await? {
             self.root.remove_finalizer(&current, finalizers::PROJECT).await?;
@@ -165,17 +180,17 @@ impl Inner {
         Ok(())
     }
 
-    /// The project as it is now; none if it is gone, and another of its name is not it.
+    /// Reads the project uncached; none if it is gone or was replaced by another of the same name.
     async fn current(&self, project: &Project) -> Result<Option<Project>, Error> {
-        let current = self.root.live().get::<Project>(owner::name(&project.metadata)).await?;
+        let current = self.root.uncached().get::<Project>(owner::name(&project.metadata)).await?;
         Ok(current.filter(|current| current.metadata.uid == project.metadata.uid))
     }
 
-    async fn say(&self, project: &Project, verdict: Verdict) -> Result<(), Error> {
-        let mut said = project.clone();
-        let conditions = &mut said.status.get_or_insert_default().conditions;
-        conditions::set(conditions, &verdict, project.metadata.generation, &Time(self.clock.now()));
-        self.root.update_status(project, &said).await?;
+    async fn set_condition(&self, project: &Project, condition: DesiredCondition) -> Result<(), Error> {
+        let mut updated = project.clone();
+        let conditions = &mut updated.status.get_or_insert_default().conditions;
+        conditions::set(conditions, &condition, project.metadata.generation, &Time(self.clock.now()));
+        self.root.update_status(project, &updated).await?;
         Ok(())
     }
 }

@@ -1,20 +1,20 @@
-//! Quota: counts what a project was granted and decides on what it claims, by Milo's rules.
+//! Quota controller: sums up the grants of a project and decides on its claims, by Milo's rules.
 //!
 //! Reads   platform: ResourceRegistration, Project · project: ResourceGrant, ResourceClaim, AllowanceBucket
-//! Writes  platform: ResourceRegistration · project: Namespace `milo-system`, ResourceGrant (the default one, once; status
-//!         of all), AllowanceBucket, ResourceClaim (status)
-//! Order   grants → buckets, with what is being granted already counted → claims
+//! Writes  platform: ResourceRegistration · project: Namespace `milo-system`, ResourceGrant (the default
+//!         grant, once; status of all), AllowanceBucket, ResourceClaim (status)
+//! Order   grants → buckets, which already include the amounts being granted → claims
 //!
-//! A project's quota is one set of books ([`books`]), balanced by one worker at a time. What was granted a moment ago
-//! must count, so nothing is decided before the watch has shown what was written last ([`recent`]). After a crash between
-//! bucket and claim the same decision is made again.
+//! The quota of a project is one ledger ([`ledger`]), which one worker at a time reconciles. Recent grants
+//! must count, so nothing is decided before the watch delivers the last writes ([`expectations`]). After a
+//! crash between the bucket and the claim, the same decision is made again.
 //!
-//! Milo's rules, sharp edges included: every resource of a claim is decided by itself; **denied is final**, whatever is
-//! granted later; a claim that is denied on one resource goes on holding what it was granted of another, until it is
-//! deleted; without a grant the limit is zero.
+//! Milo's rules: each resource of a claim is decided on its own. **Denied is final**, even if more is granted
+//! later. A claim that is denied one resource keeps what it was granted of another until it is deleted.
+//! Without a grant the limit is zero.
 
-mod books;
-mod recent;
+mod expectations;
+mod ledger;
 
 use futures::{StreamExt, TryStreamExt, stream};
 use polis_api::conditions::ACTIVE;
@@ -28,50 +28,52 @@ use polis_api::quota::{
     ResourceRegistration, ResourceRegistrationSpec,
 };
 use polis_api::{compute, reasons};
-use polis_core::conditions::{self, Verdict};
+use polis_core::conditions::{self, DesiredCondition};
 use polis_core::{Time, metadata, owner};
 use polis_engine::{
-    Clock, Engine, Error as EngineError, Key, Outcome, Plane, PlaneSet, Provider, Query, Reconciler, Watch,
+    Action, Clock, Engine, Error as EngineError, Key, ListOptions, Plane, PlaneProvider, PlaneSet,
+    Reconciler, Watch,
 };
 
-use crate::{Error, key_of_project, made_here, stays};
-use books::{Balance, Books};
-use recent::Recent;
+use crate::{Error, is_active, key_of_project, managed_metadata};
+use expectations::Expectations;
+use ledger::{Ledger, LedgerChanges};
 
-/// Where the grants and buckets of a project are.
+/// Namespace of a project's grants and buckets.
 pub const NAMESPACE: &str = "milo-system";
-/// Name of the grant that every project begins with.
+/// Name of the default grant of every project.
 pub const DEFAULT_GRANT: &str = "compute-default";
 
-/// Claims that are told at once what was decided.
-const AT_ONCE: usize = 16;
+/// Status updates of claims that run concurrently.
+const CONCURRENT_CLAIM_UPDATES: usize = 16;
 
-/// What a project begins with. The grant is made once and then belongs to whoever edits it.
+/// The amounts of a project's default grant. The controller creates the grant once and never changes its
+/// spec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Allowance {
-    /// Instances.
+pub struct DefaultAllowance {
+    /// Number of instances.
     pub instances: i64,
-    /// Processors, in thousandths.
+    /// CPU, in millicores.
     pub millicores: i64,
     /// Memory, in MiB.
     pub mebibytes: i64,
 }
 
-impl Default for Allowance {
-    /// Ten instances of four processors and 8 GiB.
+impl Default for DefaultAllowance {
+    /// Ten instances with 4 CPUs and 8 GiB each.
     fn default() -> Self {
         Self { instances: 10, millicores: 40_000, mebibytes: 81_920 }
     }
 }
 
-/// Declares the stand-in on an engine: the resources of compute on `root`, and the books of every project that is
-/// provided. Without an allowance no project gets a grant by itself.
+/// Registers the controllers with an engine: the compute resource registrations on `root`, and the quota of
+/// every project that `projects` provides. Without an allowance no project gets a default grant.
 pub fn declare(
     engine: &mut Engine,
     clock: Clock,
     root: Plane,
-    projects: impl Provider,
-    allowance: Option<Allowance>,
+    projects: impl PlaneProvider,
+    allowance: Option<DefaultAllowance>,
 ) {
     let root = engine.plane("platform", root, [Watch::of::<Project>(), Watch::of::<ResourceRegistration>()]);
     let watches =
@@ -79,136 +81,144 @@ pub fn declare(
     let projects = engine.planes("project", projects, watches);
 
     let here = root.name().clone();
-    let registrar = Registrar { root: root.clone(), clock: clock.clone() };
-    engine.controller("registrations", &root, registrar).on::<ResourceRegistration>().maps::<Project>(
-        &root,
-        move |_, _| {
-            Ok(registrations().iter().map(|r| Key::cluster(here.clone(), owner::name(&r.metadata))).collect())
-        },
-    );
-
-    let known = projects.clone();
-    let recent = Recent::default();
-    let treasurer = Treasurer { root: root.clone(), projects: projects.clone(), clock, allowance, recent };
+    let registration = RegistrationController { root: root.clone(), clock: clock.clone() };
     engine
-        .controller("quota", &projects, treasurer)
-        .maps::<ResourceGrant>(&projects, |project, _| Ok(vec![key_of_project(project.name())]))
-        .maps::<ResourceClaim>(&projects, |project, _| Ok(vec![key_of_project(project.name())]))
-        .maps::<AllowanceBucket>(&projects, |project, _| Ok(vec![key_of_project(project.name())]))
-        .maps::<Project>(&root, |_, project| Ok(vec![key_of_project(&owner::name(&project.metadata).into())]))
-        .maps::<ResourceRegistration>(&root, move |_, _| {
-            Ok(known.engaged().iter().map(|project| key_of_project(project.name())).collect())
+        .controller("registrations", &root, registration)
+        .for_kind::<ResourceRegistration>()
+        .watches::<Project>(&root, move |_, _| {
+            Ok(registrations().iter().map(|r| Key::cluster(here.clone(), owner::name(&r.metadata))).collect())
+        });
+
+    let project_planes = projects.clone();
+    let expectations = Expectations::default();
+    let quota =
+        QuotaController { root: root.clone(), projects: projects.clone(), clock, allowance, expectations };
+    engine
+        .controller("quota", &projects, quota)
+        .watches::<ResourceGrant>(&projects, |project, _| Ok(vec![key_of_project(project.name())]))
+        .watches::<ResourceClaim>(&projects, |project, _| Ok(vec![key_of_project(project.name())]))
+        .watches::<AllowanceBucket>(&projects, |project, _| Ok(vec![key_of_project(project.name())]))
+        .watches::<Project>(&root, |_, project| {
+            Ok(vec![key_of_project(&owner::name(&project.metadata).into())])
+        })
+        .watches::<ResourceRegistration>(&root, move |_, _| {
+            Ok(project_planes.engaged().iter().map(|project| key_of_project(project.name())).collect())
         });
 }
 
-/// Makes the resources of compute known, and says of every registration that it counts.
-struct Registrar {
+/// Creates the registrations of the compute resources, and marks every registration as active.
+struct RegistrationController {
     root: Plane,
     clock: Clock,
 }
 
-impl Reconciler for Registrar {
+impl Reconciler for RegistrationController {
     type Error = Error;
 
-    async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
+    async fn reconcile(&self, key: &Key) -> Result<Action, Error> {
         let registration = match self.root.get::<ResourceRegistration>(key)? {
-            Some(registration) if owner::is_deleting(&registration.metadata) => return Ok(Outcome::Settled),
+            Some(registration) if owner::is_deleting(&registration.metadata) => {
+                return Ok(Action::AwaitChange);
+            }
             Some(registration) => registration,
             None => {
-                let ours = registrations().into_iter().find(|r| *owner::name(&r.metadata) == *key.name);
-                let Some(ours) = ours else { return Ok(Outcome::Settled) };
-                self.root.create(&ours).await?
+                let own = registrations().into_iter().find(|r| *owner::name(&r.metadata) == *key.name);
+                let Some(own) = own else { return Ok(Action::AwaitChange) };
+                self.root.create(&own).await?
             }
         };
-        let mut said = registration.clone();
-        let active =
-            Verdict::yes(ACTIVE, reasons::REGISTRATION_ACTIVE, "claims for this resource are decided");
-        let status = said.status.get_or_insert_default();
+        let mut updated = registration.clone();
+        let active = DesiredCondition::new_true(
+            ACTIVE,
+            reasons::REGISTRATION_ACTIVE,
+            "claims for this resource are decided",
+        );
+        let status = updated.status.get_or_insert_default();
         let generation = registration.metadata.generation;
         conditions::set(&mut status.conditions, &active, generation, &Time(self.clock.now()));
-        self.root.update_status(&registration, &said).await?;
-        Ok(Outcome::Settled)
+        self.root.update_status(&registration, &updated).await?;
+        Ok(Action::AwaitChange)
     }
 }
 
-/// Keeps the books of projects.
-struct Treasurer {
+/// Reconciles the quota of each project as a whole.
+struct QuotaController {
     root: Plane,
     projects: PlaneSet,
     clock: Clock,
-    allowance: Option<Allowance>,
-    /// What was written and is not seen yet.
-    recent: Recent,
+    allowance: Option<DefaultAllowance>,
+    /// Writes that the watch has not delivered yet.
+    expectations: Expectations,
 }
 
-impl Reconciler for Treasurer {
+impl Reconciler for QuotaController {
     type Error = Error;
 
-    async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
+    async fn reconcile(&self, key: &Key) -> Result<Action, Error> {
         let project = self.projects.plane(key)?;
         let served = project.serves::<ResourceGrant>()?
             && project.serves::<ResourceClaim>()?
             && project.serves::<AllowanceBucket>()?;
-        if !served || !stays(&self.root, &key.plane)? {
-            self.recent.forget(project.name());
-            return Ok(Outcome::Settled);
+        if !served || !is_active(&self.root, &key.plane)? {
+            self.expectations.forget(project.name());
+            return Ok(Action::AwaitChange);
         }
-        if !self.is_founded(&project).await? {
-            return Ok(Outcome::Settled); // nothing is denied for want of a grant that is on its way: it is an event
+        if !self.is_initialised(&project).await? {
+            return Ok(Action::AwaitChange); // the event of the default grant requeues the key
         }
         let registrations = self.root.list::<ResourceRegistration>()?;
-        if !opened(&registrations) {
-            return Ok(Outcome::Settled); // the registrar is about to write them, and each is an event
+        if !all_registered(&registrations) {
+            return Ok(Action::AwaitChange); // the event of each registration requeues the key
         }
         let grants = project.list::<ResourceGrant>()?;
-        let mut live = self.recent.is_doubted(project.name());
+        let mut uncached = self.expectations.has_failed_write(project.name());
         loop {
-            let (claims, buckets) = match live {
+            let (claims, buckets) = match uncached {
                 false => (project.list::<ResourceClaim>()?, project.list::<AllowanceBucket>()?),
                 true => {
-                    let (live, all) = (project.live(), Query::all());
-                    (live.list::<ResourceClaim>(&all).await?, live.list::<AllowanceBucket>(&all).await?)
+                    let (reader, all) = (project.uncached(), ListOptions::all());
+                    (reader.list::<ResourceClaim>(&all).await?, reader.list::<AllowanceBucket>(&all).await?)
                 }
             };
-            let seen = claims.iter().map(|claim| &claim.metadata);
-            let seen = seen.chain(buckets.iter().map(|bucket| &bucket.metadata));
-            if !live && self.recent.is_awaited(project.name(), seen) {
-                return Ok(Outcome::Settled); // the event of what was written brings the key back
+            let cached = claims.iter().map(|claim| &claim.metadata);
+            let cached = cached.chain(buckets.iter().map(|bucket| &bucket.metadata));
+            if !uncached && self.expectations.are_unsatisfied(project.name(), cached) {
+                return Ok(Action::AwaitChange); // the event of the write requeues the key
             }
-            let books = Books {
+            let ledger = Ledger {
                 project: project.name().as_str(),
                 registrations: &registrations,
                 grants: &grants,
                 claims: &claims,
                 buckets: &buckets,
             };
-            let balance = books.balance(&Time(self.clock.now()));
-            // A bucket is made once, and that it is missing has to be certain.
-            if !live && balance.buckets.iter().any(|(standing, _)| standing.is_none()) {
-                live = true;
+            let changes = ledger.reconcile(&Time(self.clock.now()));
+            // A bucket is created only after an uncached read confirms that it is missing.
+            if !uncached && changes.buckets.iter().any(|(existing, _)| existing.is_none()) {
+                uncached = true;
                 continue;
             }
-            let written = self.write(&project, balance).await;
-            self.recent.doubt(project.name(), written.is_err());
-            return written.map(|()| Outcome::Settled);
+            let written = self.write(&project, changes).await;
+            self.expectations.set_failed_write(project.name(), written.is_err());
+            return written.map(|()| Action::AwaitChange);
         }
     }
 }
 
-impl Treasurer {
-    /// Whether the default grant is seen. It is made if it is not there, with the namespace that it is in.
-    async fn is_founded(&self, project: &Plane) -> Result<bool, Error> {
+impl QuotaController {
+    /// Whether the default grant is in the cache. Creates the grant and its namespace if they are missing.
+    async fn is_initialised(&self, project: &Plane) -> Result<bool, Error> {
         let Some(allowance) = &self.allowance else { return Ok(true) };
         if project.get::<ResourceGrant>((NAMESPACE, DEFAULT_GRANT))?.is_some() {
             return Ok(true);
         }
-        self.settle_namespace(project).await?;
+        self.ensure_namespace(project).await?;
         ignore_existing(project.create(&mk_default_grant(project.name().as_str(), allowance)).await)?;
         Ok(false)
     }
 
-    async fn settle_namespace(&self, project: &Plane) -> Result<(), Error> {
-        if project.live().get::<Namespace>(NAMESPACE).await?.is_some() {
+    async fn ensure_namespace(&self, project: &Plane) -> Result<(), Error> {
+        if project.uncached().get::<Namespace>(NAMESPACE).await?.is_some() {
             return Ok(());
         }
         let metadata = ObjectMeta {
@@ -219,78 +229,81 @@ impl Treasurer {
         ignore_existing(project.create(&Namespace { metadata, ..Default::default() }).await)
     }
 
-    /// Writes down what the books come to. A claim that is gone or changed meanwhile ends the pass; the next one reads
-    /// everything anew.
-    async fn write(&self, project: &Plane, balance: Balance<'_>) -> Result<(), Error> {
-        for (standing, wanted) in balance.grants {
-            project.update_status(standing, &wanted).await?;
+    /// Writes the changes. A conflict or a deleted claim ends the reconcile; the next one reads everything
+    /// again.
+    async fn write(&self, project: &Plane, changes: LedgerChanges<'_>) -> Result<(), Error> {
+        for (existing, desired) in changes.grants {
+            project.update_status(existing, &desired).await?;
         }
-        for (standing, wanted) in balance.buckets {
-            let standing = match standing {
-                Some(standing) => standing.clone(),
+        for (existing, desired) in changes.buckets {
+            let existing = match existing {
+                Some(existing) => existing.clone(),
                 None => {
-                    self.settle_namespace(project).await?;
-                    project.create(&wanted).await?
+                    self.ensure_namespace(project).await?;
+                    project.create(&desired).await?
                 }
             };
-            let said = AllowanceBucket { status: wanted.status, ..standing.clone() };
-            if project.update_status(&standing, &said).await?.changed() {
-                self.recent.written(project.name(), &standing.metadata);
+            let updated = AllowanceBucket { status: desired.status, ..existing.clone() };
+            if project.update_status(&existing, &updated).await?.changed() {
+                self.expectations.expect_update(project.name(), &existing.metadata);
             }
         }
-        // What they hold is in the buckets by now, so it does not matter in which order they hear of it.
-        let told = stream::iter(balance.claims).map(Ok::<_, Error>);
-        told.try_for_each_concurrent(AT_ONCE, async |(standing, wanted)| {
-            if project.update_status(standing, &wanted).await?.changed() {
-                self.recent.written(project.name(), &standing.metadata);
-            }
-            Ok(())
-        })
-        .await
+        // The buckets already include these amounts, so the claims can be written in any order.
+        let claims = stream::iter(changes.claims).map(Ok::<_, Error>);
+        claims
+            .try_for_each_concurrent(CONCURRENT_CLAIM_UPDATES, async |(existing, desired)| {
+                if project.update_status(existing, &desired).await?.changed() {
+                    self.expectations.expect_update(project.name(), &existing.metadata);
+                }
+                Ok(())
+            })
+            .await
     }
 }
 
-fn ignore_existing<T>(made: Result<T, EngineError>) -> Result<(), Error> {
-    match made {
+fn ignore_existing<T>(created: Result<T, EngineError>) -> Result<(), Error> {
+    match created {
         Err(error) if !error.is_already_exists() => Err(error.into()),
         _ => Ok(()),
     }
 }
 
-/// Whether the resources of compute are registered. Before that nothing is said about any claim: a thousand that wait would
-/// be told so one by one, and again a moment later what becomes of them.
-fn opened(known: &[ResourceRegistration]) -> bool {
-    let is_known = |ours: &ResourceRegistration| {
-        known.iter().any(|registration| registration.spec.resource_type == ours.spec.resource_type)
+/// Whether the compute resources are registered. Before that no claim status is written: each pending claim
+/// would be written twice within a moment.
+fn all_registered(known: &[ResourceRegistration]) -> bool {
+    let is_registered = |own: &ResourceRegistration| {
+        known.iter().any(|registration| registration.spec.resource_type == own.spec.resource_type)
     };
-    registrations().iter().all(is_known)
+    registrations().iter().all(is_registered)
 }
 
-/// The resources of compute, as an installation registers them.
+/// The registrations of the compute resources, as in a Milo installation.
 fn registrations() -> [ResourceRegistration; 3] {
     let kind = |group: &str, kind: &str| KindReference {
         api_group: Some(group.into()),
         kind: kind.into(),
         ..Default::default()
     };
-    let mk =
-        |name: &str, resource: &str, type_: &str, unit: &str, display: &str, factor: i64, words: &str| {
-            let spec = ResourceRegistrationSpec {
-                consumer_type: kind(milo::GROUP, milo::PROJECT_KIND),
-                type_: type_.into(),
-                resource_type: resource.into(),
-                description: Some(words.into()),
-                base_unit: Some(unit.into()),
-                display_unit: Some(display.into()),
-                unit_conversion_factor: Some(factor),
-                claiming_resources: vec![
-                    kind(milo::GROUP, milo::PROJECT_KIND),
-                    kind(compute::GROUP, "Instance"),
-                ],
-                ..Default::default()
-            };
-            ResourceRegistration { metadata: made_here(None, name), spec, status: None }
+    let mk = |name: &str,
+              resource: &str,
+              type_: &str,
+              unit: &str,
+              display: &str,
+              factor: i64,
+              description: &str| {
+        let spec = ResourceRegistrationSpec {
+            consumer_type: kind(milo::GROUP, milo::PROJECT_KIND),
+            type_: type_.into(),
+            resource_type: resource.into(),
+            description: Some(description.into()),
+            base_unit: Some(unit.into()),
+            display_unit: Some(display.into()),
+            unit_conversion_factor: Some(factor),
+            claiming_resources: vec![kind(milo::GROUP, milo::PROJECT_KIND), kind(compute::GROUP, "Instance")],
+            ..Default::default()
         };
+        ResourceRegistration { metadata: managed_metadata(None, name), spec, status: None }
+    };
     [
         mk("compute-instances", RESOURCE_INSTANCES, "Entity", "instance", "instance", 1, "Instances"),
         mk("compute-vcpus", RESOURCE_VCPUS, "Allocation", "millicore", "vCPU", 1000, "Processors"),
@@ -298,7 +311,7 @@ fn registrations() -> [ResourceRegistration; 3] {
     ]
 }
 
-fn mk_default_grant(project: &str, allowance: &Allowance) -> ResourceGrant {
+fn mk_default_grant(project: &str, allowance: &DefaultAllowance) -> ResourceGrant {
     let of = |resource: &str, amount: i64| GrantedAllowance {
         resource_type: resource.into(),
         buckets: vec![AllowanceAmount { amount, ..Default::default() }],
@@ -313,10 +326,10 @@ fn mk_default_grant(project: &str, allowance: &Allowance) -> ResourceGrant {
         ],
         ..Default::default()
     };
-    ResourceGrant { metadata: made_here(Some(NAMESPACE), DEFAULT_GRANT), spec, status: None }
+    ResourceGrant { metadata: managed_metadata(Some(NAMESPACE), DEFAULT_GRANT), spec, status: None }
 }
 
-/// A project, as a consumer of quota.
+/// The consumer reference of a project.
 fn consumer(project: &str) -> ConsumerReference {
     ConsumerReference {
         api_group: Some(milo::GROUP.into()),

@@ -1,27 +1,28 @@
-//! A thousand projects on one platform: how soon they are seen and served, what one costs, whether a bad one slows the
-//! others, and whether anything is left of those that went.
+//! Benchmark of a thousand projects on one platform: time until they are engaged and served, memory per
+//! project, the effect of a flooding project on the others, and leaks after churn.
 //!
-//! Projects, hub, federation, a cell and all controllers run in one process on the embedded API server, in real time. Each
-//! project has a workload that goes the whole way. What a project costs a manager is measured in managers that are
-//! processes of their own. There is no peer in this repository; the flood is measured beside the calm before it. Prints a table and writes `target/bench/projects.json`. `POLIS_BENCH_PROJECTS` sets how many (1,000),
-//! `POLIS_BENCH_CHURNED` how many of them come and go (200), `POLIS_BENCH_MINUTES` for how long (5), and
-//! `POLIS_BENCH_FLOOD` how much the bad one has (10,000 objects).
+//! Projects, hub, federation, a cell and all controllers run in one process on the embedded API server, in
+//! real time. Each project has a workload that takes the whole path. The memory of a manager is measured in
+//! separate processes. There is no peer in this repository; latency with the flood is compared with latency
+//! without it. Prints a table and writes `target/bench/projects.json`. `POLIS_BENCH_PROJECTS` sets the number
+//! of projects (1,000), `POLIS_BENCH_CHURNED` the number that are created and deleted (200),
+//! `POLIS_BENCH_MINUTES` for how long (5), and `POLIS_BENCH_FLOOD` the number of objects in the flooding
+//! project (10,000).
 
-// The world of the tests has more words than a benchmark speaks.
+// Shared with the tests, which use more of it.
 #[allow(dead_code)]
 #[path = "../../tests/platform/cells.rs"]
 mod cells;
 #[allow(dead_code)]
-#[path = "../../tests/platform/line.rs"]
-mod line;
+#[path = "../../tests/platform/env.rs"]
+mod env;
 mod manager;
 #[allow(dead_code)]
-#[path = "../../tests/platform/many.rs"]
-mod many;
-mod rows;
+#[path = "../../tests/platform/many_projects.rs"]
+mod many_projects;
 #[allow(dead_code)]
-#[path = "../../tests/platform/world.rs"]
-mod world;
+#[path = "../../tests/platform/proxy.rs"]
+mod proxy;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,57 +34,51 @@ use polis_api::milo::Project;
 use polis_engine::Plane;
 
 use cells::mk_workload;
-use manager::Door;
-use many::{Town, tenant};
-use rows::Rows;
-use world::change;
+use env::change;
+use manager::ServedPlanes;
+use many_projects::{TestPlatform, tenant};
+use polis_testbed::bench::{BenchTable, percentile};
 
-/// The allocator of the program, since a manager is measured here.
+/// The allocator of the product, because the memory of a manager is measured here.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Projects that are opened at once.
+/// Projects that are created concurrently.
 const BATCH: usize = 50;
-/// Rounds of churn after which everything has happened to every project.
+/// Rounds of churn after which every project has been in every group.
 const CYCLE: usize = 5;
-/// Scale-ups that are timed, calm and beside the flood.
+/// Scale-ups that are timed, without and with the flood.
 const PROBES: usize = 60;
 
 fn number(name: &str, default: usize) -> usize {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// Milliseconds from a change of scale to the moment that the project sees all of it, sorted, for one project after
+/// Milliseconds from a change of scale until all instances are projected, sorted, for one project after
 /// another.
-async fn probe(town: &mut Town, names: &[String]) -> Vec<f64> {
+async fn probe(platform: &mut TestPlatform, names: &[String]) -> Vec<f64> {
     let mut times = Vec::new();
     for name in names {
         let started = Instant::now();
-        town.scale(name, 3 - town.tenants[name].replicas).await;
-        while !town.is_served(name).await {
+        platform.scale(name, 3 - platform.tenants[name].replicas).await;
+        while !platform.is_served(name).await {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         times.push(started.elapsed().as_secs_f64() * 1000.0);
     }
-    times.sort_by(f64::total_cmp);
     times
 }
 
-fn percentile(sorted: &[f64], share: f64) -> f64 {
-    let last = sorted.len().saturating_sub(1);
-    sorted.get((last as f64 * share).round() as usize).copied().unwrap_or_default()
-}
-
-/// Edits junk without a pause until it is told to stop; tells how often.
+/// Edits workloads without a pause until `stop` is set. Returns the number of edits.
 async fn edit(junk: Plane, count: usize, stop: Arc<AtomicBool>) -> usize {
     let mut edits = 0;
     while !stop.load(Ordering::Relaxed) {
         let name = format!("junk-{}", edits % count);
-        let other = |workload: &mut Workload| {
+        let change_replicas = |workload: &mut Workload| {
             let settings = &mut workload.spec.placements[0].scale_settings;
             settings.min_replicas = 3 - settings.min_replicas;
         };
-        change::<Workload>(&junk, ("default", name.as_str()), other).await;
+        change::<Workload>(&junk, ("default", name.as_str()), change_replicas).await;
         edits += 1;
     }
     edits
@@ -93,91 +88,92 @@ async fn run() {
     let count = number("POLIS_BENCH_PROJECTS", 1000);
     let (churned, minutes) = (number("POLIS_BENCH_CHURNED", 200), number("POLIS_BENCH_MINUTES", 5));
     let junk = number("POLIS_BENCH_FLOOD", 10_000);
-    let mut rows = Rows::default();
-    let mut town = Town::new(&["dfw"]).await;
+    let mut table = BenchTable::default();
+    let mut platform = TestPlatform::new(&["dfw"]).await;
     let names: Vec<String> = (0..count).map(tenant).collect();
 
-    // What a project costs a manager, with nothing in it and then with a workload. The one that it is compared with has a
-    // single project, so that all of its code is in memory.
-    let door = Door::open(&town.world.server).await;
+    // Memory per project in a manager, first without and then with a workload. The baseline has a single
+    // project, so that all code is loaded.
+    let planes = ServedPlanes::serve(&platform.env.server).await;
     let started = Instant::now();
     for batch in names.chunks(BATCH) {
-        town.found(batch).await;
+        platform.create_projects(batch).await;
     }
-    rows.add(&format!("{count} projects made and ready"), "s", started.elapsed().as_secs_f64(), None, None);
+    table.add(format!("{count} projects created and ready"), "s", started.elapsed().as_secs_f64());
     let mark = |project: &mut Project| {
         project.metadata.labels.get_or_insert_default().insert("bench".into(), "one".into());
     };
-    change::<Project>(&town.world.at(""), names[0].as_str(), mark).await;
-    let one = door.measure(Some("bench=one")).await;
-    let idle = door.measure(None).await;
+    change::<Project>(&platform.env.at(""), names[0].as_str(), mark).await;
+    let one = planes.measure(Some("bench=one")).await;
+    let idle = planes.measure(None).await;
     assert_eq!((one.engaged, idle.engaged), (1, count));
     let each = |all: f64| (all - one.resident) / (count - 1) as f64;
-    rows.add("a manager with one idle project", "KiB", one.resident, None, None);
-    rows.add("an idle project in a manager", "KiB", each(idle.resident), None, Some(10.0));
+    table.add("a manager with one idle project", "KiB", one.resident);
+    table.add("an idle project in a manager", "KiB", each(idle.resident)).goal(10.0);
 
     let started = Instant::now();
     for batch in names.chunks(BATCH) {
-        town.furnish(batch).await;
+        platform.create_workloads(batch).await;
     }
-    town.served(&names).await;
-    rows.add(&format!("{count} workloads made and served"), "s", started.elapsed().as_secs_f64(), None, None);
-    town.is_tidy().await;
-    let busy = door.measure(None).await;
+    platform.served(&names).await;
+    table.add(format!("{count} workloads created and served"), "s", started.elapsed().as_secs_f64());
+    platform.check_no_leaks().await;
+    let busy = planes.measure(None).await;
     assert_eq!(busy.engaged, count);
-    rows.add(&format!("{count} projects engaged"), "s", busy.time, None, Some(10.0));
-    rows.add("a project with a workload in a manager", "KiB", each(busy.resident), None, None);
+    table.add(format!("{count} projects engaged"), "s", busy.time).goal(10.0);
+    table.add("a project with a workload in a manager", "KiB", each(busy.resident));
 
     let probed = &names[..PROBES.min(count)];
-    let calm = probe(&mut town, probed).await;
-    let bad = tenant(count);
-    town.open([bad.clone()]).await;
-    let plane = town.plane(&bad);
+    let baseline = probe(&mut platform, probed).await;
+    let flooding = tenant(count);
+    platform.open([flooding.clone()]).await;
+    let plane = platform.plane(&flooding);
     let workloads: Vec<Workload> =
         (0..junk).map(|number| mk_workload(&format!("junk-{number}"), &["nowhere"])).collect();
     for batch in workloads.chunks(BATCH) {
         join_all(batch.iter().map(|workload| plane.create(workload))).await;
     }
     let stop = Arc::new(AtomicBool::new(false));
-    let hot = tokio::spawn(edit(plane, junk, stop.clone()));
-    let flooded = probe(&mut town, probed).await;
+    let editing = tokio::spawn(edit(plane, junk, stop.clone()));
+    let flooded = probe(&mut platform, probed).await;
     stop.store(true, Ordering::Relaxed);
-    let edits = hot.await.expect("no panic");
-    for (word, share) in [("p50", 0.5), ("p99", 0.99)] {
-        let beside = Some((percentile(&calm, share), "the same without the flood"));
-        let measure = format!("scaled and served beside {junk} objects and {edits} edits, {word}");
-        rows.add(&measure, "ms", percentile(&flooded, share), beside, None);
+    let edits = editing.await.expect("no panic");
+    for (name, share) in [("p50", 0.5), ("p99", 0.99)] {
+        let measure = format!("scaled and served beside {junk} objects and {edits} edits, {name}");
+        table
+            .add(measure, "ms", percentile(&flooded, share))
+            .peer(percentile(&baseline, share), "the same without the flood");
     }
-    town.close(std::slice::from_ref(&bad)).await;
-    town.tenants.remove(&bad);
+    platform.close(std::slice::from_ref(&flooding)).await;
+    platform.tenants.remove(&flooding);
 
-    // Whoever tells of things has a task from the first thing on: everything has happened once before tasks are counted.
+    // Some tasks start with the first event, so one full cycle runs before the tasks are counted.
     let group = &names[..churned.min(count)];
     for round in 0..CYCLE {
-        town.churn(group, round).await;
+        platform.churn(group, round).await;
     }
-    town.served(&names).await;
-    let tasks = town.rests().await;
+    platform.served(&names).await;
+    let tasks = platform.check_quiescence().await;
     let (started, mut rounds) = (Instant::now(), 0);
     while started.elapsed() < Duration::from_secs(60 * minutes as u64) {
-        town.churn(group, rounds).await;
+        platform.churn(group, rounds).await;
         rounds += 1;
     }
-    town.served(&names).await;
+    platform.served(&names).await;
     println!("{rounds} rounds over {} projects in {:.0?}", group.len(), started.elapsed());
-    town.is_tidy().await;
-    let grown = town.rests().await as f64 - tasks as f64;
-    rows.add(&format!("tasks more than before, after {rounds} rounds"), "tasks", grown, None, Some(0.0));
+    platform.check_no_leaks().await;
+    let grown = platform.check_quiescence().await as f64 - tasks as f64;
+    table.add(format!("tasks more than before, after {rounds} rounds"), "tasks", grown).goal(0.0);
 
     let started = Instant::now();
-    town.close(group).await;
+    platform.close(group).await;
     let took = started.elapsed().as_secs_f64();
-    rows.add(&format!("{} projects with workloads deleted", group.len()), "s", took, None, None);
-    let gone: Vec<String> = group.to_vec();
-    town.tenants.retain(|name, _| !gone.contains(name));
-    town.is_tidy().await;
-    println!("nothing is left of them on hub and cell");
-    rows.write();
+    table.add(format!("{} projects with workloads deleted", group.len()), "s", took);
+    let deleted: Vec<String> = group.to_vec();
+    platform.tenants.retain(|name, _| !deleted.contains(name));
+    platform.check_no_leaks().await;
+    println!("no objects of deleted projects on hub and cell");
+    table.finish("projects");
 }
 
 fn main() {

@@ -1,74 +1,78 @@
-//! Addresses: a block of the city's pool for each subnet that is claimed.
+//! Subnet controller: allocates a block of the city's address pool for each SubnetClaim.
 //!
-//! What is taken stands in the specs of the subnets and nowhere else. A block is chosen from a live list while no other
-//! is being chosen, and written down with the subnet itself: so a restart forgets nothing and no two subnets share one.
+//! Reads   cell: SubnetClaim, NetworkContext, Subnet
+//! Writes  cell: Subnet · SubnetClaim (status)
+//! Order   subnet with its block → status of the subnet → status of the claim
+//!
+//! The specs of the Subnets are the only record of allocated blocks. A block is chosen from an uncached list
+//! under a lock and stored with the new Subnet. So a restart loses nothing, and no two Subnets overlap.
 
 use polis_api::conditions::{ALLOCATED, PROGRAMMED, READY};
 use polis_api::networking::{
     IPV4, NetworkContext, Subnet, SubnetClaim, SubnetClaimStatus, SubnetReference, SubnetSpec,
 };
 use polis_api::reasons;
-use polis_core::conditions::{self, Verdict};
+use polis_core::conditions::{self, DesiredCondition};
 use polis_core::owner;
-use polis_engine::{Clock, Key, Outcome, Plane, Query, Reconciler, Unresolved};
+use polis_engine::{Action, Clock, Key, ListOptions, Plane, Reconciler, Unresolved};
 use tokio::sync::Mutex;
 
-use super::pool::{Block, NoAddresses, Pool};
-use super::{by_context, failed, keys, ready, say};
-use crate::{Error, made_here};
+use super::pool::{AddressPool, Block, NoAddresses};
+use super::{by_context, failed, keys, ready, set_condition};
+use crate::{Error, managed_metadata};
 
-/// Answers subnet claims.
-pub(super) struct Addresses {
+/// Reconciles the SubnetClaims of a cell.
+pub(super) struct SubnetController {
     cell: Plane,
-    pool: Pool,
+    pool: AddressPool,
     clock: Clock,
-    choosing: Mutex<()>,
+    allocating: Mutex<()>,
 }
 
-impl Reconciler for Addresses {
+impl Reconciler for SubnetController {
     type Error = Error;
 
-    async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
-        let Some(claim) = self.cell.get::<SubnetClaim>(key)? else { return Ok(Outcome::Settled) };
+    async fn reconcile(&self, key: &Key) -> Result<Action, Error> {
+        let Some(claim) = self.cell.get::<SubnetClaim>(key)? else { return Ok(Action::AwaitChange) };
         if owner::is_deleting(&claim.metadata) {
-            return Ok(Outcome::Settled);
+            return Ok(Action::AwaitChange);
         }
         let subnet = match self.cell.get::<Subnet>(key)? {
-            // What is left of an earlier claim of this name goes with that; its last event brings the key back.
+            // The Subnet of an earlier claim of this name; its deletion requeues the key.
             Some(subnet) if !owner::is_owned_by(&subnet.metadata, owner::uid(&claim.metadata)) => {
-                return Ok(Outcome::Settled);
+                return Ok(Action::AwaitChange);
             }
             Some(subnet) => subnet,
-            None => match self.allot(&claim).await? {
+            None => match self.allocate(&claim).await? {
                 Ok(subnet) => subnet,
-                Err(why) => return self.answer(&claim, None, failed(why)).await,
+                Err(why) => return self.update_claim(&claim, None, failed(why)).await,
             },
         };
-        self.program(&subnet).await?;
-        let words = format!("subnet {} is ready", owner::name(&subnet.metadata));
-        self.answer(&claim, Some(&subnet), ready(reasons::SUBNET_READY, words)).await
+        self.set_subnet_ready(&subnet).await?;
+        let message = format!("subnet {} is ready", owner::name(&subnet.metadata));
+        self.update_claim(&claim, Some(&subnet), ready(reasons::SUBNET_READY, message)).await
     }
 }
 
-impl Addresses {
-    pub(super) fn new(cell: Plane, pool: Pool, clock: Clock) -> Self {
-        Self { cell, pool, clock, choosing: Mutex::default() }
+impl SubnetController {
+    pub(super) fn new(cell: Plane, pool: AddressPool, clock: Clock) -> Self {
+        Self { cell, pool, clock, allocating: Mutex::default() }
     }
 
-    /// Makes the subnet of a claim, or says why there is none.
-    async fn allot(&self, claim: &SubnetClaim) -> Result<Result<Subnet, String>, Error> {
+    /// Creates the Subnet of a claim, or returns why there are no addresses.
+    async fn allocate(&self, claim: &SubnetClaim) -> Result<Result<Subnet, String>, Error> {
         let spec = &claim.spec;
         if spec.ip_family != IPV4 {
-            return Ok(Err(format!("there are no {} addresses here, only {IPV4}", spec.ip_family)));
+            return Ok(Err(format!("{} addresses are not available, only {IPV4}", spec.ip_family)));
         }
         let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
         let context = (namespace, spec.network_context.name.as_str());
         if self.cell.get::<NetworkContext>(context)?.is_none() {
-            return Ok(Err(format!("there is no network context {}", spec.network_context.name)));
+            return Ok(Err(format!("network context {} does not exist", spec.network_context.name)));
         }
-        let _alone = self.choosing.lock().await;
-        let taken = taken(&self.cell.live().list::<Subnet>(&Query::all()).await?);
-        let block = match self.pool.take(&taken, spec.start_address.as_deref(), spec.prefix_length) {
+        let _guard = self.allocating.lock().await;
+        let taken = taken(&self.cell.uncached().list::<Subnet>(&ListOptions::all()).await?);
+        let block = match self.pool.allocate(&taken, spec.start_address.as_deref(), spec.prefix_length) {
             Ok(block) => block,
             Err(why @ (NoAddresses::Full(_) | NoAddresses::Outside(..) | NoAddresses::Taken(_))) => {
                 return Ok(Err(why.to_string()));
@@ -77,42 +81,42 @@ impl Addresses {
         Ok(Ok(self.cell.create(&mk_subnet(claim, block)).await?))
     }
 
-    async fn program(&self, subnet: &Subnet) -> Result<(), Error> {
-        let mut said = subnet.clone();
-        let status = said.status.get_or_insert_default();
+    async fn set_subnet_ready(&self, subnet: &Subnet) -> Result<(), Error> {
+        let mut updated = subnet.clone();
+        let status = updated.status.get_or_insert_default();
         status.start_address = subnet.spec.start_address.clone();
         status.prefix_length = subnet.spec.prefix_length;
         for (kind, reason) in
             [(ALLOCATED, "Allocated"), (PROGRAMMED, reasons::PROGRAMMED), (READY, reasons::READY)]
         {
-            let verdict = Verdict::yes(kind, reason, "the addresses can be used");
-            say(&mut status.conditions, &subnet.metadata, &verdict, &self.clock);
+            let condition = DesiredCondition::new_true(kind, reason, "the addresses are ready");
+            set_condition(&mut status.conditions, &subnet.metadata, &condition, &self.clock);
         }
-        self.cell.update_status(subnet, &said).await?;
+        self.cell.update_status(subnet, &updated).await?;
         Ok(())
     }
 
-    async fn answer(
+    async fn update_claim(
         &self,
         claim: &SubnetClaim,
         subnet: Option<&Subnet>,
-        verdict: Verdict,
-    ) -> Result<Outcome, Error> {
-        let mut said = claim.clone();
-        let status: &mut SubnetClaimStatus = said.status.get_or_insert_default();
+        condition: DesiredCondition,
+    ) -> Result<Action, Error> {
+        let mut updated = claim.clone();
+        let status: &mut SubnetClaimStatus = updated.status.get_or_insert_default();
         if let Some(subnet) = subnet {
             let name = owner::name(&subnet.metadata).to_owned();
             status.subnet_ref = Some(SubnetReference { name, ..Default::default() });
             status.start_address = subnet.spec.start_address.clone();
             status.prefix_length = subnet.spec.prefix_length;
         }
-        say(&mut status.conditions, &claim.metadata, &verdict, &self.clock);
-        self.cell.update_status(claim, &said).await?;
-        Ok(Outcome::Settled)
+        set_condition(&mut status.conditions, &claim.metadata, &condition, &self.clock);
+        self.cell.update_status(claim, &updated).await?;
+        Ok(Action::AwaitChange)
     }
 }
 
-/// The blocks that subnets have, whoever made them.
+/// The blocks of all Subnets, including those that users created.
 fn taken(subnets: &[Subnet]) -> Vec<Block> {
     let block = |subnet: &Subnet| {
         let status = subnet.status.as_ref();
@@ -132,23 +136,23 @@ fn mk_subnet(claim: &SubnetClaim, block: Block) -> Subnet {
         prefix_length: Some(block.prefix()),
         ..Default::default()
     };
-    let mut metadata = made_here(claim.metadata.namespace.as_deref(), owner::name(&claim.metadata));
+    let mut metadata = managed_metadata(claim.metadata.namespace.as_deref(), owner::name(&claim.metadata));
     metadata.owner_references = Some(vec![owner::controller_reference(claim)]);
     Subnet { metadata, spec, status: None }
 }
 
-/// The claims for a context.
+/// Maps a context to its subnet claims.
 pub(super) fn keys_of_context(cell: &Plane, context: &NetworkContext) -> Result<Vec<Key>, Unresolved> {
     let claims = cell.find::<SubnetClaim>(&by_context(), owner::name(&context.metadata))?;
-    let near = |claim: &&SubnetClaim| claim.metadata.namespace == context.metadata.namespace;
-    keys(cell, claims.iter().filter(near).map(|claim| &claim.metadata))
+    let same_namespace = |claim: &&SubnetClaim| claim.metadata.namespace == context.metadata.namespace;
+    keys(cell, claims.iter().filter(same_namespace).map(|claim| &claim.metadata))
 }
 
-/// The claim of a subnet; and, because its addresses may be free now, every claim that was refused.
+/// Maps a subnet to its claim, and to every failed claim: the deletion of the subnet may free addresses.
 pub(super) fn keys_of_subnet(cell: &Plane, subnet: &Subnet) -> Result<Vec<Key>, Unresolved> {
-    let refused = |claim: &&SubnetClaim| {
+    let failed = |claim: &&SubnetClaim| {
         claim.status.as_ref().is_some_and(|status| conditions::is_false(&status.conditions, READY))
     };
     let claims = cell.list::<SubnetClaim>()?;
-    keys(cell, claims.iter().filter(refused).map(|claim| &claim.metadata).chain([&subnet.metadata]))
+    keys(cell, claims.iter().filter(failed).map(|claim| &claim.metadata).chain([&subnet.metadata]))
 }

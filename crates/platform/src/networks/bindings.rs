@@ -1,4 +1,9 @@
-//! Bindings and contexts: a network, wanted in a location, and it there.
+//! Network binding and context controllers: a NetworkContext (a network in a location) exists while a
+//! NetworkBinding requests it.
+//!
+//! Reads   cell: NetworkBinding, NetworkContext, Location, SubnetClaim
+//! Writes  cell: NetworkContext · NetworkBinding (status)
+//! Order   location exists → context → status of the context → status of the binding
 
 use polis_api::conditions::READY;
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -6,120 +11,126 @@ use polis_api::networking::{
     Location, NetworkBinding, NetworkContext, NetworkContextReference, NetworkContextSpec, SubnetClaim,
 };
 use polis_api::{names, reasons};
-use polis_core::conditions::{self, Verdict};
+use polis_core::conditions::{self, DesiredCondition};
 use polis_core::owner;
-use polis_engine::{Clock, Exactly, Key, Outcome, Plane, Query, Reconciler, Unresolved};
+use polis_engine::{Action, Clock, Key, ListOptions, Plane, Preconditions, Reconciler, Unresolved};
 
-use super::{by_context, by_given_context, failed, keys, ready, say};
-use crate::{Error, made_here};
+use super::{by_context, by_given_context, failed, keys, ready, set_condition};
+use crate::{Error, managed_metadata};
 
-/// Answers bindings.
-pub(super) struct Bindings {
+/// Reconciles the NetworkBindings of a cell.
+pub(super) struct NetworkBindingController {
     pub(super) cell: Plane,
     pub(super) clock: Clock,
 }
 
-/// Takes away contexts that nobody is bound to.
-pub(super) struct Contexts {
+/// Deletes NetworkContexts without a binding.
+pub(super) struct NetworkContextController {
     pub(super) cell: Plane,
 }
 
-impl Reconciler for Bindings {
+impl Reconciler for NetworkBindingController {
     type Error = Error;
 
-    async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
-        let Some(binding) = self.cell.get::<NetworkBinding>(key)? else { return Ok(Outcome::Settled) };
+    async fn reconcile(&self, key: &Key) -> Result<Action, Error> {
+        let Some(binding) = self.cell.get::<NetworkBinding>(key)? else { return Ok(Action::AwaitChange) };
         if owner::is_deleting(&binding.metadata) {
-            return Ok(Outcome::Settled);
+            return Ok(Action::AwaitChange);
         }
         let location = &binding.spec.location.name;
         if self.cell.get::<Location>(location.as_str())?.is_none() {
-            let why = format!("location {location:?} is not a location of this cell");
-            return self.answer(&binding, None, failed(why)).await;
+            let why = format!("location {location:?} does not exist in this cell");
+            return self.update_binding(&binding, None, failed(why)).await;
         }
         let name = context_of(&binding);
-        let standing = self.cell.get::<NetworkContext>((key.namespace(), name.as_str()))?;
-        let context = match standing {
-            Some(context) if owner::is_deleting(&context.metadata) => return Ok(Outcome::Settled),
+        let existing = self.cell.get::<NetworkContext>((key.namespace(), name.as_str()))?;
+        let context = match existing {
+            Some(context) if owner::is_deleting(&context.metadata) => return Ok(Action::AwaitChange),
             Some(context) if !is_for(&context, &binding) => {
                 let why = format!("network context {name} belongs to another network or location");
-                return self.answer(&binding, None, failed(why)).await;
+                return self.update_binding(&binding, None, failed(why)).await;
             }
             Some(context) => context,
             None => self.cell.create(&mk_context(&binding)).await?,
         };
-        self.program(&context).await?;
+        self.set_context_ready(&context).await?;
         let claims = self.cell.find::<SubnetClaim>(&by_context(), &name)?;
-        let refused = claims.iter().filter(|claim| claim.metadata.namespace == binding.metadata.namespace);
-        let verdict = match refused.into_iter().find_map(refusal) {
+        let claims = claims.iter().filter(|claim| claim.metadata.namespace == binding.metadata.namespace);
+        let condition = match claims.into_iter().find_map(failure_message) {
             Some(why) => failed(why),
             None => ready(reasons::NETWORK_CONTEXT_READY, format!("network context {name} is ready")),
         };
-        self.answer(&binding, Some(&name), verdict).await
+        self.update_binding(&binding, Some(&name), condition).await
     }
 }
 
-impl Bindings {
-    /// There is nothing to program: a context is ready when it is there.
-    async fn program(&self, context: &NetworkContext) -> Result<(), Error> {
-        let mut said = context.clone();
-        let conditions = &mut said.status.get_or_insert_default().conditions;
-        let programmed = Verdict::yes(
+impl NetworkBindingController {
+    /// There is nothing to program, so an existing context is ready.
+    async fn set_context_ready(&self, context: &NetworkContext) -> Result<(), Error> {
+        let mut updated = context.clone();
+        let conditions = &mut updated.status.get_or_insert_default().conditions;
+        let programmed = DesiredCondition::new_true(
             polis_api::conditions::PROGRAMMED,
             reasons::PROGRAMMED,
-            "nothing to do on one machine",
+            "no programming is needed on one machine",
         );
-        say(conditions, &context.metadata, &programmed, &self.clock);
-        say(conditions, &context.metadata, &ready(reasons::READY, "the network can be used"), &self.clock);
-        self.cell.update_status(context, &said).await?;
+        set_condition(conditions, &context.metadata, &programmed, &self.clock);
+        set_condition(
+            conditions,
+            &context.metadata,
+            &ready(reasons::READY, "the network is ready"),
+            &self.clock,
+        );
+        self.cell.update_status(context, &updated).await?;
         Ok(())
     }
 
-    async fn answer(
+    async fn update_binding(
         &self,
         binding: &NetworkBinding,
         context: Option<&str>,
-        verdict: Verdict,
-    ) -> Result<Outcome, Error> {
-        let mut said = binding.clone();
-        let status = said.status.get_or_insert_default();
+        condition: DesiredCondition,
+    ) -> Result<Action, Error> {
+        let mut updated = binding.clone();
+        let status = updated.status.get_or_insert_default();
         if let Some(name) = context {
             let namespace = binding.metadata.namespace.clone();
             let reference =
                 NetworkContextReference { name: name.to_owned(), namespace, ..Default::default() };
             status.network_context_ref = Some(reference);
         }
-        say(&mut status.conditions, &binding.metadata, &verdict, &self.clock);
-        self.cell.update_status(binding, &said).await?;
-        Ok(Outcome::Settled)
+        set_condition(&mut status.conditions, &binding.metadata, &condition, &self.clock);
+        self.cell.update_status(binding, &updated).await?;
+        Ok(Action::AwaitChange)
     }
 }
 
-impl Reconciler for Contexts {
+impl Reconciler for NetworkContextController {
     type Error = Error;
 
-    async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
-        let Some(context) = self.cell.get::<NetworkContext>(key)? else { return Ok(Outcome::Settled) };
+    async fn reconcile(&self, key: &Key) -> Result<Action, Error> {
+        let Some(context) = self.cell.get::<NetworkContext>(key)? else { return Ok(Action::AwaitChange) };
         let used = |bindings: &[NetworkBinding]| {
             bindings.iter().any(|b| !owner::is_deleting(&b.metadata) && context_of(b) == *key.name)
         };
-        // Most often somebody was given it, which is found without a look at the bindings themselves.
-        let given =
+        // The common case: a binding has the context in its status, which the index finds without reading the
+        // bindings.
+        let bound =
             self.cell.names_within::<NetworkBinding>(key.namespace(), &by_given_context(), &key.name)?;
         if owner::is_deleting(&context.metadata)
-            || !given.is_empty()
+            || !bound.is_empty()
             || used(&self.cell.list_within(key.namespace())?)
         {
-            return Ok(Outcome::Settled);
+            return Ok(Action::AwaitChange);
         }
-        if !used(&self.cell.live().list(&Query::within(key.namespace())).await?) {
-            self.cell.delete(&context, Exactly::State).await?;
+        if !used(&self.cell.uncached().list(&ListOptions::within(key.namespace())).await?) {
+            self.cell.delete(&context, Preconditions::UidAndResourceVersion).await?;
         }
-        Ok(Outcome::Settled)
+        Ok(Action::AwaitChange)
     }
 }
 
-/// Name of the context that a binding asks for.
+/// Name of the context that a binding requests.
 fn context_of(binding: &NetworkBinding) -> String {
     let network = &binding.spec.network;
     names::network_context(&network.name, network.namespace.as_deref(), &binding.spec.location.name)
@@ -128,49 +139,50 @@ fn context_of(binding: &NetworkBinding) -> String {
 fn mk_context(binding: &NetworkBinding) -> NetworkContext {
     let (network, location) = (binding.spec.network.clone(), binding.spec.location.clone());
     NetworkContext {
-        metadata: made_here(binding.metadata.namespace.as_deref(), &context_of(binding)),
+        metadata: managed_metadata(binding.metadata.namespace.as_deref(), &context_of(binding)),
         spec: NetworkContextSpec { network, location, ..Default::default() },
         status: None,
     }
 }
 
-/// Names are joined by dashes, so that two pairs of network and location may share one.
+/// Whether a context is for the network and location of a binding. Dashes join the parts of a context name,
+/// so two pairs of network and location may share one name.
 fn is_for(context: &NetworkContext, binding: &NetworkBinding) -> bool {
     context.spec.network == binding.spec.network && context.spec.location == binding.spec.location
 }
 
-/// Why a claim got no addresses.
-fn refusal(claim: &SubnetClaim) -> Option<String> {
+/// The message of a claim that failed.
+fn failure_message(claim: &SubnetClaim) -> Option<String> {
     let ready = conditions::find(&claim.status.as_ref()?.conditions, READY)?;
-    let refused = ready.status == "False" && ready.reason == reasons::NETWORK_FAILED_TO_CREATE;
-    refused.then(|| ready.message.clone())
+    let failed = ready.status == "False" && ready.reason == reasons::NETWORK_FAILED_TO_CREATE;
+    failed.then(|| ready.message.clone())
 }
 
-/// The context that a binding asks for.
+/// Maps a binding to the context that it requests.
 pub(super) fn key_of_binding(cell: &Plane, binding: &NetworkBinding) -> Result<Vec<Key>, Unresolved> {
     let namespace = binding.metadata.namespace.as_deref().unwrap_or_default();
     Ok(vec![Key::new(cell.name().clone(), namespace, &context_of(binding))])
 }
 
-/// The bindings in a location.
+/// Maps a location to its bindings.
 pub(super) fn keys_of_location(cell: &Plane, location: &Location) -> Result<Vec<Key>, Unresolved> {
     let bindings = cell.list::<NetworkBinding>()?;
     let here = |binding: &&NetworkBinding| binding.spec.location.name == owner::name(&location.metadata);
     keys(cell, bindings.iter().filter(here).map(|binding| &binding.metadata))
 }
 
-/// The bindings that ask for a context.
+/// Maps a context to the bindings that request it.
 pub(super) fn keys_of_context(cell: &Plane, context: &NetworkContext) -> Result<Vec<Key>, Unresolved> {
-    bound(cell, &context.metadata, owner::name(&context.metadata))
+    requesting(cell, &context.metadata, owner::name(&context.metadata))
 }
 
-/// The bindings whose context a claim is for.
+/// Maps a subnet claim to the bindings that request its context.
 pub(super) fn keys_of_claim(cell: &Plane, claim: &SubnetClaim) -> Result<Vec<Key>, Unresolved> {
-    bound(cell, &claim.metadata, &claim.spec.network_context.name)
+    requesting(cell, &claim.metadata, &claim.spec.network_context.name)
 }
 
-fn bound(cell: &Plane, near: &ObjectMeta, context: &str) -> Result<Vec<Key>, Unresolved> {
-    let bindings: Vec<NetworkBinding> = cell.list_within(near.namespace.as_deref().unwrap_or_default())?;
+fn requesting(cell: &Plane, meta: &ObjectMeta, context: &str) -> Result<Vec<Key>, Unresolved> {
+    let bindings: Vec<NetworkBinding> = cell.list_within(meta.namespace.as_deref().unwrap_or_default())?;
     keys(
         cell,
         bindings.iter().filter(|binding| context_of(binding) == context).map(|binding| &binding.metadata),

@@ -1,19 +1,20 @@
-//! Pools: the addresses of one city, handed out in blocks.
+//! Address pool: allocates blocks of a city's addresses.
 //!
-//! Pure. Every network in a city gets one block; blocks never overlap, whoever they are for, because on one machine all
-//! projects share one loopback. The lowest free block is taken, so that addresses stay short and are used again.
+//! A pure function. Every network in a city gets one block. Blocks never overlap, not even across projects,
+//! because all projects on one machine share its loopback. The lowest free block is allocated, so that
+//! addresses stay low and are reused.
 
 use std::fmt;
 use std::net::Ipv4Addr;
 
-/// How many cities find addresses on the loopback of one machine.
-pub const CITIES: u16 = 30 + 1024;
+/// The number of cities that have addresses on the loopback of one machine.
+pub const MAX_LOOPBACK_CITIES: u16 = 30 + 1024;
 
 /// The addresses of one city.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pool {
+pub struct AddressPool {
     whole: Block,
-    /// Prefix length of a block, unless somebody asks for another.
+    /// Default prefix length of a block.
     block: u8,
 }
 
@@ -24,62 +25,64 @@ pub(crate) struct Block {
     prefix: u8,
 }
 
-/// Why a pool makes no sense.
+/// Why a pool is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "failed to make a pool of {start}/{prefix} in blocks of /{block}: the start must be aligned, and a block must fit into the pool and leave room for a host"
+    "failed to create a pool of {start}/{prefix} in blocks of /{block}: the start must be aligned, and a block must fit into the pool and hold at least one host"
 )]
-pub struct PoolError {
+pub struct AddressPoolError {
     start: Ipv4Addr,
     prefix: u8,
     block: u8,
 }
 
-/// Why there are no addresses.
+/// Why a block cannot be allocated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoAddresses {
-    #[error("the pool {0} of this city is used up; delete a network that is not needed")]
-    Full(Pool),
-    #[error("{0} is not a block of the pool {1} of this city")]
-    Outside(String, Pool),
+    #[error("the address pool {0} of this city is exhausted; delete an unused network")]
+    Full(AddressPool),
+    #[error("{0} is not a block of the address pool {1} of this city")]
+    Outside(String, AddressPool),
     #[error("{0} is in use by another network")]
     Taken(Block),
 }
 
-impl Pool {
-    /// The addresses from `start` on, as many as a prefix of this length has, in blocks of `/block`.
-    pub fn new(start: Ipv4Addr, prefix: u8, block: u8) -> Result<Self, PoolError> {
+impl AddressPool {
+    /// A pool of the addresses `start/prefix`, in blocks of `/block`.
+    pub fn new(start: Ipv4Addr, prefix: u8, block: u8) -> Result<Self, AddressPoolError> {
         let whole = Block { start: start.into(), prefix };
         let fits = prefix <= block && block <= 30 && whole.is_aligned();
-        if fits { Ok(Pool { whole, block }) } else { Err(PoolError { start, prefix, block }) }
+        if fits { Ok(AddressPool { whole, block }) } else { Err(AddressPoolError { start, prefix, block }) }
     }
 
-    /// A part of this machine's loopback for a city, none of which is ever seen outside the machine. The first thirty
-    /// cities have 127.8.0.0/13, 127.16.0.0/13 and so on: 1,024 networks of 510 instances each. Those after them share
-    /// what is left, 127.248.0.0/13, with eight networks of 62 instances each. None when all [`CITIES`] have theirs.
+    /// The pool of a city on the loopback of this machine. The first thirty cities have 127.8.0.0/13,
+    /// 127.16.0.0/13 and so on: 1,024 networks of 510 instances each. Later cities share 127.248.0.0/13, with
+    /// eight networks of 62 instances each. None from [`MAX_LOOPBACK_CITIES`] on.
     pub fn loopback(city: u16) -> Option<Self> {
         const LARGE: u16 = 30;
         let (second, small) = match city {
             0..LARGE => (8 + 8 * u8::try_from(city).ok()?, None),
-            LARGE..CITIES => (248, Some(u32::from(city - LARGE))),
-            CITIES.. => return None,
+            LARGE..MAX_LOOPBACK_CITIES => (248, Some(u32::from(city - LARGE))),
+            MAX_LOOPBACK_CITIES.. => return None,
         };
         let start = u32::from(Ipv4Addr::new(127, second, 0, 0));
         Some(match small {
-            None => Pool { whole: Block { start, prefix: 13 }, block: 23 },
-            Some(place) => Pool { whole: Block { start: start + (place << 9), prefix: 23 }, block: 26 },
+            None => AddressPool { whole: Block { start, prefix: 13 }, block: 23 },
+            Some(index) => {
+                AddressPool { whole: Block { start: start + (index << 9), prefix: 23 }, block: 26 }
+            }
         })
     }
 
-    /// A block that nobody has: a certain one if a start is asked for, else the lowest of that size.
-    pub(crate) fn take(
+    /// Returns a free block: the requested one if `start` is given, else the lowest of that size.
+    pub(crate) fn allocate(
         &self,
         taken: &[Block],
         start: Option<&str>,
         prefix: Option<i32>,
     ) -> Result<Block, NoAddresses> {
-        let asked = || format!("{}/{}", start.unwrap_or("*"), prefix.unwrap_or(i32::from(self.block)));
-        let outside = || NoAddresses::Outside(asked(), *self);
+        let requested = || format!("{}/{}", start.unwrap_or("*"), prefix.unwrap_or(i32::from(self.block)));
+        let outside = || NoAddresses::Outside(requested(), *self);
         let prefix = u8::try_from(prefix.unwrap_or(i32::from(self.block))).map_err(|_| outside())?;
         if prefix < self.whole.prefix || prefix > 30 {
             return Err(outside());
@@ -115,7 +118,7 @@ impl Pool {
 }
 
 impl Block {
-    /// The block of a subnet, as it is written in its spec.
+    /// The block of a subnet, from the fields of its spec.
     pub(crate) fn read(start: Option<&str>, prefix: Option<i32>) -> Option<Self> {
         let start: Ipv4Addr = start?.parse().ok()?;
         let prefix = u8::try_from(prefix?).ok().filter(|prefix| *prefix <= 32)?;
@@ -140,7 +143,7 @@ impl Block {
     }
 }
 
-/// How many addresses a prefix of this length has.
+/// The number of addresses of a prefix length.
 fn size(prefix: u8) -> u64 {
     1 << (32 - u32::from(prefix.min(32)))
 }
@@ -151,7 +154,7 @@ impl fmt::Display for Block {
     }
 }
 
-impl fmt::Display for Pool {
+impl fmt::Display for AddressPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.whole.fmt(f)
     }
@@ -161,8 +164,8 @@ impl fmt::Display for Pool {
 mod tests {
     use super::*;
 
-    fn mk_pool() -> Pool {
-        Pool::new(Ipv4Addr::new(127, 8, 0, 0), 22, 24).unwrap()
+    fn mk_pool() -> AddressPool {
+        AddressPool::new(Ipv4Addr::new(127, 8, 0, 0), 22, 24).unwrap()
     }
 
     fn mk_block(text: &str) -> Block {
@@ -171,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_free_block_is_taken() {
+    fn the_lowest_free_block_is_allocated() {
         let table = [
             (&[][..], "127.8.0.0/24"),
             (&["127.8.0.0/24"], "127.8.1.0/24"),
@@ -183,65 +186,65 @@ mod tests {
         ];
         for (taken, expected) in table {
             let taken: Vec<Block> = taken.iter().map(|block| mk_block(block)).collect();
-            assert_eq!(mk_pool().take(&taken, None, None), Ok(mk_block(expected)), "{taken:?}");
+            assert_eq!(mk_pool().allocate(&taken, None, None), Ok(mk_block(expected)), "{taken:?}");
         }
     }
 
     #[test]
-    fn a_pool_ends() {
+    fn an_exhausted_pool_returns_an_error_until_a_block_is_freed() {
         let mut taken = Vec::new();
         for _ in 0..4 {
-            taken.push(mk_pool().take(&taken, None, None).unwrap());
+            taken.push(mk_pool().allocate(&taken, None, None).unwrap());
         }
-        assert_eq!(mk_pool().take(&taken, None, None), Err(NoAddresses::Full(mk_pool())));
+        assert_eq!(mk_pool().allocate(&taken, None, None), Err(NoAddresses::Full(mk_pool())));
         taken.remove(2);
-        assert_eq!(mk_pool().take(&taken, None, None), Ok(mk_block("127.8.2.0/24")));
+        assert_eq!(mk_pool().allocate(&taken, None, None), Ok(mk_block("127.8.2.0/24")));
     }
 
     #[test]
-    fn who_asks_for_a_certain_block_gets_it_or_hears_why_not() {
+    fn a_requested_block_is_allocated_or_the_error_names_the_reason() {
         let taken = [mk_block("127.8.1.0/24")];
-        let ask = |start, prefix| mk_pool().take(&taken, Some(start), prefix);
-        assert_eq!(ask("127.8.2.0", None), Ok(mk_block("127.8.2.0/24")));
-        assert_eq!(ask("127.8.1.0", Some(25)), Err(NoAddresses::Taken(mk_block("127.8.1.0/25"))));
+        let allocate = |start, prefix| mk_pool().allocate(&taken, Some(start), prefix);
+        assert_eq!(allocate("127.8.2.0", None), Ok(mk_block("127.8.2.0/24")));
+        assert_eq!(allocate("127.8.1.0", Some(25)), Err(NoAddresses::Taken(mk_block("127.8.1.0/25"))));
         for (start, prefix) in [("127.9.0.0", None), ("127.8.0.1", None), ("x", None), ("127.8.0.0", Some(8))]
         {
-            assert!(matches!(ask(start, prefix), Err(NoAddresses::Outside(..))), "{start}");
+            assert!(matches!(allocate(start, prefix), Err(NoAddresses::Outside(..))), "{start}");
         }
         for prefix in [-1, 31, 99, i32::MAX] {
-            assert!(mk_pool().take(&taken, None, Some(prefix)).is_err(), "{prefix}");
+            assert!(mk_pool().allocate(&taken, None, Some(prefix)).is_err(), "{prefix}");
         }
     }
 
     #[test]
     fn a_block_of_another_size_is_aligned() {
         let taken = [mk_block("127.8.0.0/26")];
-        assert_eq!(mk_pool().take(&taken, None, Some(26)), Ok(mk_block("127.8.0.64/26")));
-        assert_eq!(mk_pool().take(&taken, None, Some(23)), Ok(mk_block("127.8.2.0/23")));
+        assert_eq!(mk_pool().allocate(&taken, None, Some(26)), Ok(mk_block("127.8.0.64/26")));
+        assert_eq!(mk_pool().allocate(&taken, None, Some(23)), Ok(mk_block("127.8.2.0/23")));
     }
 
     #[test]
     fn cities_on_the_loopback_do_not_overlap() {
-        let pools: Vec<Pool> = (0..CITIES).map_while(Pool::loopback).collect();
-        assert_eq!(pools.len(), usize::from(CITIES));
+        let pools: Vec<AddressPool> = (0..MAX_LOOPBACK_CITIES).map_while(AddressPool::loopback).collect();
+        assert_eq!(pools.len(), usize::from(MAX_LOOPBACK_CITIES));
         for (i, a) in pools.iter().enumerate() {
             assert!(pools[i + 1..].iter().all(|b| !a.whole.overlaps(&b.whole)), "{a}");
             assert!(a.start_is_loopback(), "{a}");
-            assert!(a.take(&[], None, None).is_ok(), "{a}");
+            assert!(a.allocate(&[], None, None).is_ok(), "{a}");
         }
-        assert_eq!(Pool::loopback(CITIES), None);
+        assert_eq!(AddressPool::loopback(MAX_LOOPBACK_CITIES), None);
     }
 
     #[test]
-    fn a_pool_without_sense_is_refused() {
+    fn an_invalid_pool_is_rejected() {
         for (start, prefix, block) in
             [("10.0.0.1", 8, 24), ("10.0.0.0", 24, 16), ("10.0.0.0", 8, 31), ("10.0.0.0", 40, 24)]
         {
-            assert!(Pool::new(start.parse().unwrap(), prefix, block).is_err(), "{start}/{prefix}");
+            assert!(AddressPool::new(start.parse().unwrap(), prefix, block).is_err(), "{start}/{prefix}");
         }
     }
 
-    impl Pool {
+    impl AddressPool {
         fn start_is_loopback(&self) -> bool {
             self.whole.start().is_loopback()
         }

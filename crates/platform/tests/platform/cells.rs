@@ -1,4 +1,5 @@
-//! Cells that claim quota: their controllers, something that runs instances, and the sums that must always be right.
+//! Cells that claim quota: their controllers, a fake provider, and checks that grants match running
+//! instances.
 
 use polis_api::compute::{
     Instance, InstanceControllerStatus, InstanceNetworkInterface, InstanceSpec, InstanceTemplateSpec,
@@ -9,114 +10,116 @@ use polis_api::conditions::{PROGRAMMED, RUNNING};
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::quota::{RESOURCE_INSTANCES, ResourceClaim};
 use polis_api::{labels, names};
-use polis_cell::{Cell, Networks, Quota, ResourceRefKind};
-use polis_core::conditions::{Verdict, set};
+use polis_cell::{CellConfig, NetworkMode, QuotaConfig, ResourceRefKind};
+use polis_core::conditions::{DesiredCondition, set};
 use polis_core::{Time, gates, metadata, owner};
-use polis_engine::{Clock, Key, Outcome, Plane, Query, Reconciler, Watch};
+use polis_engine::{Action, Clock, Key, ListOptions, Plane, Reconciler, Watch};
 
-use crate::line::Line;
-use crate::world::{World, change, mk_meta, mk_namespace, told};
+use crate::env::{TestEnv, change, condition, mk_meta, mk_namespace};
+use crate::proxy::PlaneProxy;
 
-impl World {
-    /// The controllers of a city's cell run, and something runs its instances. The line is the one to the projects.
-    pub fn start_cell(&mut self, city: &str) -> Line {
-        let line = self.line.another();
-        let cell = Cell {
+impl TestEnv {
+    /// Starts the controllers of a city's cell. Returns the proxy to the projects.
+    pub fn start_cell(&mut self, city: &str) -> PlaneProxy {
+        let proxy = self.proxy.another();
+        let cell = CellConfig {
             plane: self.at(city),
             hub: self.at("hub"),
             name: format!("{city}-1"),
-            networks: Networks::Off,
-            quota: Some(Quota {
-                projects: Plane::in_process("projects", line.clone()),
+            networks: NetworkMode::Disabled,
+            quota: Some(QuotaConfig {
+                projects: Plane::in_process("projects", proxy.clone()),
                 resource_ref: ResourceRefKind::Project,
             }),
         };
         let clock = self.clock.clone();
         self.start(&format!("cell-{city}"), |engine| polis_cell::declare(engine, clock, cell).unwrap());
-        line
+        proxy
     }
 
-    /// Something runs the instances of a city whose gates are gone.
+    /// Starts a fake provider that sets the instances of a city without gates to `Running`.
     pub fn start_provider(&mut self, city: &str) {
         let (cell, clock) = (self.at(city), self.clock.clone());
         self.start(&format!("provider-{city}"), |engine| {
             let cell = engine.plane("cell", cell, [Watch::of::<Instance>()]);
-            engine.controller("provider", &cell, Runs { cell: cell.clone(), clock }).on::<Instance>();
+            engine
+                .controller("provider", &cell, FakeProvider { cell: cell.clone(), clock })
+                .for_kind::<Instance>();
         });
     }
 
-    /// The namespace of hub and cells that belongs to a project's namespace `default`, which is made if need be.
-    pub async fn home(&self, project: &str, cities: &[&str]) -> String {
-        let default: Namespace = self.project(project).live().get("default").await.unwrap().unwrap();
+    /// Creates the hub namespace of a project's namespace `default` on hub and cells, and returns its name.
+    pub async fn hub_namespace(&self, project: &str, cities: &[&str]) -> String {
+        let default: Namespace = self.project(project).uncached().get("default").await.unwrap().unwrap();
         let name = names::hub_namespace(owner::uid(&default.metadata));
         for plane in cities.iter().chain(&["hub"]) {
-            if self.at(plane).live().get::<Namespace>(&name).await.unwrap().is_none() {
-                let mut home = mk_namespace(&name);
-                home.metadata.labels = Some(metadata::map([
+            if self.at(plane).uncached().get::<Namespace>(&name).await.unwrap().is_none() {
+                let mut namespace = mk_namespace(&name);
+                namespace.metadata.labels = Some(metadata::map([
                     (labels::UPSTREAM_CLUSTER_NAME, names::cluster_label(project).unwrap().as_str()),
                     (labels::UPSTREAM_NAMESPACE, "default"),
                 ]));
-                self.at(plane).create(&home).await.unwrap();
+                self.at(plane).create(&namespace).await.unwrap();
             }
         }
         name
     }
 
-    /// The federation brings a deployment of so many replicas: the hub has it, then the cell.
-    pub async fn deploy(&self, city: &str, home: &str, name: &str, replicas: i32) {
-        let deployment = mk_deployment(city, home, name, replicas);
+    /// Creates a deployment on the hub and in the cell, as the federation does.
+    pub async fn deploy(&self, city: &str, hub_namespace: &str, name: &str, replicas: i32) {
+        let deployment = mk_deployment(city, hub_namespace, name, replicas);
         self.at("hub").create(&deployment).await.unwrap();
         self.at(city).create(&deployment).await.unwrap();
     }
 
-    /// The federation brings another number of replicas.
-    pub async fn scale(&self, city: &str, home: &str, name: &str, replicas: i32) {
+    /// Changes the replicas of a deployment, as the federation does.
+    pub async fn scale(&self, city: &str, hub_namespace: &str, name: &str, replicas: i32) {
         let set =
             |deployment: &mut WorkloadDeployment| deployment.spec.scale_settings.min_replicas = replicas;
-        change::<WorkloadDeployment>(&self.at(city), (home, name), set).await;
+        change::<WorkloadDeployment>(&self.at(city), (hub_namespace, name), set).await;
     }
 
-    /// The federation takes a deployment away.
-    pub async fn undeploy(&self, city: &str, home: &str, name: &str) {
+    /// Deletes a deployment, as the federation does.
+    pub async fn undeploy(&self, city: &str, hub_namespace: &str, name: &str) {
         for plane in ["hub", city] {
-            self.delete::<WorkloadDeployment>(&self.at(plane), (home, name)).await;
+            self.delete::<WorkloadDeployment>(&self.at(plane), (hub_namespace, name)).await;
         }
     }
 
     pub async fn instances(&self, city: &str) -> Vec<Instance> {
-        self.at(city).live().list(&Query::all()).await.unwrap()
+        self.at(city).uncached().list(&ListOptions::all()).await.unwrap()
     }
 
     pub async fn claims(&self, project: &str) -> Vec<ResourceClaim> {
-        self.project(project).live().list(&Query::all()).await.unwrap()
+        self.project(project).uncached().list(&ListOptions::all()).await.unwrap()
     }
 
-    /// Waits until the quota of an instance says so.
-    pub async fn quota_says(
+    /// Waits until `QuotaGranted` of an instance has this status and reason.
+    pub async fn until_quota(
         &self,
         city: &str,
-        home: &str,
+        hub_namespace: &str,
         name: &str,
         status: &str,
         reason: &str,
     ) -> Instance {
-        let wanted = Some((status.to_owned(), reason.to_owned()));
-        self.has::<Instance>(&self.at(city), (home, name), |instance| {
+        let desired = Some((status.to_owned(), reason.to_owned()));
+        self.has::<Instance>(&self.at(city), (hub_namespace, name), |instance| {
             let status = instance.status.as_ref();
-            status.and_then(|status| told(&status.conditions, "QuotaGranted")) == wanted
+            status.and_then(|status| condition(&status.conditions, "QuotaGranted")) == desired
         })
         .await
     }
 
-    /// Waits until so many instances of a project run, and the sums are right: what is granted is what runs, and no claim
-    /// is without an instance.
-    pub async fn balances(&self, project: &str, home: &str, cities: &[&str], running: usize) {
-        self.until(&format!("{running} running in {project}, and as many granted"), async || {
+    /// Waits until this many instances of a project run, the granted amount is the same, and every claim has
+    /// an instance.
+    pub async fn until_balanced(&self, project: &str, hub_namespace: &str, cities: &[&str], running: usize) {
+        self.until(&format!("{running} instances running and granted in {project}"), async || {
             let mut instances = Vec::new();
             for city in cities {
                 instances.extend(self.instances(city).await);
             }
-            instances.retain(|instance| instance.metadata.namespace.as_deref() == Some(home));
+            instances.retain(|instance| instance.metadata.namespace.as_deref() == Some(hub_namespace));
             let claims = self.claims(project).await;
             let granted: i64 = claims.iter().map(granted).sum();
             let runs = instances.iter().filter(|instance| gates::of(instance).is_empty()).count();
@@ -132,7 +135,7 @@ impl World {
     }
 }
 
-/// How many instances a claim was granted, as a whole.
+/// The number of instances that a granted claim holds.
 fn granted(claim: &ResourceClaim) -> i64 {
     let Some(status) = &claim.status else { return 0 };
     if !polis_core::conditions::is_true(&status.conditions, "Granted") {
@@ -143,34 +146,34 @@ fn granted(claim: &ResourceClaim) -> i64 {
     of.filter_map(|allocation| allocation.allocated_amount).sum()
 }
 
-/// Says of every instance that may run that it does.
-struct Runs {
+/// Sets every instance without gates to `Running`.
+struct FakeProvider {
     cell: Plane,
     clock: Clock,
 }
 
-impl Reconciler for Runs {
+impl Reconciler for FakeProvider {
     type Error = polis_engine::Error;
 
-    async fn reconcile(&self, key: &Key) -> Result<Outcome, Self::Error> {
-        let Some(instance) = self.cell.get::<Instance>(key)? else { return Ok(Outcome::Settled) };
+    async fn reconcile(&self, key: &Key) -> Result<Action, Self::Error> {
+        let Some(instance) = self.cell.get::<Instance>(key)? else { return Ok(Action::AwaitChange) };
         if gates::of(&instance).is_empty() && !owner::is_deleting(&instance.metadata) {
-            let mut working = instance.clone();
-            let hash = polis_core::template::fingerprint(&instance).unwrap_or_default().to_owned();
-            let status = working.status.get_or_insert_default();
+            let mut running = instance.clone();
+            let hash = polis_core::template::instance_hash(&instance).unwrap_or_default().to_owned();
+            let status = running.status.get_or_insert_default();
             status.controller = Some(InstanceControllerStatus { observed_template_hash: hash });
             for (kind, reason) in [(PROGRAMMED, "Programmed"), (RUNNING, "Running")] {
-                let (verdict, now) = (Verdict::yes(kind, reason, ""), Time(self.clock.now()));
-                set(&mut status.conditions, &verdict, instance.metadata.generation, &now);
+                let (condition, now) = (DesiredCondition::new_true(kind, reason, ""), Time(self.clock.now()));
+                set(&mut status.conditions, &condition, instance.metadata.generation, &now);
             }
-            self.cell.update_status(&instance, &working).await?;
+            self.cell.update_status(&instance, &running).await?;
         }
-        Ok(Outcome::Settled)
+        Ok(Action::AwaitChange)
     }
 }
 
-/// A deployment of so many replicas of one processor and 2 GiB.
-pub fn mk_deployment(city: &str, home: &str, name: &str, replicas: i32) -> WorkloadDeployment {
+/// A deployment of instances with 1 CPU and 2 GiB.
+pub fn mk_deployment(city: &str, hub_namespace: &str, name: &str, replicas: i32) -> WorkloadDeployment {
     let mut spec = InstanceSpec::default();
     spec.runtime.resources.instance_type = "datumcloud/d1-standard-2".into();
     let container =
@@ -180,7 +183,7 @@ pub fn mk_deployment(city: &str, home: &str, name: &str, replicas: i32) -> Workl
     spec.network_interfaces = vec![InstanceNetworkInterface { network, network_policy: None }];
     let mut deployment = WorkloadDeployment::default();
     deployment.metadata.name = Some(name.into());
-    deployment.metadata.namespace = Some(home.into());
+    deployment.metadata.namespace = Some(hub_namespace.into());
     deployment.spec = WorkloadDeploymentSpec {
         workload_ref: WorkloadReference { name: name.into(), uid: "uid-of-the-workload".into() },
         placement_name: "default".into(),
@@ -192,15 +195,15 @@ pub fn mk_deployment(city: &str, home: &str, name: &str, replicas: i32) -> Workl
     deployment
 }
 
-/// A workload of one such replica in each of some cities.
+/// A workload with one such instance in each city.
 pub fn mk_workload(name: &str, cities: &[&str]) -> Workload {
-    let like = mk_deployment("dfw", "default", name, 1).spec;
+    let deployment = mk_deployment("dfw", "default", name, 1).spec;
     let mut workload = Workload { metadata: mk_meta(Some("default"), name), ..Workload::default() };
-    workload.spec.template = like.template;
+    workload.spec.template = deployment.template;
     workload.spec.placements = vec![WorkloadPlacement {
         name: "main".into(),
         city_codes: cities.iter().map(|city| city.to_string()).collect(),
-        scale_settings: like.scale_settings,
+        scale_settings: deployment.scale_settings,
     }];
     workload
 }

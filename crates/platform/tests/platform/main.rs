@@ -1,12 +1,13 @@
-//! A whole platform on the embedded API server, in this process and on a paused clock: the stand-ins, and the
-//! controllers of Polis beside them. Minutes of waiting take no time, and nothing depends on how fast the machine is.
+//! Tests of the local platform together with the controllers of Polis, on the embedded API server, in one
+//! process and with a paused clock: minutes of waiting take no time, and the results do not depend on the
+//! speed of the machine.
 
 mod cells;
 mod cities;
-mod line;
+mod env;
 mod locations;
-mod many;
+mod many_projects;
 mod networks;
 mod projects;
+mod proxy;
 mod quota;
-mod world;

@@ -6,36 +6,37 @@ use polis_api::networking::{
     IPV4, Location, NetworkBinding, NetworkContext, Subnet, SubnetClaim, SubnetClaimSpec,
 };
 use polis_core::owner;
-use polis_engine::Query;
-use polis_platform::networks::Pool;
+use polis_engine::ListOptions;
+use polis_platform::networks::AddressPool;
 
-use crate::world::{LONG, World, mk_meta, mk_namespace, told};
+use crate::env::{LONG, TestEnv, condition, mk_meta, mk_namespace};
 
-const HOME: &str = "ns-1";
+const NAMESPACE: &str = "ns-1";
 
-fn mk_pool() -> Pool {
-    Pool::new(Ipv4Addr::new(127, 8, 0, 0), 23, 24).unwrap()
+fn mk_pool() -> AddressPool {
+    AddressPool::new(Ipv4Addr::new(127, 8, 0, 0), 23, 24).unwrap()
 }
 
-async fn mk_cell() -> World {
-    let mut world = World::new(&["dfw"]).await;
-    world.at("dfw").create(&mk_namespace(HOME)).await.unwrap();
-    world.start_networks("dfw", mk_pool());
-    world.has::<Location>(&world.at("dfw"), "dfw", |location| location.status.is_some()).await;
-    world
+async fn mk_cell() -> TestEnv {
+    let mut env = TestEnv::new(&["dfw"]).await;
+    env.at("dfw").create(&mk_namespace(NAMESPACE)).await.unwrap();
+    env.start_networks("dfw", mk_pool());
+    env.has::<Location>(&env.at("dfw"), "dfw", |location| location.status.is_some()).await;
+    env
 }
 
 fn mk_binding(name: &str, network: &str, location: &str) -> NetworkBinding {
-    let mut binding = NetworkBinding { metadata: mk_meta(Some(HOME), name), ..NetworkBinding::default() };
+    let mut binding =
+        NetworkBinding { metadata: mk_meta(Some(NAMESPACE), name), ..NetworkBinding::default() };
     binding.spec.network.name = network.into();
     binding.spec.location.name = location.into();
     binding
 }
 
-async fn claim(world: &World, context: &str) -> SubnetClaim {
-    let cell = world.at("dfw");
-    let context: NetworkContext = cell.live().get((HOME, context)).await.unwrap().unwrap();
-    let mut metadata = mk_meta(Some(HOME), &format!("{}-0", owner::name(&context.metadata)));
+async fn claim(env: &TestEnv, context: &str) -> SubnetClaim {
+    let cell = env.at("dfw");
+    let context: NetworkContext = cell.uncached().get((NAMESPACE, context)).await.unwrap().unwrap();
+    let mut metadata = mk_meta(Some(NAMESPACE), &format!("{}-0", owner::name(&context.metadata)));
     metadata.owner_references = Some(vec![owner::reference(&context)]);
     let spec = SubnetClaimSpec {
         subnet_class: "private".into(),
@@ -50,20 +51,21 @@ async fn claim(world: &World, context: &str) -> SubnetClaim {
     cell.create(&SubnetClaim { metadata, spec, status: None }).await.unwrap()
 }
 
-fn says(binding: &NetworkBinding) -> Option<(String, String)> {
-    told(&binding.status.as_ref()?.conditions, "Ready")
+fn binding_ready(binding: &NetworkBinding) -> Option<(String, String)> {
+    condition(&binding.status.as_ref()?.conditions, "Ready")
 }
 
-async fn binding_says(world: &World, name: &str, status: &str, reason: &str) -> NetworkBinding {
-    let wanted = Some((status.to_owned(), reason.to_owned()));
-    world.has::<NetworkBinding>(&world.at("dfw"), (HOME, name), |binding| says(binding) == wanted).await
+async fn until_binding(env: &TestEnv, name: &str, status: &str, reason: &str) -> NetworkBinding {
+    let desired = Some((status.to_owned(), reason.to_owned()));
+    env.has::<NetworkBinding>(&env.at("dfw"), (NAMESPACE, name), |binding| binding_ready(binding) == desired)
+        .await
 }
 
-async fn addressed(world: &World, name: &str) -> String {
-    let claim = world
-        .has::<SubnetClaim>(&world.at("dfw"), (HOME, name), |claim| {
+async fn until_allocated(env: &TestEnv, name: &str) -> String {
+    let claim = env
+        .has::<SubnetClaim>(&env.at("dfw"), (NAMESPACE, name), |claim| {
             let status = claim.status.as_ref();
-            status.and_then(|s| told(&s.conditions, "Ready")).is_some_and(|(status, _)| status == "True")
+            status.and_then(|s| condition(&s.conditions, "Ready")).is_some_and(|(status, _)| status == "True")
         })
         .await;
     let status = claim.status.unwrap();
@@ -71,87 +73,86 @@ async fn addressed(world: &World, name: &str) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_network_is_made_where_it_is_wanted_and_goes_with_its_last_binding() {
-    let world = mk_cell().await;
-    let cell = world.at("dfw");
+async fn a_network_context_exists_until_its_last_binding_is_deleted() {
+    let env = mk_cell().await;
+    let cell = env.at("dfw");
     cell.create(&mk_binding("web-net-0", "net", "dfw")).await.unwrap();
-    let bound = binding_says(&world, "web-net-0", "True", "NetworkContextReady").await;
+    let bound = until_binding(&env, "web-net-0", "True", "NetworkContextReady").await;
     assert_eq!(bound.status.unwrap().network_context_ref.unwrap().name, "net-dfw");
-    claim(&world, "net-dfw").await;
-    assert_eq!(addressed(&world, "net-dfw-0").await, "127.8.0.0/24");
-    let subnet: Subnet = cell.live().get((HOME, "net-dfw-0")).await.unwrap().unwrap();
-    let told = |kind| told(&subnet.status.as_ref().unwrap().conditions, kind).unwrap().0;
-    assert_eq!([told("Allocated"), told("Programmed"), told("Ready")], ["True", "True", "True"]);
+    claim(&env, "net-dfw").await;
+    assert_eq!(until_allocated(&env, "net-dfw-0").await, "127.8.0.0/24");
+    let subnet: Subnet = cell.uncached().get((NAMESPACE, "net-dfw-0")).await.unwrap().unwrap();
+    let status_of = |kind| condition(&subnet.status.as_ref().unwrap().conditions, kind).unwrap().0;
+    assert_eq!(
+        [status_of("Allocated"), status_of("Programmed"), status_of("Ready")],
+        ["True", "True", "True"]
+    );
 
     cell.create(&mk_binding("api-net-0", "net", "dfw")).await.unwrap();
-    binding_says(&world, "api-net-0", "True", "NetworkContextReady").await;
-    world.delete::<NetworkBinding>(&cell, (HOME, "web-net-0")).await;
-    world.quiet(LONG).await;
-    assert!(cell.live().get::<NetworkContext>((HOME, "net-dfw")).await.unwrap().is_some());
-    world.delete::<NetworkBinding>(&cell, (HOME, "api-net-0")).await;
-    world.loses::<NetworkContext>(&cell, (HOME, "net-dfw")).await;
-    world.loses::<Subnet>(&cell, (HOME, "net-dfw-0")).await;
+    until_binding(&env, "api-net-0", "True", "NetworkContextReady").await;
+    env.delete::<NetworkBinding>(&cell, (NAMESPACE, "web-net-0")).await;
+    env.idle(LONG).await;
+    assert!(cell.uncached().get::<NetworkContext>((NAMESPACE, "net-dfw")).await.unwrap().is_some());
+    env.delete::<NetworkBinding>(&cell, (NAMESPACE, "api-net-0")).await;
+    env.loses::<NetworkContext>(&cell, (NAMESPACE, "net-dfw")).await;
+    env.loses::<Subnet>(&cell, (NAMESPACE, "net-dfw-0")).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_network_that_cannot_be_made_says_so_and_is_made_when_it_can() {
-    let world = mk_cell().await;
-    let cell = world.at("dfw");
+async fn a_network_without_addresses_reports_it_and_gets_them_when_they_are_freed() {
+    let env = mk_cell().await;
+    let cell = env.at("dfw");
     for network in ["a", "b", "c"] {
         let name = format!("{network}-net-0");
         cell.create(&mk_binding(&name, network, "dfw")).await.unwrap();
-        binding_says(&world, &name, "True", "NetworkContextReady").await;
-        claim(&world, &format!("{network}-dfw")).await;
+        until_binding(&env, &name, "True", "NetworkContextReady").await;
+        claim(&env, &format!("{network}-dfw")).await;
         if network != "c" {
-            addressed(&world, &format!("{network}-dfw-0")).await;
+            until_allocated(&env, &format!("{network}-dfw-0")).await;
         }
     }
-    let refused = binding_says(&world, "c-net-0", "False", "NetworkFailedToCreate").await;
-    assert!(refused.status.unwrap().conditions[0].message.contains("used up"));
-    world.delete::<NetworkBinding>(&cell, (HOME, "a-net-0")).await;
-    assert_eq!(addressed(&world, "c-dfw-0").await, "127.8.0.0/24");
-    binding_says(&world, "c-net-0", "True", "NetworkContextReady").await;
+    let failed = until_binding(&env, "c-net-0", "False", "NetworkFailedToCreate").await;
+    assert!(failed.status.unwrap().conditions[0].message.contains("exhausted"));
+    env.delete::<NetworkBinding>(&cell, (NAMESPACE, "a-net-0")).await;
+    assert_eq!(until_allocated(&env, "c-dfw-0").await, "127.8.0.0/24");
+    until_binding(&env, "c-net-0", "True", "NetworkContextReady").await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_location_that_is_not_this_cells_is_refused_until_it_is() {
-    let world = mk_cell().await;
-    world.at("dfw").create(&mk_binding("web-net-0", "net", "ord")).await.unwrap();
-    binding_says(&world, "web-net-0", "False", "NetworkFailedToCreate").await;
-    world
-        .at("dfw")
-        .create(&Location { metadata: mk_meta(None, "ord"), ..Location::default() })
-        .await
-        .unwrap();
-    binding_says(&world, "web-net-0", "True", "NetworkContextReady").await;
+async fn a_binding_waits_until_its_location_exists() {
+    let env = mk_cell().await;
+    env.at("dfw").create(&mk_binding("web-net-0", "net", "ord")).await.unwrap();
+    until_binding(&env, "web-net-0", "False", "NetworkFailedToCreate").await;
+    env.at("dfw").create(&Location { metadata: mk_meta(None, "ord"), ..Location::default() }).await.unwrap();
+    until_binding(&env, "web-net-0", "True", "NetworkContextReady").await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn claims_at_once_never_share_addresses_and_a_restart_forgets_none() {
-    let mut world = World::new(&["dfw"]).await;
-    let cell = world.at("dfw");
-    cell.create(&mk_namespace(HOME)).await.unwrap();
-    world.start_networks("dfw", Pool::loopback(0).expect("the first of many"));
-    world.has::<Location>(&cell, "dfw", |location| location.status.is_some()).await;
+async fn concurrent_claims_never_share_addresses_even_across_a_restart() {
+    let mut env = TestEnv::new(&["dfw"]).await;
+    let cell = env.at("dfw");
+    cell.create(&mk_namespace(NAMESPACE)).await.unwrap();
+    env.start_networks("dfw", AddressPool::loopback(0).expect("the pool of the first city"));
+    env.has::<Location>(&cell, "dfw", |location| location.status.is_some()).await;
     for n in 0..20 {
         cell.create(&mk_binding(&format!("{n}-net-0"), &format!("net{n}"), "dfw")).await.unwrap();
     }
     for n in 0..20 {
-        binding_says(&world, &format!("{n}-net-0"), "True", "NetworkContextReady").await;
+        until_binding(&env, &format!("{n}-net-0"), "True", "NetworkContextReady").await;
     }
     for n in 0..10 {
-        claim(&world, &format!("net{n}-dfw")).await;
+        claim(&env, &format!("net{n}-dfw")).await;
     }
-    world.stop("networks-dfw").await;
+    env.stop("networks-dfw").await;
     for n in 10..20 {
-        claim(&world, &format!("net{n}-dfw")).await;
+        claim(&env, &format!("net{n}-dfw")).await;
     }
-    world.start_networks("dfw", Pool::loopback(0).expect("the first of many"));
+    env.start_networks("dfw", AddressPool::loopback(0).expect("the pool of the first city"));
     let mut blocks = Vec::new();
     for n in 0..20 {
-        blocks.push(addressed(&world, &format!("net{n}-dfw-0")).await);
+        blocks.push(until_allocated(&env, &format!("net{n}-dfw-0")).await);
     }
-    let subnets = cell.live().list::<Subnet>(&Query::all()).await.unwrap();
+    let subnets = cell.uncached().list::<Subnet>(&ListOptions::all()).await.unwrap();
     blocks.sort();
     blocks.dedup();
     assert_eq!((blocks.len(), subnets.len()), (20, 20));

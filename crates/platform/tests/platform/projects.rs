@@ -1,119 +1,124 @@
-//! Projects: a plane for each, from its first day to its last.
+//! Projects: creation and deletion of their planes.
 
 use polis_api::k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use polis_api::milo::Project;
 use polis_api::{finalizers, labels};
-use polis_core::cities::Ground;
+use polis_core::cities::TenancyMode;
 use polis_core::{metadata, owner};
 use polis_engine::MiloProjects;
 
 use crate::cells::mk_deployment;
-use crate::world::{LONG, World, change, mk_meta, mk_namespace, mk_project, told};
+use crate::env::{LONG, TestEnv, change, condition, mk_meta, mk_namespace, mk_project};
 
-fn mk_kept(name: &str) -> ConfigMap {
-    let mut kept = ConfigMap { metadata: mk_meta(Some("default"), name), ..ConfigMap::default() };
-    kept.metadata.finalizers = Some(vec!["example.com/keep".into()]);
-    kept
+fn mk_finalized(name: &str) -> ConfigMap {
+    let mut held = ConfigMap { metadata: mk_meta(Some("default"), name), ..ConfigMap::default() };
+    held.metadata.finalizers = Some(vec!["example.com/keep".into()]);
+    held
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_project_gets_a_plane_with_its_own_default_namespace() {
-    let mut world = World::new(&[]).await;
-    world.start_platform();
-    let (acme, shop) = (world.open("acme").await, world.open("shop").await);
+    let mut env = TestEnv::new(&[]).await;
+    env.start_platform();
+    let (acme, shop) = (env.open("acme").await, env.open("shop").await);
     let uid = async |plane: &polis_engine::Plane| {
-        plane.live().get::<Namespace>("default").await.unwrap().unwrap().metadata.uid
+        plane.uncached().get::<Namespace>("default").await.unwrap().unwrap().metadata.uid
     };
     assert_ne!(uid(&acme).await, uid(&shop).await);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deleted_project_stays_and_serves_until_the_last_finalizer_is_released() {
-    let mut world = World::new(&[]).await;
-    world.start_platform();
-    let acme = world.open("acme").await;
-    acme.create(&mk_kept("kept")).await.unwrap();
-    world.delete::<Project>(&world.at(""), "acme").await;
-    world.has::<ConfigMap>(&acme, ("default", "kept"), |kept| owner::is_deleting(&kept.metadata)).await;
-    world.quiet(LONG).await;
-    let leaving: Project = world.at("").live().get("acme").await.unwrap().expect("it waits");
-    let conditions = leaving.status.unwrap().conditions;
-    assert_eq!(told(&conditions, "Ready").unwrap().0, "True", "whoever holds a finalizer must be engaged");
-    assert_eq!(told(&conditions, "ResourceCleanup"), Some(("False".into(), "CleanupStarted".into())));
+async fn a_deleted_project_serves_until_the_last_finalizer_is_removed() {
+    let mut env = TestEnv::new(&[]).await;
+    env.start_platform();
+    let acme = env.open("acme").await;
+    acme.create(&mk_finalized("held")).await.unwrap();
+    env.delete::<Project>(&env.at(""), "acme").await;
+    env.has::<ConfigMap>(&acme, ("default", "held"), |held| owner::is_deleting(&held.metadata)).await;
+    env.idle(LONG).await;
+    let deleting: Project = env.at("").uncached().get("acme").await.unwrap().expect("the deletion waits");
+    let conditions = deleting.status.unwrap().conditions;
+    assert_eq!(
+        condition(&conditions, "Ready").unwrap().0,
+        "True",
+        "controllers with finalizers must stay engaged"
+    );
+    assert_eq!(condition(&conditions, "ResourceCleanup"), Some(("False".into(), "CleanupStarted".into())));
 
-    change::<ConfigMap>(&acme, ("default", "kept"), |kept| kept.metadata.finalizers = None).await;
-    world.loses::<Project>(&world.at(""), "acme").await;
-    assert!(acme.live().get::<Namespace>("default").await.unwrap().is_none(), "the plane is gone");
+    change::<ConfigMap>(&acme, ("default", "held"), |held| held.metadata.finalizers = None).await;
+    env.loses::<Project>(&env.at(""), "acme").await;
+    assert!(acme.uncached().get::<Namespace>("default").await.unwrap().is_none(), "the plane is deleted");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_platform_that_starts_anew_goes_on_emptying() {
-    let mut world = World::new(&[]).await;
-    world.start_platform();
-    let acme = world.open("acme").await;
-    acme.create(&mk_kept("kept")).await.unwrap();
-    world.delete::<Project>(&world.at(""), "acme").await;
-    world.has::<ConfigMap>(&acme, ("default", "kept"), |kept| owner::is_deleting(&kept.metadata)).await;
-    world.stop("platform").await;
-    change::<ConfigMap>(&acme, ("default", "kept"), |kept| kept.metadata.finalizers = None).await;
-    assert!(world.at("").live().get::<Project>("acme").await.unwrap().is_some());
-    world.start_platform();
-    world.loses::<Project>(&world.at(""), "acme").await;
+async fn a_restarted_platform_continues_the_deletion() {
+    let mut env = TestEnv::new(&[]).await;
+    env.start_platform();
+    let acme = env.open("acme").await;
+    acme.create(&mk_finalized("held")).await.unwrap();
+    env.delete::<Project>(&env.at(""), "acme").await;
+    env.has::<ConfigMap>(&acme, ("default", "held"), |held| owner::is_deleting(&held.metadata)).await;
+    env.stop("platform").await;
+    change::<ConfigMap>(&acme, ("default", "held"), |held| held.metadata.finalizers = None).await;
+    assert!(env.at("").uncached().get::<Project>("acme").await.unwrap().is_some());
+    env.start_platform();
+    env.loses::<Project>(&env.at(""), "acme").await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_project_made_again_under_the_same_name_begins_empty() {
-    let mut world = World::new(&[]).await;
-    world.start_platform();
-    let acme = world.open("acme").await;
+async fn a_recreated_project_is_empty() {
+    let mut env = TestEnv::new(&[]).await;
+    env.start_platform();
+    let acme = env.open("acme").await;
     acme.create(&mk_namespace("left-over")).await.unwrap();
-    let first: Namespace = acme.live().get("default").await.unwrap().unwrap();
-    world.delete::<Project>(&world.at(""), "acme").await;
-    world.loses::<Project>(&world.at(""), "acme").await;
-    let acme = world.open("acme").await;
-    let second: Namespace = acme.live().get("default").await.unwrap().unwrap();
+    let first: Namespace = acme.uncached().get("default").await.unwrap().unwrap();
+    env.delete::<Project>(&env.at(""), "acme").await;
+    env.loses::<Project>(&env.at(""), "acme").await;
+    let acme = env.open("acme").await;
+    let second: Namespace = acme.uncached().get("default").await.unwrap().unwrap();
     assert_ne!(first.metadata.uid, second.metadata.uid);
-    assert!(acme.live().get::<Namespace>("left-over").await.unwrap().is_none());
+    assert!(acme.uncached().get::<Namespace>("left-over").await.unwrap().is_none());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_name_that_cannot_travel_is_refused_in_words_and_the_project_can_go() {
-    let mut world = World::new(&[]).await;
-    world.start_platform();
+async fn a_project_with_an_invalid_name_reports_it_and_can_be_deleted() {
+    let mut env = TestEnv::new(&[]).await;
+    env.start_platform();
     let name = "x".repeat(56);
-    world.at("").create(&mk_project(&name)).await.unwrap();
-    let refused = world
-        .has::<Project>(&world.at(""), &name, |p| {
+    env.at("").create(&mk_project(&name)).await.unwrap();
+    let rejected = env
+        .has::<Project>(&env.at(""), &name, |p| {
             let status = p.status.as_ref();
-            status.and_then(|s| told(&s.conditions, "Ready")) == Some(("False".into(), "InvalidName".into()))
+            status.and_then(|s| condition(&s.conditions, "Ready"))
+                == Some(("False".into(), "InvalidName".into()))
         })
         .await;
-    assert!(!refused.metadata.finalizers.unwrap_or_default().contains(&finalizers::PROJECT.to_owned()));
-    world.delete::<Project>(&world.at(""), &name).await;
-    world.loses::<Project>(&world.at(""), &name).await;
+    assert!(!rejected.metadata.finalizers.unwrap_or_default().contains(&finalizers::PROJECT.to_owned()));
+    env.delete::<Project>(&env.at(""), &name).await;
+    env.loses::<Project>(&env.at(""), &name).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_names_an_unknown_project_is_counted_until_the_project_comes() {
-    let mut world = World::new(&["dfw"]).await;
-    world.start_platform();
-    let (root, hub, clock) = (world.root(), world.at("hub"), world.clock.clone());
-    world.start("management", |engine| {
-        polis_management::declare(engine, clock, MiloProjects::new(root), Ground::Platform, hub);
+async fn a_hub_namespace_of_an_unknown_project_is_counted_until_the_project_exists() {
+    let mut env = TestEnv::new(&["dfw"]).await;
+    env.start_platform();
+    let (root, hub, clock) = (env.root(), env.at("hub"), env.clock.clone());
+    env.start("management", |engine| {
+        polis_management::declare(engine, clock, MiloProjects::new(root), TenancyMode::Milo, hub);
     });
-    let mut home = mk_namespace("ns-of-nobody");
-    home.metadata.labels = Some(metadata::map([
+    let mut namespace = mk_namespace("ns-unknown");
+    namespace.metadata.labels = Some(metadata::map([
         (labels::UPSTREAM_CLUSTER_NAME, "cluster-late"),
         (labels::UPSTREAM_NAMESPACE, "default"),
     ]));
-    world.at("hub").create(&home).await.unwrap();
-    world.at("hub").create(&mk_deployment("dfw", "ns-of-nobody", "web", 1)).await.unwrap();
+    env.at("hub").create(&namespace).await.unwrap();
+    env.at("hub").create(&mk_deployment("dfw", "ns-unknown", "web", 1)).await.unwrap();
     let counted = |count: &str| {
         let line = format!("polis_compute_hub_objects_unresolved {count}\n");
-        world.look_into("management").metrics().contains(&line).then_some(())
+        env.handle("management").metrics().contains(&line).then_some(())
     };
-    world.until("it is counted", async || counted("1")).await;
-    world.quiet(LONG).await;
-    world.open("late").await;
-    world.until("it is known", async || counted("0")).await;
+    env.until("the namespace is counted", async || counted("1")).await;
+    env.idle(LONG).await;
+    env.open("late").await;
+    env.until("the project is known", async || counted("0")).await;
 }

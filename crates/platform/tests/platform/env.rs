@@ -1,4 +1,5 @@
-//! The world of these tests, and the words to speak about it.
+//! Test environment: planes of a platform, its hub and its cells, and helpers to start controllers and wait
+//! for state.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -18,22 +19,24 @@ use polis_api::labels;
 use polis_api::milo::Project;
 use polis_apiserver::{Error as ServerError, PlaneSpec, Server, project_plane};
 use polis_core::{conditions, metadata};
-use polis_engine::{Clock, Engine, Exactly, Handle, MiloProjects, Object, Place, Plane, Random};
-use polis_platform::homes::Homes;
-use polis_platform::projects::{Beside, BoxError, PlaneMaker};
+use polis_engine::{
+    Clock, Engine, Handle, MiloProjects, NamespacedName, Object, Plane, Preconditions, Random,
+};
+use polis_platform::hub_namespaces::HubNamespaceCleanup;
+use polis_platform::projects::{BoxError, PlaneProvisioner, ProjectOptions};
 use polis_platform::{locations, networks, projects, quota};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use crate::line::Line;
+use crate::proxy::PlaneProxy;
 
-/// Longer than every pause that the controllers keep on purpose.
+/// Longer than every back-off and requeue delay of the controllers.
 pub const LONG: Duration = Duration::from_secs(12 * 60);
-/// The catalogue of kinds that every project has.
+/// The set of CRDs that every project serves.
 const CATALOGUE: &str = "projects";
 
-/// All kinds, once: deriving their schemas takes longer than most tests.
+/// All CRDs, built once: deriving their schemas takes longer than most tests.
 fn kinds() -> &'static [CrdFile] {
     static KINDS: OnceLock<Vec<CrdFile>> = OnceLock::new();
     KINDS.get_or_init(|| [crds::compute(), crds::platform(), crds::karmada()].concat())
@@ -44,18 +47,18 @@ fn is(crd: &CrdFile, parts: &[&str]) -> bool {
     parts.iter().any(|part| path.contains(part))
 }
 
-/// A platform, its hub and its cells, which are named by their cities.
-pub struct World {
+/// A platform, its hub and its cells. A cell is named after its city.
+pub struct TestEnv {
     pub server: Server,
     pub clock: Clock,
-    /// The line to the platform of all processes but the cells, which have lines of their own.
-    pub line: Line,
+    /// The proxy to the platform for all processes except the cells, which have their own.
+    pub proxy: PlaneProxy,
     running: BTreeMap<String, Process>,
-    /// Hub and cells that are somebody else's.
-    real: BTreeMap<String, Client>,
+    /// Clients of a hub and cells that are not embedded.
+    external: BTreeMap<String, Client>,
 }
 
-/// A process of controllers.
+/// A running engine.
 struct Process {
     handle: Handle,
     stop: oneshot::Sender<()>,
@@ -64,21 +67,21 @@ struct Process {
 
 struct WallClock(Clock);
 
-impl polis_apiserver::Clock for WallClock {
+impl polis_apiserver::TimeSource for WallClock {
     fn now(&self) -> Timestamp {
         self.0.now()
     }
 }
 
-/// Makes planes on the embedded server.
+/// Creates and deletes planes of the embedded server.
 pub struct Planes(pub Server);
 
-impl PlaneMaker for Planes {
+impl PlaneProvisioner for Planes {
     fn create<'a>(&'a self, project: &'a str) -> BoxFuture<'a, Result<(), BoxError>> {
         async move {
             match self.0.create_plane(PlaneSpec::project(project, CATALOGUE)).await {
                 Err(ServerError::PlaneExists(_)) => Ok(()),
-                made => made.map_err(BoxError::from),
+                created => created.map_err(BoxError::from),
             }
         }
         .boxed()
@@ -88,25 +91,25 @@ impl PlaneMaker for Planes {
         async move {
             match self.0.delete_plane(&project_plane(project)).await {
                 Err(ServerError::NoPlane(_)) => Ok(()),
-                gone => gone.map_err(BoxError::from),
+                deleted => deleted.map_err(BoxError::from),
             }
         }
         .boxed()
     }
 }
 
-impl World {
-    /// Planes and kinds: a platform, a hub, and a cell for each city. Nothing runs yet.
+impl TestEnv {
+    /// Creates planes and CRDs: a platform, a hub, and a cell for each city. No controller runs yet.
     pub async fn new(cities: &[&str]) -> Self {
-        Self::at_time(Clock::anchored("2026-01-01T00:00:00Z".parse().unwrap()), cities).await
+        Self::with_clock(Clock::anchored("2026-01-01T00:00:00Z".parse().unwrap()), cities).await
     }
 
-    /// The same, in a time that others have, too.
-    pub async fn at_time(clock: Clock, cities: &[&str]) -> Self {
+    /// Like [`TestEnv::new`], with a given clock.
+    pub async fn with_clock(clock: Clock, cities: &[&str]) -> Self {
         let server = Server::builder().clock(WallClock(clock.clone())).build().await.unwrap();
-        server.create_plane(PlaneSpec::own("hub")).await.unwrap();
+        server.create_plane(PlaneSpec::standalone("hub")).await.unwrap();
         for city in cities {
-            server.create_plane(PlaneSpec::own(*city)).await.unwrap();
+            server.create_plane(PlaneSpec::standalone(*city)).await.unwrap();
         }
         for crd in kinds() {
             if is(crd, &["_projects", "_resourceregistrations", "_locations."]) {
@@ -125,15 +128,15 @@ impl World {
                 server.install_crd(CATALOGUE, &crd.crd).await.unwrap();
             }
         }
-        let line = Line::new(server.service());
-        let world = Self { server, clock, line, running: BTreeMap::new(), real: BTreeMap::new() };
+        let proxy = PlaneProxy::new(server.service());
+        let env = Self { server, clock, proxy, running: BTreeMap::new(), external: BTreeMap::new() };
         for city in cities {
-            world.join(city, Some(city)).await;
+            env.join(city, Some(city)).await;
         }
-        world
+        env
     }
 
-    /// A member joins the hub.
+    /// Registers a member cluster with the hub.
     pub async fn join(&self, name: &str, city: Option<&str>) {
         let mut member = Cluster::default();
         member.metadata.name = Some(name.into());
@@ -142,15 +145,15 @@ impl World {
         self.at("hub").create(&member).await.unwrap();
     }
 
-    /// The hub, or a cell, is behind this client. Said before anybody works there.
-    #[allow(dead_code, reason = "for the suite with real planes")]
-    pub fn lead(&mut self, plane: &str, client: Client) {
-        self.real.insert(plane.to_owned(), client);
+    /// Uses this client for the hub or a cell. Call it before any controller starts.
+    #[allow(dead_code, reason = "used by the suite with external planes")]
+    pub fn serve_from(&mut self, plane: &str, client: Client) {
+        self.external.insert(plane.to_owned(), client);
     }
 
-    /// A plane, as the test sees it: neither cut nor counted.
+    /// A plane without the proxy: always reachable and not logged.
     pub fn at(&self, plane: &str) -> Plane {
-        if let Some(client) = self.real.get(plane).cloned() {
+        if let Some(client) = self.external.get(plane).cloned() {
             let send = move |request: http::Request<Body>| {
                 let client = client.clone();
                 async move { client.send(request).await }
@@ -160,9 +163,9 @@ impl World {
         Plane::in_process::<_, http_body_util::Full<bytes::Bytes>, _>(plane, self.server.plane_service(plane))
     }
 
-    /// The plane of the platform, behind which the projects are.
+    /// The plane of the platform, through the proxy.
     pub fn root(&self) -> Plane {
-        Plane::in_process("platform", self.line.clone())
+        Plane::in_process("platform", self.proxy.clone())
     }
 
     /// The plane of a project.
@@ -170,39 +173,39 @@ impl World {
         self.root().of_project(name)
     }
 
-    /// Projects and locations run in one process, quota in another, so that it can be late.
-    pub fn start_but_quota(&mut self) {
+    /// Starts projects and locations without quota, so that a test can start quota later.
+    pub fn start_without_quota(&mut self) {
         let (root, hub, clock) = (self.root(), self.at("hub"), self.clock.clone());
         let planes = Planes(self.server.clone());
         self.start("platform", |engine| {
-            let beside = mk_beside(&root, &hub);
-            projects::declare(engine, clock.clone(), root.clone(), planes, beside);
+            let options = mk_options(&root, &hub);
+            projects::declare(engine, clock.clone(), root.clone(), planes, options);
             locations::declare(engine, clock, root.clone(), hub, MiloProjects::new(root));
         });
     }
 
-    /// The quota of all projects, which begin with so much.
-    pub fn start_quota(&mut self, allowance: Option<quota::Allowance>) {
+    /// Starts the quota controller with a default allowance.
+    pub fn start_quota(&mut self, allowance: Option<quota::DefaultAllowance>) {
         let (root, clock) = (self.root(), self.clock.clone());
         self.start("quota", |engine| {
             quota::declare(engine, clock, root.clone(), MiloProjects::new(root), allowance);
         });
     }
 
-    /// All stand-ins run in one process, as on a laptop.
+    /// Starts all platform controllers in one engine, as `polis up` does.
     pub fn start_platform(&mut self) {
         let (root, hub, clock) = (self.root(), self.at("hub"), self.clock.clone());
         let planes = Planes(self.server.clone());
         self.start("platform", |engine| {
-            let beside = mk_beside(&root, &hub);
-            projects::declare(engine, clock.clone(), root.clone(), planes, beside);
+            let options = mk_options(&root, &hub);
+            projects::declare(engine, clock.clone(), root.clone(), planes, options);
             locations::declare(engine, clock.clone(), root.clone(), hub, MiloProjects::new(root.clone()));
-            let allowance = Some(quota::Allowance::default());
+            let allowance = Some(quota::DefaultAllowance::default());
             quota::declare(engine, clock, root.clone(), MiloProjects::new(root), allowance);
         });
     }
 
-    /// A process of controllers.
+    /// Starts an engine.
     pub fn start(&mut self, name: &str, declare: impl FnOnce(&mut Engine)) {
         let mut engine = Engine::with(self.clock.clone(), Random::from_seed(7));
         declare(&mut engine);
@@ -214,25 +217,25 @@ impl World {
         self.running.insert(name.to_owned(), Process { handle, stop, task });
     }
 
-    /// The process ends.
+    /// Stops an engine.
     pub async fn stop(&mut self, name: &str) {
-        let Process { stop, task, .. } = self.running.remove(name).expect("it runs");
+        let Process { stop, task, .. } = self.running.remove(name).expect("the engine runs");
         _ = stop.send(());
         task.await.unwrap();
     }
 
-    /// A look into a process that runs.
-    pub fn look_into(&self, name: &str) -> Handle {
+    /// The handle of a running engine.
+    pub fn handle(&self, name: &str) -> Handle {
         self.running[name].handle.clone()
     }
 
-    /// The network stand-in of a city's cell.
-    pub fn start_networks(&mut self, city: &str, pool: networks::Pool) {
+    /// Starts the network controllers of a city's cell.
+    pub fn start_networks(&mut self, city: &str, pool: networks::AddressPool) {
         let (cell, clock) = (self.at(city), self.clock.clone());
         self.start(&format!("networks-{city}"), |engine| networks::declare(engine, clock, cell, city, pool));
     }
 
-    /// Opens a project and waits until it is ready.
+    /// Creates a project and waits until it is ready.
     pub async fn open(&self, name: &str) -> Plane {
         self.at("").create(&mk_project(name)).await.unwrap();
         self.ready(name).await;
@@ -242,39 +245,43 @@ impl World {
     /// Waits until a project is ready.
     pub async fn ready(&self, name: &str) {
         self.until(&format!("project {name} ready"), async || {
-            let project = self.at("").live().get::<Project>(name).await.unwrap()?;
+            let project = self.at("").uncached().get::<Project>(name).await.unwrap()?;
             conditions::is_true(&project.status?.conditions, "Ready").then_some(())
         })
         .await;
     }
 
-    /// Waits until an object is there and as it should be.
+    /// Waits until an object exists and matches.
     pub async fn has<'p, K: Object>(
         &self,
         plane: &Plane,
-        place: impl Into<Place<'p>>,
-        right: impl Fn(&K) -> bool,
+        name: impl Into<NamespacedName<'p>>,
+        matches: impl Fn(&K) -> bool,
     ) -> K {
-        let place = place.into();
-        let what = format!("{place} on {}", plane.name());
-        self.until(&what, async || plane.live().get::<K>(place).await.unwrap().filter(|object| right(object)))
-            .await
+        let name = name.into();
+        let what = format!("{name} on {}", plane.name());
+        self.until(&what, async || {
+            plane.uncached().get::<K>(name).await.unwrap().filter(|object| matches(object))
+        })
+        .await
     }
 
-    /// Waits until an object is gone.
-    pub async fn loses<'p, K: Object>(&self, plane: &Plane, place: impl Into<Place<'p>>) {
-        let place = place.into();
-        let what = format!("no {place} on {}", plane.name());
-        self.until(&what, async || plane.live().get::<K>(place).await.unwrap().is_none().then_some(())).await;
+    /// Waits until an object does not exist.
+    pub async fn loses<'p, K: Object>(&self, plane: &Plane, name: impl Into<NamespacedName<'p>>) {
+        let name = name.into();
+        let what = format!("no {name} on {}", plane.name());
+        self.until(&what, async || plane.uncached().get::<K>(name).await.unwrap().is_none().then_some(()))
+            .await;
     }
 
-    /// Deletes an object that is there.
-    pub async fn delete<'p, K: Object>(&self, plane: &Plane, place: impl Into<Place<'p>>) {
-        let object = plane.live().get::<K>(place).await.unwrap().expect("it is there");
-        plane.delete(&object, Exactly::Object).await.unwrap();
+    /// Deletes an existing object.
+    pub async fn delete<'p, K: Object>(&self, plane: &Plane, name: impl Into<NamespacedName<'p>>) {
+        let object = plane.uncached().get::<K>(name).await.unwrap().expect("the object exists");
+        plane.delete(&object, Preconditions::Uid).await.unwrap();
     }
 
-    /// Waits, a quarter of an hour of the paused clock at most: longer than any pause that is kept on purpose.
+    /// Waits until the check returns a value, for at most 15 minutes: longer than any back-off of the
+    /// controllers.
     pub async fn until<T, F: Future<Output = Option<T>>>(
         &self,
         what: &str,
@@ -285,25 +292,29 @@ impl World {
             if let Some(found) = check().await {
                 return found;
             }
-            assert!(Instant::now() < deadline, "gave up waiting for {what}");
+            assert!(Instant::now() < deadline, "timed out waiting for {what}");
             sleep(Duration::from_millis(250)).await;
         }
     }
 
-    /// Lets time pass in which nothing happens that has to.
-    pub async fn quiet(&self, time: Duration) {
+    /// Advances the clock.
+    pub async fn idle(&self, time: Duration) {
         sleep(time).await;
     }
 }
 
-/// Changes an object, again and again until nobody else was faster.
-pub async fn change<'p, K: Object>(plane: &Plane, place: impl Into<Place<'p>>, change: impl Fn(&mut K)) {
-    let place = place.into();
+/// Updates an object; retries on conflict.
+pub async fn change<'p, K: Object>(
+    plane: &Plane,
+    name: impl Into<NamespacedName<'p>>,
+    change: impl Fn(&mut K),
+) {
+    let name = name.into();
     loop {
-        let current = plane.live().get::<K>(place).await.unwrap().expect("it is there");
-        let mut wanted = current.clone();
-        change(&mut wanted);
-        match plane.update(&current, &wanted).await {
+        let current = plane.uncached().get::<K>(name).await.unwrap().expect("the object exists");
+        let mut desired = current.clone();
+        change(&mut desired);
+        match plane.update(&current, &desired).await {
             Err(error) if error.is_conflict() => {}
             done => {
                 done.unwrap();
@@ -313,11 +324,11 @@ pub async fn change<'p, K: Object>(plane: &Plane, place: impl Into<Place<'p>>, c
     }
 }
 
-/// All that projects have beside their planes.
-pub fn mk_beside(root: &Plane, hub: &Plane) -> Beside {
-    Beside {
-        opening: Some(locations::Opening::new(root.clone(), hub.clone())),
-        homes: Some(Homes::new(hub.clone())),
+/// The options with initial bindings and hub namespace cleanup.
+pub fn mk_options(root: &Plane, hub: &Plane) -> ProjectOptions {
+    ProjectOptions {
+        initial_bindings: Some(locations::InitialBindings::new(root.clone(), hub.clone())),
+        hub_namespaces: Some(HubNamespaceCleanup::new(hub.clone())),
     }
 }
 
@@ -334,6 +345,6 @@ pub fn mk_meta(namespace: Option<&str>, name: &str) -> ObjectMeta {
 }
 
 /// Status and reason of a condition.
-pub fn told(conditions: &[Condition], kind: &str) -> Option<(String, String)> {
+pub fn condition(conditions: &[Condition], kind: &str) -> Option<(String, String)> {
     conditions::find(conditions, kind).map(|c| (c.status.clone(), c.reason.clone()))
 }

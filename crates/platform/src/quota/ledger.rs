@@ -1,9 +1,9 @@
-//! The books of a project: what it has, what it uses, and what becomes of its claims.
+//! The quota ledger of a project: its limits, its usage, and the decisions on its claims.
 //!
-//! Pure. The limit of a resource is the sum of all grants that count; what is used is the sum of what claims hold,
-//! deleted or denied elsewhere or not, until they are gone. Undecided requests are decided in the order in which the
-//! claims were made. A request that names a resource nobody has registered is not decided at all: the registration may
-//! be on its way, and a denial could not be taken back.
+//! A pure function. The limit of a resource is the sum of all active grants. Its usage is the sum of what
+//! claims hold, including claims that are being deleted or were denied another resource, until they are gone.
+//! Pending requests are decided in the order in which the claims were created. A request for an unregistered
+//! resource is not decided: the registration may follow, and a denial is final.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,19 +14,19 @@ use polis_api::quota::{
     ResourceRegistration, ResourceRequest,
 };
 use polis_api::reasons;
-use polis_core::conditions::{self, Verdict};
+use polis_core::conditions::{self, DesiredCondition};
 use polis_core::{Time, owner};
 use sha2::{Digest, Sha256};
 
 use super::{NAMESPACE, consumer};
-use crate::made_here;
+use crate::managed_metadata;
 
-/// The most requests that one claim may hold.
-const MOST_REQUESTS: usize = 20;
+/// The maximum number of requests in one claim.
+const MAX_REQUESTS: usize = 20;
 
-/// Everything that counts in one project.
+/// The quota objects of one project.
 #[derive(Clone, Copy)]
-pub(super) struct Books<'a> {
+pub(super) struct Ledger<'a> {
     pub(super) project: &'a str,
     pub(super) registrations: &'a [ResourceRegistration],
     pub(super) grants: &'a [ResourceGrant],
@@ -34,25 +34,25 @@ pub(super) struct Books<'a> {
     pub(super) buckets: &'a [AllowanceBucket],
 }
 
-/// What is to be written: what stands (none if it is to be made), and what it should be.
+/// The objects to write: the existing object (none to create it) and the desired one.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Balance<'a> {
+pub(super) struct LedgerChanges<'a> {
     pub(super) grants: Vec<(&'a ResourceGrant, ResourceGrant)>,
     pub(super) buckets: Vec<(Option<&'a AllowanceBucket>, AllowanceBucket)>,
     pub(super) claims: Vec<(&'a ResourceClaim, ResourceClaim)>,
 }
 
 #[cfg(test)]
-impl Balance<'_> {
-    pub(super) fn is_settled(&self) -> bool {
+impl LedgerChanges<'_> {
+    pub(super) fn is_empty(&self) -> bool {
         self.grants.is_empty() && self.buckets.is_empty() && self.claims.is_empty()
     }
 }
 
-/// One resource of the project.
+/// The account of one resource.
 #[derive(Clone, Debug, Default)]
 struct Account {
-    /// May be far more than a number can hold; grants are summed up wider and cut off.
+    /// Saturates at `i64::MAX`.
     limit: i64,
     used: i64,
     claims: i32,
@@ -65,22 +65,27 @@ impl Account {
     }
 }
 
-impl<'a> Books<'a> {
-    /// What is to be written.
-    pub(super) fn balance(&self, now: &Time) -> Balance<'a> {
-        let mut balance = Balance::default();
+impl<'a> Ledger<'a> {
+    /// Computes the changes.
+    pub(super) fn reconcile(&self, now: &Time) -> LedgerChanges<'a> {
+        let mut changes = LedgerChanges::default();
         let mut accounts: BTreeMap<String, Account> = BTreeMap::new();
-        self.count_grants(&mut accounts, &mut balance, now);
+        self.count_grants(&mut accounts, &mut changes, now);
         self.count_claims(&mut accounts);
-        self.decide(&mut accounts, &mut balance, now);
-        self.fill_buckets(&accounts, &mut balance, now);
-        balance
+        self.decide(&mut accounts, &mut changes, now);
+        self.update_buckets(&accounts, &mut changes, now);
+        changes
     }
 
-    fn count_grants(&self, accounts: &mut BTreeMap<String, Account>, balance: &mut Balance<'a>, now: &Time) {
+    fn count_grants(
+        &self,
+        accounts: &mut BTreeMap<String, Account>,
+        changes: &mut LedgerChanges<'a>,
+        now: &Time,
+    ) {
         for grant in self.grants.iter().filter(|grant| !owner::is_deleting(&grant.metadata)) {
-            let verdict = self.judge_grant(grant);
-            if verdict.truth == conditions::Truth::True {
+            let condition = self.evaluate_grant(grant);
+            if condition.status == conditions::ConditionStatus::True {
                 for allowance in &grant.spec.allowances {
                     let account = accounts.entry(allowance.resource_type.clone()).or_default();
                     let given = allowance.buckets.iter().map(|bucket| bucket.amount);
@@ -88,31 +93,32 @@ impl<'a> Books<'a> {
                     account.grants += 1;
                 }
             }
-            let mut wanted = grant.clone();
-            let status = wanted.status.get_or_insert_default();
-            conditions::set(&mut status.conditions, &verdict, grant.metadata.generation, now);
+            let mut desired = grant.clone();
+            let status = desired.status.get_or_insert_default();
+            conditions::set(&mut status.conditions, &condition, grant.metadata.generation, now);
             status.observed_generation = grant.metadata.generation;
-            if wanted != *grant {
-                balance.grants.push((grant, wanted));
+            if desired != *grant {
+                changes.grants.push((grant, desired));
             }
         }
     }
 
-    fn judge_grant(&self, grant: &ResourceGrant) -> Verdict {
-        let wrong = |words: String| Verdict::no(ACTIVE, reasons::VALIDATION_FAILED, words);
-        if let Some(words) = self.stranger(&grant.spec.consumer_ref) {
-            return wrong(words);
+    fn evaluate_grant(&self, grant: &ResourceGrant) -> DesiredCondition {
+        let invalid =
+            |message: String| DesiredCondition::new_false(ACTIVE, reasons::VALIDATION_FAILED, message);
+        if let Some(message) = self.foreign_consumer(&grant.spec.consumer_ref) {
+            return invalid(message);
         }
         for allowance in &grant.spec.allowances {
             if let Some(bucket) = allowance.buckets.iter().find(|bucket| bucket.amount < 0) {
-                return wrong(format!("{}: {} is less than nothing", allowance.resource_type, bucket.amount));
+                return invalid(format!("{}: amount {} is negative", allowance.resource_type, bucket.amount));
             }
             if self.registration(&allowance.resource_type).is_none() {
-                let words = format!("resource {} is not registered", allowance.resource_type);
-                return Verdict::no(ACTIVE, reasons::GRANT_PENDING, words);
+                let message = format!("resource {} is not registered", allowance.resource_type);
+                return DesiredCondition::new_false(ACTIVE, reasons::GRANT_PENDING, message);
             }
         }
-        Verdict::yes(ACTIVE, reasons::GRANT_ACTIVE, "the grant counts")
+        DesiredCondition::new_true(ACTIVE, reasons::GRANT_ACTIVE, "the grant is active")
     }
 
     fn count_claims(&self, accounts: &mut BTreeMap<String, Account>) {
@@ -127,49 +133,50 @@ impl<'a> Books<'a> {
         }
     }
 
-    fn decide(&self, accounts: &mut BTreeMap<String, Account>, balance: &mut Balance<'a>, now: &Time) {
-        let mut waiting: Vec<&ResourceClaim> =
+    fn decide(&self, accounts: &mut BTreeMap<String, Account>, changes: &mut LedgerChanges<'a>, now: &Time) {
+        let mut pending: Vec<&ResourceClaim> =
             self.claims.iter().filter(|claim| !owner::is_deleting(&claim.metadata)).collect();
-        waiting.sort_by_key(|claim| {
+        pending.sort_by_key(|claim| {
             let meta = &claim.metadata;
             (meta.creation_timestamp.as_ref(), meta.namespace.as_deref(), owner::name(meta))
         });
-        for claim in waiting {
-            let mut wanted = claim.clone();
-            let status = wanted.status.get_or_insert_default();
-            let wrong = self.fault(claim);
-            if claim.spec.requests.len() <= MOST_REQUESTS {
+        for claim in pending {
+            let mut desired = claim.clone();
+            let status = desired.status.get_or_insert_default();
+            let invalid = self.validation_error(claim);
+            if claim.spec.requests.len() <= MAX_REQUESTS {
                 for request in &claim.spec.requests {
-                    let known =
+                    let index =
                         status.allocations.iter().position(|a| a.resource_type == request.resource_type);
-                    let decided = known.is_some_and(|at| status.allocations[at].status != ALLOCATION_PENDING);
+                    let decided = index.is_some_and(|at| status.allocations[at].status != ALLOCATION_PENDING);
                     if decided {
                         continue;
                     }
                     let account = accounts.entry(request.resource_type.clone()).or_default();
-                    let Some(decision) = self.answer(request, wrong.as_deref(), account, now) else {
+                    let Some(decision) = self.decide_request(request, invalid.as_deref(), account, now)
+                    else {
                         continue;
                     };
-                    match known {
+                    match index {
                         Some(at) => status.allocations[at] = decision,
                         None => status.allocations.push(decision),
                     }
                 }
             }
-            let verdict = fold(claim, &status.allocations, wrong.as_deref());
-            conditions::set(&mut status.conditions, &verdict, claim.metadata.generation, now);
+            let condition = granted_condition(claim, &status.allocations, invalid.as_deref());
+            conditions::set(&mut status.conditions, &condition, claim.metadata.generation, now);
             status.observed_generation = claim.metadata.generation;
-            if wanted != *claim {
-                balance.claims.push((claim, wanted));
+            if desired != *claim {
+                changes.claims.push((claim, desired));
             }
         }
     }
 
-    /// The decision on one request; none while it cannot be made.
-    fn answer(
+    /// Decides on one request; none while the resource is not registered.
+    fn decide_request(
         &self,
         request: &ResourceRequest,
-        wrong: Option<&str>,
+        invalid: Option<&str>,
         account: &mut Account,
         now: &Time,
     ) -> Option<RequestAllocation> {
@@ -179,9 +186,9 @@ impl<'a> Books<'a> {
             last_transition_time: Some(now.clone()),
             ..Default::default()
         };
-        if let Some(wrong) = wrong {
+        if let Some(message) = invalid {
             decision.reason = Some(reasons::VALIDATION_FAILED.into());
-            decision.message = Some(wrong.to_owned());
+            decision.message = Some(message.to_owned());
         } else if self.registration(&request.resource_type).is_none() {
             return None;
         } else if request.amount <= account.left() {
@@ -194,32 +201,35 @@ impl<'a> Books<'a> {
         } else {
             decision.reason = Some(reasons::QUOTA_EXCEEDED.into());
             let (left, limit) = (account.left(), account.limit);
-            decision.message = Some(format!("{} asked for, {left} of {limit} left", request.amount));
+            decision.message = Some(format!("requested {}, available {left} of {limit}", request.amount));
         }
         Some(decision)
     }
 
-    /// What is wrong with a claim, in words; decided once and for all.
-    fn fault(&self, claim: &ResourceClaim) -> Option<String> {
+    /// Why a claim is invalid. The decision is final.
+    fn validation_error(&self, claim: &ResourceClaim) -> Option<String> {
         let spec = &claim.spec;
-        if let Some(words) = self.stranger(&spec.consumer_ref) {
-            return Some(words);
+        if let Some(message) = self.foreign_consumer(&spec.consumer_ref) {
+            return Some(message);
         }
-        if spec.requests.is_empty() || spec.requests.len() > MOST_REQUESTS {
-            return Some(format!("{} requests; a claim has 1 to {MOST_REQUESTS}", spec.requests.len()));
+        if spec.requests.is_empty() || spec.requests.len() > MAX_REQUESTS {
+            return Some(format!(
+                "the claim has {} requests; it must have 1 to {MAX_REQUESTS}",
+                spec.requests.len()
+            ));
         }
         let Some(reference) = spec.resource_ref.as_ref().filter(|r| !r.kind.is_empty() && !r.name.is_empty())
         else {
-            return Some("resourceRef must name the kind and the name of what the claim is for".into());
+            return Some("resourceRef must have a kind and a name".into());
         };
-        let mut named = BTreeSet::new();
+        let mut requested = BTreeSet::new();
         for request in &spec.requests {
             let resource = &request.resource_type;
-            if !named.insert(resource) {
-                return Some(format!("{resource} is asked for twice"));
+            if !requested.insert(resource) {
+                return Some(format!("{resource} is requested twice"));
             }
             if request.amount <= 0 {
-                return Some(format!("{resource}: {} is not a positive amount", request.amount));
+                return Some(format!("{resource}: amount {} is not positive", request.amount));
             }
             let Some(registration) = self.registration(resource) else { continue };
             let claiming = registration.spec.claiming_resources.iter().any(|kind| {
@@ -228,18 +238,23 @@ impl<'a> Books<'a> {
                         == reference.api_group.as_deref().unwrap_or_default()
             });
             if !claiming {
-                return Some(format!("{resource} may not be claimed for a {}", reference.kind));
+                return Some(format!("{resource} cannot be claimed for kind {}", reference.kind));
             }
         }
         None
     }
 
-    /// Why a consumer has no business in this project. Quota is never counted for one project on the plane of another.
-    fn stranger(&self, named: &ConsumerReference) -> Option<String> {
+    /// Why a consumer is not this project. Quota of one project is never counted on the plane of another.
+    fn foreign_consumer(&self, consumer_ref: &ConsumerReference) -> Option<String> {
         let own = consumer(self.project);
-        let same = named.kind == own.kind && named.name == own.name && named.api_group == own.api_group;
+        let same = consumer_ref.kind == own.kind
+            && consumer_ref.name == own.name
+            && consumer_ref.api_group == own.api_group;
         (!same).then(|| {
-            format!("it is for {} {:?}, and this is Project {}", named.kind, named.name, self.project)
+            format!(
+                "consumerRef names {} {:?}, but this is Project {}",
+                consumer_ref.kind, consumer_ref.name, self.project
+            )
         })
     }
 
@@ -247,17 +262,22 @@ impl<'a> Books<'a> {
         self.registrations.iter().find(|r| r.spec.resource_type == resource)
     }
 
-    fn fill_buckets(&self, accounts: &BTreeMap<String, Account>, balance: &mut Balance<'a>, now: &Time) {
+    fn update_buckets(
+        &self,
+        accounts: &BTreeMap<String, Account>,
+        changes: &mut LedgerChanges<'a>,
+        now: &Time,
+    ) {
         let zero = Account::default();
-        let known = self.buckets.iter().map(|bucket| (bucket.spec.resource_type.as_str(), Some(bucket)));
+        let existing = self.buckets.iter().map(|bucket| (bucket.spec.resource_type.as_str(), Some(bucket)));
         let new = accounts.keys().filter(|resource| {
             self.registration(resource).is_some()
                 && !self.buckets.iter().any(|bucket| bucket.spec.resource_type == **resource)
         });
-        for (resource, standing) in known.chain(new.map(|resource| (resource.as_str(), None))) {
+        for (resource, existing) in existing.chain(new.map(|resource| (resource.as_str(), None))) {
             let account = accounts.get(resource).unwrap_or(&zero);
-            let mut wanted = standing.cloned().unwrap_or_else(|| self.mk_bucket(resource));
-            let before = wanted.status.clone().unwrap_or_default();
+            let mut desired = existing.cloned().unwrap_or_else(|| self.mk_bucket(resource));
+            let before = desired.status.clone().unwrap_or_default();
             let status = AllowanceBucketStatus {
                 limit: account.limit,
                 allocated: account.used,
@@ -266,17 +286,17 @@ impl<'a> Books<'a> {
                 grant_count: account.grants,
                 ..before.clone()
             };
-            if standing.is_none() || wanted.status.is_none() || status != before {
-                wanted.status =
+            if existing.is_none() || desired.status.is_none() || status != before {
+                desired.status =
                     Some(AllowanceBucketStatus { last_reconciliation: Some(now.clone()), ..status });
-                balance.buckets.push((standing, wanted));
+                changes.buckets.push((existing, desired));
             }
         }
     }
 
     fn mk_bucket(&self, resource: &str) -> AllowanceBucket {
         AllowanceBucket {
-            metadata: made_here(Some(NAMESPACE), &bucket_name(self.project, resource)),
+            metadata: managed_metadata(Some(NAMESPACE), &bucket_name(self.project, resource)),
             spec: AllowanceBucketSpec {
                 consumer_ref: consumer(self.project),
                 resource_type: resource.to_owned(),
@@ -294,8 +314,12 @@ fn bucket_name(project: &str, resource: &str) -> String {
     format!("bucket-{hex}")
 }
 
-/// What the claim as a whole is told.
-fn fold(claim: &ResourceClaim, allocations: &[RequestAllocation], wrong: Option<&str>) -> Verdict {
+/// The `Granted` condition of a claim, from the decisions on its requests.
+fn granted_condition(
+    claim: &ResourceClaim,
+    allocations: &[RequestAllocation],
+    invalid: Option<&str>,
+) -> DesiredCondition {
     let denied: Vec<String> = allocations
         .iter()
         .filter(|a| a.status == ALLOCATION_DENIED)
@@ -305,18 +329,22 @@ fn fold(claim: &ResourceClaim, allocations: &[RequestAllocation], wrong: Option<
         let of = |a: &&RequestAllocation| a.resource_type == request.resource_type;
         allocations.iter().find(of).is_some_and(|a| a.status == ALLOCATION_GRANTED)
     };
-    if let Some(wrong) = wrong.filter(|_| denied.len() == allocations.len()) {
-        return Verdict::no(GRANTED, reasons::VALIDATION_FAILED, wrong);
+    if let Some(message) = invalid.filter(|_| denied.len() == allocations.len()) {
+        return DesiredCondition::new_false(GRANTED, reasons::VALIDATION_FAILED, message);
     }
     if !denied.is_empty() {
-        return Verdict::no(GRANTED, reasons::QUOTA_EXCEEDED, denied.join("; "));
+        return DesiredCondition::new_false(GRANTED, reasons::QUOTA_EXCEEDED, denied.join("; "));
     }
     if !claim.spec.requests.is_empty() && claim.spec.requests.iter().all(granted) {
-        return Verdict::yes(GRANTED, reasons::QUOTA_AVAILABLE, "everything is granted");
+        return DesiredCondition::new_true(GRANTED, reasons::QUOTA_AVAILABLE, "all requests are granted");
     }
-    Verdict::no(GRANTED, reasons::PENDING_EVALUATION, "a resource is not registered yet")
+    DesiredCondition::new_false(
+        GRANTED,
+        reasons::PENDING_EVALUATION,
+        "a requested resource is not registered yet",
+    )
 }
 
 #[cfg(test)]
-#[path = "books_tests.rs"]
+#[path = "ledger_tests.rs"]
 mod tests;
