@@ -1,15 +1,15 @@
-//! What a binding knows about its copies, collected from its Works.
+//! Aggregated status of a binding, from its Works.
 
 use polis_api::conditions::karmada::{APPLIED, FULLY_APPLIED};
 use polis_api::karmada::{AggregatedStatusItem, Work};
 
-use crate::conditions::{self, Fact};
+use crate::conditions::{self, ConditionUpdate};
 use crate::names;
 
-/// Clusters that a message names; more are counted.
+/// Number of clusters that a message names; the rest is counted.
 const NAMED: usize = 5;
 
-/// One item for each Work that is not on its way out, in the order of the members' names.
+/// One item for each Work that is not being deleted, sorted by cluster name.
 pub fn items<'a>(works: impl IntoIterator<Item = &'a Work>) -> Vec<AggregatedStatusItem> {
     let mut items: Vec<AggregatedStatusItem> = works
         .into_iter()
@@ -32,9 +32,9 @@ fn item(work: &Work) -> Option<AggregatedStatusItem> {
     match applied {
         Some(applied) if applied.status == "True" => {
             item.applied = true;
-            if let Some(told) = status.manifest_statuses.into_iter().next() {
-                item.status = told.status;
-                item.health = told.health.or(item.health);
+            if let Some(reported) = status.manifest_statuses.into_iter().next() {
+                item.status = reported.status;
+                item.health = reported.health.or(item.health);
             }
         }
         Some(applied) => {
@@ -45,40 +45,45 @@ fn item(work: &Work) -> Option<AggregatedStatusItem> {
     Some(item)
 }
 
-/// Whether every chosen cluster has the object, and no other.
+/// The condition FullyApplied: all scheduled clusters, and no others, have the object.
 pub fn fully_applied<'a>(
     clusters: impl IntoIterator<Item = &'a str>,
     items: &[AggregatedStatusItem],
-) -> Fact {
+) -> ConditionUpdate {
     let mut wanted: Vec<&str> = clusters.into_iter().collect();
     wanted.sort_unstable();
     wanted.dedup();
-    let there: Vec<&str> =
+    let applied: Vec<&str> =
         items.iter().filter(|item| item.applied).map(|item| item.cluster_name.as_str()).collect();
-    if !wanted.is_empty() && wanted == there && items.len() == there.len() {
-        return Fact::new(FULLY_APPLIED, true, "FullyAppliedSuccess", "every chosen cluster has the object");
+    if !wanted.is_empty() && wanted == applied && items.len() == applied.len() {
+        return ConditionUpdate::new(
+            FULLY_APPLIED,
+            true,
+            "FullyAppliedSuccess",
+            "every scheduled cluster has the object",
+        );
     }
     let missing: Vec<&str> =
-        wanted.iter().filter(|name| there.binary_search(name).is_err()).copied().collect();
+        wanted.iter().filter(|name| applied.binary_search(name).is_err()).copied().collect();
     let message = if wanted.is_empty() {
-        "no cluster is chosen".to_owned()
+        "no cluster is scheduled".to_owned()
     } else if missing.is_empty() {
-        "a cluster that is no longer chosen still has the object".to_owned()
+        "a cluster that is no longer scheduled still has the object".to_owned()
     } else {
         let named = missing[..missing.len().min(NAMED)].join(", ");
         let more = missing.len().saturating_sub(NAMED);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         format!("waiting for {named}{more}; see status.aggregatedStatus")
     };
-    Fact::new(FULLY_APPLIED, false, "FullyAppliedFailed", message)
+    ConditionUpdate::new(FULLY_APPLIED, false, "FullyAppliedFailed", message)
 }
 
-/// The statuses as scripts get them.
+/// The items as JSON, as input of scripts.
 pub fn script_items(items: &[AggregatedStatusItem]) -> Vec<serde_json::Value> {
     items.iter().filter_map(|item| serde_json::to_value(item).ok()).collect()
 }
 
-/// Whether a Work's object is on its member.
+/// Whether the manifest of a Work is applied on its member.
 pub fn is_applied(work: &Work) -> bool {
     work.status.as_ref().and_then(|status| conditions::status(&status.conditions, APPLIED)) == Some("True")
 }
@@ -93,31 +98,31 @@ mod tests {
             .map(|(status, message)| json!({"type": "Applied", "status": status, "reason": "x", "message": message, "lastTransitionTime": "2026-01-01T00:00:00Z"}))
             .into_iter()
             .collect();
-        let told: Vec<Value> = status
+        let reported: Vec<Value> = status
             .map(|status| json!({"identifier": {}, "status": status, "health": "Healthy"}))
             .into_iter()
             .collect();
         serde_json::from_value(json!({
             "apiVersion": "work.karmada.io/v1alpha1", "kind": "Work", "metadata": {"name": "w", "namespace": format!("karmada-es-{cluster}")},
-            "spec": {}, "status": {"conditions": conditions, "manifestStatuses": told},
+            "spec": {}, "status": {"conditions": conditions, "manifestStatuses": reported},
         }))
         .expect("a work")
     }
 
     #[test]
-    fn items_tell_what_each_member_has() {
+    fn items_report_what_each_member_has() {
         let works = [
             mk_work("ord", Some(("False", "no such API")), Some(json!({"old": 1}))),
             mk_work("dfw", Some(("True", "")), Some(json!({"ready": 1}))),
             mk_work("sjc", None, None),
         ];
         let items = items(&works);
-        let told: Vec<_> = items
+        let reported: Vec<_> = items
             .iter()
             .map(|i| (i.cluster_name.as_str(), i.applied, i.applied_message.as_deref(), i.health.as_deref()))
             .collect();
         assert_eq!(
-            told,
+            reported,
             [
                 ("dfw", true, None, Some("Healthy")),
                 ("ord", false, Some("no such API"), Some("Unknown")),
@@ -129,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_work_on_its_way_out_counts_no_more() {
+    fn a_terminating_work_is_ignored() {
         let mut work = mk_work("dfw", Some(("True", "")), None);
         work.metadata.deletion_timestamp = Some(
             polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH),
@@ -138,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn fully_applied_means_all_chosen_and_no_other() {
+    fn fully_applied_means_all_scheduled_clusters_and_no_other() {
         let dfw = items(&[mk_work("dfw", Some(("True", "")), None)]);
         for (clusters, items, expected) in [
             (vec!["dfw"], &dfw, "True"),
@@ -154,7 +159,7 @@ mod tests {
     #[test]
     fn a_few_clusters_are_named_and_more_are_counted() {
         let clusters: Vec<String> = (0..7).map(|n| format!("m{n}")).collect();
-        let fact = fully_applied(clusters.iter().map(String::as_str), &[]);
-        assert_eq!(fact.message, "waiting for m0, m1, m2, m3, m4 and 2 more; see status.aggregatedStatus");
+        let desired = fully_applied(clusters.iter().map(String::as_str), &[]);
+        assert_eq!(desired.message, "waiting for m0, m1, m2, m3, m4 and 2 more; see status.aggregatedStatus");
     }
 }

@@ -1,11 +1,12 @@
-//! Sharing replicas out by weight, as Karmada does: Webster's method.
+//! Division of replicas by weight, as in Karmada: Webster's method.
 //!
-//! Seats go one by one to whoever has the greatest weight per (2 × seats + 1). A tie goes to the one with fewer seats,
-//! then to the alphabet, forwards or backwards by the UID of the object, so that not every odd replica lands in `a`.
+//! Replicas are assigned one by one to the cluster with the greatest weight / (2 × assigned + 1). A tie goes
+//! to the cluster with fewer replicas, then by name, in ascending or descending order depending on the UID of
+//! the object, so that the odd replicas of many objects do not all go to the first cluster.
 
 use crate::names::fnv1a;
 
-/// A party in the division.
+/// A cluster in the division.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share<'a> {
     /// Name of the cluster.
@@ -14,30 +15,31 @@ pub struct Share<'a> {
     pub weight: i64,
 }
 
-/// Divides `replicas` by weight; one entry for each share, in their order. Nothing if all weights are zero.
+/// Divides `replicas` by weight; one entry per share, in the same order. Empty if all weights are zero.
 pub fn divide<'a>(replicas: i32, shares: &[Share<'a>], uid: &str) -> Vec<(&'a str, i32)> {
     if shares.iter().map(|share| share.weight.max(0)).sum::<i64>() == 0 {
         return Vec::new();
     }
     let backwards = !uid.is_empty() && fnv1a(uid.as_bytes()) & 1 == 1;
-    let mut seats = vec![0_i32; shares.len()];
+    let mut assigned = vec![0_i32; shares.len()];
     for _ in 0..replicas.max(0) {
         let next = (0..shares.len()).max_by(|a, b| {
-            // weight_a / (2 seats_a + 1) against weight_b / (2 seats_b + 1), without fractions.
-            let claim =
-                |i: usize, j: usize| i128::from(shares[i].weight) * i128::from(2 * i64::from(seats[j]) + 1);
+            // Compares weight_a / (2 assigned_a + 1) with weight_b / (2 assigned_b + 1), without fractions.
+            let quotient = |i: usize, j: usize| {
+                i128::from(shares[i].weight) * i128::from(2 * i64::from(assigned[j]) + 1)
+            };
             let by_name = shares[*b].name.cmp(shares[*a].name);
-            claim(*a, *b).cmp(&claim(*b, *a)).then(seats[*b].cmp(&seats[*a])).then(if backwards {
+            quotient(*a, *b).cmp(&quotient(*b, *a)).then(assigned[*b].cmp(&assigned[*a])).then(if backwards {
                 by_name.reverse()
             } else {
                 by_name
             })
         });
         if let Some(next) = next {
-            seats[next] += 1;
+            assigned[next] += 1;
         }
     }
-    shares.iter().map(|share| share.name).zip(seats).collect()
+    shares.iter().map(|share| share.name).zip(assigned).collect()
 }
 
 #[cfg(test)]
@@ -76,10 +78,10 @@ mod tests {
         #![proptest_config(proptest::prelude::ProptestConfig::with_cases(256))]
         #[test]
         fn every_replica_is_given_once_and_more_weight_is_never_less(replicas in 0..200_i32, a in 1..50_i64, b in 1..50_i64, c in 1..50_i64, uid in "[a-z]{0,4}") {
-            let given = divide(replicas, &[Share { name: "a", weight: a }, Share { name: "b", weight: b }, Share { name: "c", weight: c }], &uid);
-            proptest::prop_assert_eq!(given.iter().map(|(_, n)| n).sum::<i32>(), replicas);
+            let provided_clients = divide(replicas, &[Share { name: "a", weight: a }, Share { name: "b", weight: b }, Share { name: "c", weight: c }], &uid);
+            proptest::prop_assert_eq!(provided_clients.iter().map(|(_, n)| n).sum::<i32>(), replicas);
             if a > b {
-                proptest::prop_assert!(given[0].1 >= given[1].1);
+                proptest::prop_assert!(provided_clients[0].1 >= provided_clients[1].1);
             }
         }
     }

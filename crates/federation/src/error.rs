@@ -1,35 +1,35 @@
-//! What can go wrong in a controller.
+//! Errors of a reconcile.
 
-use crate::interpreter::Target;
-use crate::planes::{ApiError, Fault};
+use crate::interpreter::TypeMeta;
+use crate::planes::{ApiError, ApiErrorKind};
 
-/// A failure that puts a key back into the queue.
+/// An error that requeues a key with back-off.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A plane refused or did not answer.
+    /// A request to a plane failed.
     #[error(transparent)]
     Api(#[from] ApiError),
-    /// An object does not have the shape of its kind.
+    /// An object does not match the schema of its kind.
     #[error("failed to read {what}: {source}")]
     Decode {
         /// The object.
         what: String,
-        /// What does not fit.
+        /// The cause.
         source: serde_json::Error,
     },
-    /// A kind that the hub does not serve, or that was not looked up yet.
+    /// A kind that the hub does not serve, or that was not discovered yet.
     #[error("failed to find {} {} on the hub: no such kind is served", .0.api_version, .0.kind)]
-    UnknownKind(Target),
-    /// Something must go first; the key comes again when it has.
+    UnknownKind(TypeMeta),
+    /// Another object must change first; its change requeues the key.
     #[error("waiting: {0}")]
     Waiting(String),
 }
 
 impl Error {
-    /// What sort of failure a plane answered with.
-    pub fn fault(&self) -> Option<Fault> {
+    /// The kind of a request error.
+    pub fn kind(&self) -> Option<ApiErrorKind> {
         match self {
-            Error::Api(error) => Some(error.fault),
+            Error::Api(error) => Some(error.kind),
             _ => None,
         }
     }

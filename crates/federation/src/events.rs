@@ -1,43 +1,50 @@
-//! Events on the hub, for people. One story is told once: repeating it with every attempt is how a hub drowns.
+//! Kubernetes Events on the hub. An event with the same object, reason and message is recorded once:
+//! repeating it on every retry would flood the hub.
 
 use serde_json::json;
 
-use crate::object::{self, Identity};
-use crate::world::{World, kinds};
+use crate::object::{self, ObjectKey};
+use crate::state::{FederationState, kinds};
 
-/// Stories remembered before all are forgotten and may be told again.
-const REMEMBERED: usize = 10_000;
+/// Size of the set of recorded events; when it is full it is cleared, and events may repeat.
+const MAX_RECORDED_EVENTS: usize = 10_000;
 
-impl World {
-    /// Records an event about an object of the hub, unless the same was told before. An event that cannot be written is
-    /// only logged: it must never hold up what it is about.
-    pub(crate) async fn tell(&self, about: &serde_json::Value, warning: bool, reason: &str, message: &str) {
-        let identity = Identity::of(about);
+impl FederationState {
+    /// Records an event about an object of the hub, unless it was recorded before. A failure is only logged
+    /// and never fails the reconcile.
+    pub(crate) async fn record_event(
+        &self,
+        for_kind_of: &serde_json::Value,
+        warning: bool,
+        reason: &str,
+        message: &str,
+    ) {
+        let key = ObjectKey::of(for_kind_of);
         {
-            let mut told = self.told.lock();
-            if told.len() >= REMEMBERED {
-                told.clear();
+            let mut recorded_events = self.recorded_events.lock();
+            if recorded_events.len() >= MAX_RECORDED_EVENTS {
+                recorded_events.clear();
             }
-            if !told.insert(format!("{identity} {reason} {message}")) {
+            if !recorded_events.insert(format!("{key} {reason} {message}")) {
                 return;
             }
         }
-        let namespace = if identity.namespace.is_empty() { "default" } else { &identity.namespace };
+        let namespace = if key.namespace.is_empty() { "default" } else { &key.namespace };
         let now = self.now();
         let seconds = jiff::Timestamp::from_second(now.as_second()).unwrap_or(now).to_string();
         let event = json!({
             "apiVersion": "v1", "kind": "Event",
-            "metadata": {"namespace": namespace, "name": format!("{}.{}", identity.name, self.new_id())},
+            "metadata": {"namespace": namespace, "name": format!("{}.{}", key.name, self.new_id())},
             "involvedObject": {
-                "apiVersion": identity.api_version, "kind": identity.kind, "namespace": identity.namespace, "name": identity.name,
-                "uid": object::meta(about, "uid"),
+                "apiVersion": key.api_version, "kind": key.kind, "namespace": key.namespace, "name": key.name,
+                "uid": object::meta(for_kind_of, "uid"),
             },
             "type": if warning { "Warning" } else { "Normal" },
             "reason": reason, "message": message, "count": 1, "firstTimestamp": seconds, "lastTimestamp": seconds,
             "source": {"component": "polis-federation"},
         });
         if let Err(error) = self.hub.api.create(&kinds::EVENT, &event).await {
-            tracing::debug!(%error, reason, message, "event not recorded");
+            tracing::debug!(%error, reason, message, "failed to record an event");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The federation as a whole: made from clients, run until told to stop.
+//! The embedded federation: builder, start-up and worker pool.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -9,12 +9,12 @@ use jiff::Timestamp;
 use polis_api::kube::Client;
 use tokio::task::JoinSet;
 
-use crate::interpreter::{Clock, Host, Interpreter, Limits};
-use crate::planes::{Api, ApiError, Fault};
-use crate::queue::Outcome;
-use crate::world::{Settings, World, kinds};
+use crate::interpreter::{Interpreter, LuaHost, ScriptClock, ScriptLimits};
+use crate::planes::{Api, ApiError, ApiErrorKind};
+use crate::queue::Requeue;
+use crate::state::{FederationState, Settings, kinds};
 
-/// Keys worked on at once. Work mostly waits for answers, so more than the machine has cores.
+/// Workers of the queue: more than CPU cores, because reconciles mostly wait for API servers.
 const WORKERS: usize = 32;
 
 /// An embedded federation over one hub.
@@ -23,7 +23,7 @@ const WORKERS: usize = 32;
 /// # async fn run(hub: kube::Client, dfw: kube::Client) {
 /// use polis_federation::Federation;
 /// let federation = Federation::builder(hub)
-///     .member("dfw", dfw) // reached in process; all others by the endpoint and Secret of their Cluster
+///     .member("dfw", dfw) // a client; other members use the endpoint and Secret of their Cluster
 ///     .build();
 /// federation.run(std::future::pending()).await;
 /// # }
@@ -32,15 +32,15 @@ const WORKERS: usize = 32;
 pub struct Federation {
     hub: Client,
     settings: Settings,
-    limits: Limits,
+    limits: ScriptLimits,
     workers: usize,
 }
 
-/// Says how a federation is to run.
+/// Options of a [`Federation`].
 pub struct Builder(Federation);
 
 impl Federation {
-    /// A federation over this hub.
+    /// Starts a builder for a federation over this hub.
     pub fn builder(hub: Client) -> Builder {
         Builder(Federation {
             hub,
@@ -49,44 +49,44 @@ impl Federation {
                 failure_threshold: Duration::from_secs(30),
                 clock: Arc::new(Timestamp::now),
                 ids: Arc::new(|| uuid::Uuid::new_v4().to_string()),
-                given: BTreeMap::new(),
+                provided_clients: BTreeMap::new(),
             },
-            limits: Limits::default(),
+            limits: ScriptLimits::default(),
             workers: WORKERS,
         })
     }
 
-    /// Kinds that the hub must serve and does not. Over such a hub a federation would wait for them, in silence.
+    /// The required kinds that the hub does not serve. [`Federation::run`] waits for them without an error.
     pub async fn missing(&self) -> Result<Vec<String>, ApiError> {
         let api = Api::new("the hub", self.hub.clone());
         let mut missing = Vec::new();
-        for kind in kinds::OF_A_HUB {
-            if api.find_kind(&kind.target()).await?.is_none() {
+        for kind in kinds::REQUIRED_ON_HUB {
+            if api.find_kind(&kind.type_meta()).await?.is_none() {
                 missing.push(kind.to_string());
             }
         }
         Ok(missing)
     }
 
-    /// Runs until `shutdown` is ready. Everything that was begun is safe to leave: the next run goes on from what the
-    /// hub and the members say.
+    /// Runs until `shutdown` is ready. It can stop at any point: the next run continues from the objects on
+    /// the hub and the members.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
-        let clock: Clock = self.settings.clock.clone();
-        let interpreter = Interpreter::new(Arc::new(Host::new(self.limits, clock)));
-        let world = World::new(self.hub, self.settings, interpreter);
+        let clock: ScriptClock = self.settings.clock.clone();
+        let interpreter = Interpreter::new(Arc::new(LuaHost::new(self.limits, clock)));
+        let state = FederationState::new(self.hub, self.settings, interpreter);
         let mut workers = JoinSet::new();
         tokio::pin!(shutdown);
         tokio::select! {
             biased;
             () = &mut shutdown => return,
-            () = world.open() => {}
+            () = state.sync() => {}
         }
-        // Scripts first: an object must not be looked at with half of what is known about its kind.
-        if let Err(error) = world.reconcile(&crate::world::Key::Interpreters).await {
-            tracing::warn!(%error, "customizations not read yet");
+        // Interpreter scripts first: an object must not be reconciled without the scripts of its kind.
+        if let Err(error) = state.reconcile(&crate::state::Key::Interpreters).await {
+            tracing::warn!(%error, "failed to read interpreter customizations; will retry");
         }
         for _ in 0..self.workers {
-            workers.spawn(work(world.clone()));
+            workers.spawn(run_worker(state.clone()));
         }
         shutdown.await;
         workers.shutdown().await;
@@ -94,70 +94,70 @@ impl Federation {
 }
 
 impl Builder {
-    /// A member that is reached by this client instead of its Cluster's endpoint and Secret.
+    /// Uses this client for a member instead of the endpoint and Secret of its Cluster.
     pub fn member(mut self, name: impl Into<String>, client: Client) -> Self {
-        self.0.settings.given.insert(name.into(), client);
+        self.0.settings.provided_clients.insert(name.into(), client);
         self
     }
 
-    /// How often members are probed; 10 s unless said otherwise.
+    /// Interval of the health probes of members; default 10 s.
     pub fn probe_every(mut self, pause: Duration) -> Self {
         self.0.settings.probe_every = pause;
         self
     }
 
-    /// How long a member must fail before it counts as not ready; 30 s unless said otherwise.
+    /// How long probes of a member must fail before it is not ready; default 30 s.
     pub fn failure_threshold(mut self, threshold: Duration) -> Self {
         self.0.settings.failure_threshold = threshold;
         self
     }
 
-    /// The wall clock that is written into objects and that scripts see.
+    /// The wall clock for timestamps in objects and for scripts.
     pub fn clock(mut self, clock: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         self.0.settings.clock = Arc::new(clock);
         self
     }
 
-    /// The source of permanent ids; random UUIDs unless said otherwise.
+    /// The source of permanent ids; default random UUIDs.
     pub fn ids(mut self, ids: impl Fn() -> String + Send + Sync + 'static) -> Self {
         self.0.settings.ids = Arc::new(ids);
         self
     }
 
-    /// What scripts may use.
-    pub fn limits(mut self, limits: Limits) -> Self {
+    /// The resource limits of interpreter scripts.
+    pub fn limits(mut self, limits: ScriptLimits) -> Self {
         self.0.limits = limits;
         self
     }
 
-    /// Keys worked on at once.
+    /// The number of workers.
     pub fn workers(mut self, workers: usize) -> Self {
         self.0.workers = workers.max(1);
         self
     }
 
-    /// The federation, ready to run.
+    /// Builds the federation.
     pub fn build(self) -> Federation {
         self.0
     }
 }
 
-async fn work(world: Arc<World>) {
+async fn run_worker(state: Arc<FederationState>) {
     loop {
-        let key = world.queue.next().await;
-        let outcome = match Box::pin(world.reconcile(&key)).await {
-            Ok(outcome) => outcome,
+        let key = state.queue.next().await;
+        let requeue = match Box::pin(state.reconcile(&key)).await {
+            Ok(requeue) => requeue,
             Err(error) => {
-                match error.fault() {
-                    // Someone was faster, or something must go first: the ordinary way of things.
-                    Some(Fault::Conflict | Fault::AlreadyExists) => {
-                        tracing::debug!(?key, %error, "will be tried again")
+                match error.kind() {
+                    // A concurrent write, or an object that must be deleted first: expected.
+                    Some(ApiErrorKind::Conflict | ApiErrorKind::AlreadyExists) => {
+                        tracing::debug!(?key, %error, "reconcile failed; will retry")
                     }
-                    _ => tracing::warn!(?key, %error, "will be tried again"),
+                    _ => tracing::warn!(?key, %error, "reconcile failed; will retry"),
                 }
-                Outcome::Failed
+                Requeue::WithBackoff
             }
         };
-        world.queue.finish(key, outcome);
+        state.queue.finish(key, requeue);
     }
 }

@@ -1,16 +1,17 @@
 //! The embedded federation: Karmada's API and observable behaviour over a hub plane and member planes.
 //!
-//! On a laptop, in tests and in simulation there is no Karmada; in production there is. Whoever writes objects
-//! and policies to the hub must not be able to tell. This room holds what makes that true: decisions as pure
-//! functions over plain data, and thin controllers that carry them out on an engine.
+//! Production uses Karmada; a laptop and tests use this crate instead. Clients that write objects
+//! and policies to the hub observe no difference. The crate has two parts: decisions, as pure functions over
+//! plain data, and thin controllers that execute them.
 //!
-//! - [`names`]: how bindings, works and execution namespaces are called;
-//! - [`matching`], [`claim`]: which policy an object belongs to, and the marks that say so;
-//! - [`placement`], [`division`]: which clusters it goes to, with how many replicas;
-//! - [`manifest`], [`retain`]: what a member gets, and what it may keep;
-//! - [`aggregate`], [`conditions`]: what is told back;
-//! - [`Federation`]: the controllers that carry all this out, over [`planes`];
-//! - [`interpreter`]: the Lua that tells the federation what it cannot know about a kind.
+//! - [`names`]: names of bindings, Works and execution namespaces;
+//! - [`matching`], [`claim`]: which policy an object belongs to, and the labels and annotations that record
+//!   it;
+//! - [`placement`], [`division`]: the clusters of an object, and the replicas of each;
+//! - [`manifest`], [`retain`]: the object that a member gets, and the fields that the member keeps;
+//! - [`aggregate`], [`conditions`]: the status on the hub;
+//! - [`interpreter`]: Lua scripts that define replicas, status and health of custom kinds;
+//! - [`Federation`]: the controllers, over [`planes`].
 
 pub mod aggregate;
 pub mod claim;
@@ -31,6 +32,6 @@ pub mod planes;
 mod queue;
 pub mod retain;
 mod routing;
-mod world;
+mod state;
 
 pub use federation::{Builder, Federation};

@@ -1,14 +1,15 @@
-//! What goes to a member: the hub object without what belongs to the hub, with the marks of its way.
+//! The manifest for a member: the hub object without hub-only fields, with the labels and annotations of its
+//! origin.
 
 use polis_api::{annotations, karmada::CONFLICT_OVERWRITE, labels};
 use serde_json::Value;
 
 use crate::{names, object};
 
-/// Whose object it is, on the way from the hub to one member.
+/// The binding, Work and cluster of a manifest.
 #[derive(Debug, Clone, Copy)]
 pub struct Origin<'a> {
-    /// Namespace of the binding; none for a ClusterResourceBinding.
+    /// Namespace of the binding; `None` for a ClusterResourceBinding.
     pub binding_namespace: Option<&'a str>,
     /// Name of the binding.
     pub binding_name: &'a str,
@@ -18,12 +19,13 @@ pub struct Origin<'a> {
     pub work_id: &'a str,
     /// The member.
     pub cluster: &'a str,
-    /// What the policy says about objects that the member already has.
+    /// `conflictResolution` of the policy, for objects that already exist on the member.
     pub conflict_resolution: Option<&'a str>,
 }
 
-/// The word for `conflictResolution` in annotations. The object's own wish outranks that of the policy.
-pub fn conflict_word(template: &Value, of_policy: Option<&str>) -> &'static str {
+/// The value of the annotation `conflict-resolution`. The annotation of the object has precedence over the
+/// policy.
+pub fn conflict_resolution(template: &Value, of_policy: Option<&str>) -> &'static str {
     match object::annotation(template, annotations::karmada::CONFLICT_RESOLUTION) {
         "overwrite" => "overwrite",
         "abort" => "abort",
@@ -32,10 +34,10 @@ pub fn conflict_word(template: &Value, of_policy: Option<&str>) -> &'static str 
     }
 }
 
-/// The manifest that a Work carries to a member.
+/// Builds the manifest of a Work.
 pub fn build(template: &Value, origin: &Origin<'_>) -> Value {
     let mut manifest = template.clone();
-    let identity = object::Identity::of(template);
+    let key = object::ObjectKey::of(template);
     let generation = object::generation(template);
     if generation > 0 {
         object::set_annotation(
@@ -59,24 +61,24 @@ pub fn build(template: &Value, origin: &Origin<'_>) -> Value {
             );
         }
     }
-    let conflict = conflict_word(template, origin.conflict_resolution);
+    let conflict = conflict_resolution(template, origin.conflict_resolution);
     object::set_annotation(&mut manifest, annotations::karmada::CONFLICT_RESOLUTION, conflict);
-    finish(manifest, template, &identity, origin.cluster, origin.work_id)
+    finish(manifest, template, &key, origin.cluster, origin.work_id)
 }
 
-/// The manifest of a namespace, which goes to every member without a binding.
+/// Builds the manifest of a Namespace, which is propagated without a binding.
 pub fn build_namespace(namespace: &Value, cluster: &str, work_id: &str) -> Value {
-    finish(namespace.clone(), namespace, &object::Identity::of(namespace), cluster, work_id)
+    finish(namespace.clone(), namespace, &object::ObjectKey::of(namespace), cluster, work_id)
 }
 
 fn finish(
     mut manifest: Value,
     template: &Value,
-    identity: &object::Identity,
+    key: &object::ObjectKey,
     cluster: &str,
     work_id: &str,
 ) -> Value {
-    let work = names::work(&identity.kind, &identity.namespace, &identity.name);
+    let work = names::work(&key.kind, &key.namespace, &key.name);
     object::set_label(&mut manifest, labels::karmada::MANAGED, "true");
     object::set_annotation(&mut manifest, annotations::karmada::TEMPLATE_UID, object::meta(template, "uid"));
     object::set_annotation(&mut manifest, annotations::karmada::WORK_NAME, &work);
@@ -91,8 +93,8 @@ fn finish(
     manifest
 }
 
-/// Writes down which labels and annotations are the federation's, so that one that goes from the hub object can be
-/// told from one that the member added.
+/// Records the labels and annotations of the federation, to distinguish those removed on the hub from those
+/// that the member added.
 fn record_managed(manifest: &mut Value) {
     let mut keys: Vec<String> = keys(&manifest["metadata"]["annotations"]);
     for record in [annotations::karmada::MANAGED_ANNOTATIONS, annotations::karmada::MANAGED_LABELS] {
@@ -111,7 +113,8 @@ fn keys(map: &Value) -> Vec<String> {
     map.as_object().into_iter().flatten().map(|(key, _)| key.clone()).collect()
 }
 
-/// Takes away what a member must never get from the hub: status, owners, finalizers, and what API servers fill in.
+/// Removes the fields that a member must not get from the hub: status, owners, finalizers, and fields that
+/// API servers set.
 pub fn prune(object: &mut Value) {
     for field in [
         "creationTimestamp",
@@ -131,14 +134,14 @@ pub fn prune(object: &mut Value) {
     let (api_version, kind) =
         (object["apiVersion"].as_str().unwrap_or_default(), object["kind"].as_str().unwrap_or_default());
     match (api_version, kind) {
-        ("apps/v1", "Deployment") => object::remove_texts(
+        ("apps/v1", "Deployment") => object::remove_keys(
             object,
             "annotations",
             &["deployment.kubernetes.io/revision", "deployment.kubernetes.io/revision-history"],
         ),
         ("batch/v1", "Job") => prune_job(object),
         ("v1", "Secret") if object["type"] == "kubernetes.io/service-account-token" => {
-            object::remove_texts(object, "annotations", &["kubernetes.io/service-account.uid"]);
+            object::remove_keys(object, "annotations", &["kubernetes.io/service-account.uid"]);
             object::remove(object, &["data"]);
         }
         ("v1", "ServiceAccount") => {
@@ -148,15 +151,15 @@ pub fn prune(object: &mut Value) {
                     .retain(|secret| !secret["name"].as_str().is_some_and(|name| name.starts_with(&prefix)));
             }
         }
-        // `None` is a wish (headless); an address is what the hub happened to allot.
+        // `None` is part of the spec (headless); an address was allocated by the hub.
         ("v1", "Service") if object["spec"]["clusterIP"].as_str().is_some_and(|ip| ip != "None") => {
             object::remove(object, &["spec", "clusterIP"]);
             object::remove(object, &["spec", "clusterIPs"]);
         }
         ("v1", "PersistentVolumeClaim") => {
-            object::remove_texts(object, "annotations", &["volume.kubernetes.io/selected-node"]);
+            object::remove_keys(object, "annotations", &["volume.kubernetes.io/selected-node"]);
         }
-        // Namespaces get their finalizer from the API server of each plane.
+        // The API server of each plane sets the finalizer of a Namespace.
         ("v1", "Namespace") => {
             object::remove(object, &["spec"]);
         }
@@ -164,7 +167,8 @@ pub fn prune(object: &mut Value) {
     }
 }
 
-/// A Job's selector is made by its API server, and a Job that a member deletes by its age would come back for ever.
+/// The API server generates the selector of a Job. With a TTL, the member would delete the Job and the
+/// federation would create it again, without end.
 fn prune_job(object: &mut Value) {
     object::remove(object, &["spec", "ttlSecondsAfterFinished"]);
     if object["spec"]["manualSelector"] == true {
@@ -208,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manifest_has_the_marks_of_its_way_and_nothing_of_the_hub() {
+    fn a_manifest_has_the_metadata_of_its_origin_and_no_hub_fields() {
         let work = names::work("Thing", "shop", "a");
         assert_eq!(
             build(&mk_template(), &mk_origin()),
@@ -238,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_without_a_namespace_bears_the_other_marks() {
+    fn a_cluster_scoped_object_has_the_metadata_of_a_cluster_binding() {
         let mut template = mk_template();
         object::remove(&mut template, &["metadata", "namespace"]);
         let manifest = build(&template, &Origin { binding_namespace: None, ..mk_origin() });
@@ -248,8 +252,8 @@ mod tests {
     }
 
     #[test]
-    fn the_wish_of_the_object_about_conflicts_outranks_the_policy() {
-        for (wish, policy, expected) in [
+    fn the_conflict_resolution_of_the_object_has_precedence() {
+        for (annotation, policy, expected) in [
             ("", None, "abort"),
             ("", Some("Overwrite"), "overwrite"),
             ("abort", Some("Overwrite"), "abort"),
@@ -257,13 +261,13 @@ mod tests {
             ("nonsense", Some("Overwrite"), "overwrite"),
         ] {
             let mut template = mk_template();
-            object::set_annotation(&mut template, annotations::karmada::CONFLICT_RESOLUTION, wish);
-            assert_eq!(conflict_word(&template, policy), expected, "{wish:?} {policy:?}");
+            object::set_annotation(&mut template, annotations::karmada::CONFLICT_RESOLUTION, annotation);
+            assert_eq!(conflict_resolution(&template, policy), expected, "{annotation:?} {policy:?}");
         }
     }
 
     #[test]
-    fn what_api_servers_fill_in_is_pruned_by_kind() {
+    fn fields_set_by_api_servers_are_pruned_by_kind() {
         let mut service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}, "spec": {"clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"]}});
         prune(&mut service);
         assert_eq!(service["spec"], json!({}));

@@ -1,8 +1,8 @@
-//! Which policy an object belongs to.
+//! Policy matching: which policy an object belongs to.
 //!
-//! Any PropagationPolicy of the object's namespace comes before any ClusterPropagationPolicy. Among policies of one
-//! sort the higher priority wins, then the closer match (by name, by labels, everything of the kind), then the
-//! alphabetically smaller name. A policy on its way out matches nothing.
+//! A PropagationPolicy of the object's namespace has precedence over a ClusterPropagationPolicy. Among
+//! policies of one kind the order is: higher priority, more specific selector (name, labels, whole kind),
+//! smaller name. A policy that is being deleted matches nothing.
 
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use polis_api::karmada::{ClusterPropagationPolicy, PropagationPolicy, PropagationSpec, ResourceSelector};
@@ -12,24 +12,24 @@ use serde_json::Value;
 
 use crate::{names, object};
 
-/// A policy of either sort.
+/// A PropagationPolicy or ClusterPropagationPolicy.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Policy {
-    /// The namespace of a PropagationPolicy; none for a ClusterPropagationPolicy.
+pub struct AnyPolicy {
+    /// The namespace of a PropagationPolicy; `None` for a ClusterPropagationPolicy.
     pub namespace: Option<String>,
     /// Its name.
     pub name: String,
-    /// Its permanent id; empty while it has none.
+    /// Its permanent id; empty until it is set.
     pub id: String,
-    /// Whether it is on its way out.
+    /// Whether it is being deleted.
     pub deleting: bool,
-    /// What it says.
+    /// Its spec.
     pub spec: PropagationSpec,
 }
 
-impl From<PropagationPolicy> for Policy {
+impl From<PropagationPolicy> for AnyPolicy {
     fn from(policy: PropagationPolicy) -> Self {
-        Policy {
+        AnyPolicy {
             id: policy
                 .metadata
                 .labels
@@ -45,9 +45,9 @@ impl From<PropagationPolicy> for Policy {
     }
 }
 
-impl From<ClusterPropagationPolicy> for Policy {
+impl From<ClusterPropagationPolicy> for AnyPolicy {
     fn from(policy: ClusterPropagationPolicy) -> Self {
-        Policy {
+        AnyPolicy {
             id: policy
                 .metadata
                 .labels
@@ -63,20 +63,21 @@ impl From<ClusterPropagationPolicy> for Policy {
     }
 }
 
-/// How closely a selector describes an object; the closer, the greater.
+/// How specific a selector is; a more specific one is greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Closeness {
-    /// Everything of the kind.
+pub enum Specificity {
+    /// All objects of the kind.
     Kind,
-    /// Objects with certain labels.
+    /// Objects with matching labels.
     Labels,
-    /// This very name.
+    /// The object with this name.
     Name,
 }
 
-impl Policy {
-    /// How closely the policy describes an object; nothing if it does not, or is on its way out.
-    pub fn matches(&self, template: &Value) -> Option<Closeness> {
+impl AnyPolicy {
+    /// The specificity of the best matching selector; `None` if no selector matches or the policy is being
+    /// deleted.
+    pub fn matches(&self, template: &Value) -> Option<Specificity> {
         if self.deleting {
             return None;
         }
@@ -84,16 +85,16 @@ impl Policy {
         {
             return None;
         }
-        self.spec.resource_selectors.iter().filter_map(|selector| closeness(selector, template)).max()
+        self.spec.resource_selectors.iter().filter_map(|selector| specificity(selector, template)).max()
     }
 
-    /// How good a reason the policy has to claim an object, the name apart; nothing if it has none.
-    pub fn rank(&self, template: &Value) -> Option<(bool, i32, Closeness)> {
-        let closeness = self.matches(template)?;
-        Some((self.namespace.is_some(), self.spec.priority.unwrap_or(0), closeness))
+    /// The precedence of the policy for an object, without its name; `None` if it does not match.
+    pub fn rank(&self, template: &Value) -> Option<(bool, i32, Specificity)> {
+        let specificity = self.matches(template)?;
+        Some((self.namespace.is_some(), self.spec.priority.unwrap_or(0), specificity))
     }
 
-    /// Whether a selector speaks of the kind at all, whatever the object.
+    /// Whether any selector names the kind.
     pub fn mentions(&self, api_version: &str, kind: &str) -> bool {
         self.spec
             .resource_selectors
@@ -102,21 +103,24 @@ impl Policy {
     }
 }
 
-fn closeness(selector: &ResourceSelector, template: &Value) -> Option<Closeness> {
-    let elsewhere = selector
+fn specificity(selector: &ResourceSelector, template: &Value) -> Option<Specificity> {
+    let other_namespace = selector
         .namespace
         .as_deref()
         .is_some_and(|wanted| !wanted.is_empty() && wanted != object::meta(template, "namespace"));
-    if template["apiVersion"] != *selector.api_version || template["kind"] != *selector.kind || elsewhere {
+    if template["apiVersion"] != *selector.api_version
+        || template["kind"] != *selector.kind
+        || other_namespace
+    {
         return None;
     }
-    // A name makes the labels irrelevant: Karmada ignores the selector then.
+    // With a name, Karmada ignores the label selector.
     if let Some(name) = selector.name.as_deref().filter(|name| !name.is_empty()) {
-        return (name == object::meta(template, "name")).then_some(Closeness::Name);
+        return (name == object::meta(template, "name")).then_some(Specificity::Name);
     }
     match &selector.label_selector {
-        None => Some(Closeness::Kind),
-        Some(wanted) => selects(wanted, template).then_some(Closeness::Labels),
+        None => Some(Specificity::Kind),
+        Some(wanted) => selects(wanted, template).then_some(Specificity::Labels),
     }
 }
 
@@ -124,7 +128,7 @@ fn selects(selector: &LabelSelector, template: &Value) -> bool {
     matches_labels(selector, &object::labels(template))
 }
 
-/// Whether labels fit a selector; one that makes no sense fits nothing.
+/// Whether labels match a selector; an invalid selector matches nothing.
 pub(crate) fn matches_labels(
     selector: &LabelSelector,
     labels: &std::collections::BTreeMap<String, String>,
@@ -132,8 +136,11 @@ pub(crate) fn matches_labels(
     Selector::try_from(selector.clone()).is_ok_and(|selector| selector.matches(labels))
 }
 
-/// The policy that an unclaimed object belongs to.
-pub fn choose<'a>(policies: impl IntoIterator<Item = &'a Policy>, template: &Value) -> Option<&'a Policy> {
+/// The policy with the highest precedence for an unclaimed object.
+pub fn choose<'a>(
+    policies: impl IntoIterator<Item = &'a AnyPolicy>,
+    template: &Value,
+) -> Option<&'a AnyPolicy> {
     policies
         .into_iter()
         .filter_map(|policy| Some((policy.rank(template)?, policy)))
@@ -141,8 +148,8 @@ pub fn choose<'a>(policies: impl IntoIterator<Item = &'a Policy>, template: &Val
         .map(|(_, policy)| policy)
 }
 
-/// Whether objects of a kind may be propagated at all. What the federation itself is made of may not: a policy over
-/// everything would otherwise send bindings and works to members, and bindings of bindings without end.
+/// Whether objects of a kind may be propagated. Kinds of the federation itself may not: a policy over all
+/// kinds would otherwise propagate bindings and Works, and create bindings of bindings without end.
 pub fn is_propagatable(api_version: &str, kind: &str) -> bool {
     let group = api_version.split_once('/').map_or("", |(group, _)| group);
     let ours = group == "karmada.io" || group.ends_with(".karmada.io");
@@ -151,7 +158,8 @@ pub fn is_propagatable(api_version: &str, kind: &str) -> bool {
     !ours && !noise
 }
 
-/// Whether objects of a namespace may be propagated. Karmada leaves its own namespaces and `kube-*` alone.
+/// Whether objects of a namespace may be propagated. As in Karmada, its own namespaces and `kube-*` are
+/// excluded.
 pub fn is_propagatable_namespace(namespace: &str) -> bool {
     !names::is_reserved_namespace(namespace) && !namespace.starts_with("kube-")
 }
@@ -169,10 +177,10 @@ mod tests {
         serde_json::from_value(selector).expect("a selector")
     }
 
-    fn mk_policy(name: &str, selector: Value) -> Policy {
+    fn mk_policy(name: &str, selector: Value) -> AnyPolicy {
         let spec =
             PropagationSpec { resource_selectors: vec![mk_selector(selector)], ..PropagationSpec::default() };
-        Policy {
+        AnyPolicy {
             namespace: Some("shop".to_owned()),
             name: name.to_owned(),
             id: format!("id-{name}"),
@@ -181,11 +189,11 @@ mod tests {
         }
     }
 
-    fn mk_cluster_policy(name: &str, selector: Value) -> Policy {
-        Policy { namespace: None, ..mk_policy(name, selector) }
+    fn mk_cluster_policy(name: &str, selector: Value) -> AnyPolicy {
+        AnyPolicy { namespace: None, ..mk_policy(name, selector) }
     }
 
-    fn with_priority(mut policy: Policy, priority: i32) -> Policy {
+    fn with_priority(mut policy: AnyPolicy, priority: i32) -> AnyPolicy {
         policy.spec.priority = Some(priority);
         policy
     }
@@ -198,20 +206,23 @@ mod tests {
     fn selectors_match_by_kind_labels_and_name() {
         let city = json!({"labelSelector": {"matchLabels": {"city": "dfw"}}});
         for (selector, expected) in [
-            (json!({}), Some(Closeness::Kind)),
-            (city.clone(), Some(Closeness::Labels)),
-            (json!({"name": "a"}), Some(Closeness::Name)),
+            (json!({}), Some(Specificity::Kind)),
+            (city.clone(), Some(Specificity::Labels)),
+            (json!({"name": "a"}), Some(Specificity::Name)),
             (json!({"name": "b"}), None),
             (json!({"labelSelector": {"matchLabels": {"city": "ord"}}}), None),
             (
                 json!({"labelSelector": {"matchExpressions": [{"key": "city", "operator": "In", "values": ["ord", "dfw"]}]}}),
-                Some(Closeness::Labels),
+                Some(Specificity::Labels),
             ),
             (json!({"labelSelector": {"matchExpressions": [{"key": "city", "operator": "Near"}]}}), None),
-            // Name and labels together: the name alone decides.
-            (json!({"name": "a", "labelSelector": {"matchLabels": {"city": "ord"}}}), Some(Closeness::Name)),
+            // With a name, the labels are ignored.
+            (
+                json!({"name": "a", "labelSelector": {"matchLabels": {"city": "ord"}}}),
+                Some(Specificity::Name),
+            ),
             (json!({"namespace": "other"}), None),
-            (json!({"namespace": "shop"}), Some(Closeness::Kind)),
+            (json!({"namespace": "shop"}), Some(Specificity::Kind)),
             (json!({"kind": "Other"}), None),
             (json!({"apiVersion": "example.io/v2"}), None),
         ] {
@@ -227,25 +238,25 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_on_its_way_out_matches_nothing() {
-        let policy = Policy { deleting: true, ..mk_policy("p", json!({})) };
+    fn a_terminating_policy_matches_nothing() {
+        let policy = AnyPolicy { deleting: true, ..mk_policy("p", json!({})) };
         assert_eq!(choose([&policy], &mk_thing()), None);
     }
 
     #[test]
-    fn the_order_of_choice_is_sort_priority_closeness_name() {
+    fn precedence_is_kind_priority_specificity_name() {
         let all = mk_policy("b-all", json!({}));
         let by_name = mk_policy("z-name", json!({"name": "a"}));
         let by_label = mk_policy("y-label", json!({"labelSelector": {"matchLabels": {"city": "dfw"}}}));
         let urgent = with_priority(mk_policy("x-urgent", json!({})), 5);
         let urgent_cluster = with_priority(mk_cluster_policy("a-cluster", json!({"name": "a"})), 100);
-        let twin = mk_policy("a-all", json!({}));
+        let duplicate = mk_policy("a-all", json!({}));
         for (policies, expected) in [
             (vec![&urgent_cluster, &all], "b-all"),
             (vec![&all, &by_name, &urgent], "x-urgent"),
             (vec![&all, &by_label, &by_name], "z-name"),
             (vec![&all, &by_label], "y-label"),
-            (vec![&all, &twin], "a-all"),
+            (vec![&all, &duplicate], "a-all"),
             (vec![&urgent_cluster], "a-cluster"),
         ] {
             assert_eq!(choose(policies, &mk_thing()).map(|policy| policy.name.as_str()), Some(expected));
@@ -253,14 +264,14 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_with_several_selectors_counts_its_closest() {
+    fn the_most_specific_selector_of_a_policy_counts() {
         let mut policy = mk_policy("p", json!({}));
         policy.spec.resource_selectors.push(mk_selector(json!({"name": "a"})));
-        assert_eq!(policy.matches(&mk_thing()), Some(Closeness::Name));
+        assert_eq!(policy.matches(&mk_thing()), Some(Specificity::Name));
     }
 
     #[test]
-    fn what_the_federation_is_made_of_is_never_propagated() {
+    fn kinds_of_the_federation_are_never_propagated() {
         for (api_version, kind) in [
             ("work.karmada.io/v1alpha2", "ResourceBinding"),
             ("policy.karmada.io/v1alpha1", "PropagationPolicy"),
@@ -281,11 +292,11 @@ mod tests {
         #[test]
         fn the_choice_does_not_depend_on_the_order_of_policies(picks in proptest::collection::vec((0..3_i32, 0..3_usize, "[a-c]{1,2}", proptest::bool::ANY), 1..6), turn in 0..6_usize) {
             let selectors = [json!({}), json!({"name": "a"}), json!({"labelSelector": {"matchLabels": {"city": "dfw"}}})];
-            let mut policies: Vec<Policy> = picks.iter().map(|(priority, selector, name, cluster)| {
+            let mut policies: Vec<AnyPolicy> = picks.iter().map(|(priority, selector, name, cluster)| {
                 let policy = if *cluster { mk_cluster_policy(name, selectors[*selector].clone()) } else { mk_policy(name, selectors[*selector].clone()) };
                 with_priority(policy, *priority)
             }).collect();
-            // Two policies of one sort never share a name.
+            // Two policies of one kind never have the same name.
             policies.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
             policies.dedup_by(|a, b| a.namespace == b.namespace && a.name == b.name);
             let first = choose(&policies, &mk_thing()).cloned();

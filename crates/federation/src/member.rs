@@ -1,4 +1,4 @@
-//! A member while it is connected: its API, what is mirrored of it, and what its probes said.
+//! A connected member: its client, its informers and the state of its health probes.
 
 use std::collections::BTreeMap;
 use std::sync::Weak;
@@ -16,114 +16,119 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::interpreter::Target;
-use crate::planes::{Api, Change, Kind, Mirror};
-use crate::world::{World, kinds};
+use crate::interpreter::TypeMeta;
+use crate::planes::{Api, Informer, InformerEvent, ResourceKind};
+use crate::state::{FederationState, kinds};
 
-/// Works written to one member at once: a slow member must not take all workers.
-const AT_ONCE: usize = 8;
+/// Concurrent writes to one member: a slow member must not occupy all workers.
+const MAX_CONCURRENT_WRITES: usize = 8;
 
-/// How a member is reached; another way means another connection.
+/// How a member is reached. A change replaces the connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// By a client that was given at the start.
-    Given,
-    /// By what its Cluster and Secret say.
-    Joined { endpoint: String, token: String, ca: Vec<u8>, trusting: bool },
+pub(crate) enum Connection {
+    /// By a client that was passed to the builder.
+    Provided,
+    /// By the endpoint of its Cluster and the credentials of its Secret.
+    FromCluster { endpoint: String, token: String, ca: Vec<u8>, insecure: bool },
 }
 
-/// A member that can be talked to.
+/// A connected member.
 pub(crate) struct Member {
     pub(crate) api: Api,
-    pub(crate) way: Way,
-    pub(crate) gate: Semaphore,
+    pub(crate) connection: Connection,
+    pub(crate) write_permits: Semaphore,
     pub(crate) probes: Mutex<Probes>,
-    mirrors: RwLock<BTreeMap<Target, Mirror>>,
-    definitions: Mirror,
-    apis_in_doubt: AtomicBool,
-    world: Weak<World>,
+    informers: RwLock<BTreeMap<TypeMeta, Informer>>,
+    crds: Informer,
+    apis_stale: AtomicBool,
+    state: Weak<FederationState>,
     cluster: String,
 }
 
 impl Member {
-    pub(crate) fn new(world: &Weak<World>, cluster: &str, client: Client, way: Way) -> Arc<Self> {
+    pub(crate) fn new(
+        state: &Weak<FederationState>,
+        cluster: &str,
+        client: Client,
+        connection: Connection,
+    ) -> Arc<Self> {
         let api = Api::new(&format!("member {cluster}"), client);
         Arc::new(Member {
-            definitions: Self::definitions(world, cluster, &api),
+            crds: Self::crds(state, cluster, &api),
             api,
-            way,
-            gate: Semaphore::new(AT_ONCE),
+            connection,
+            write_permits: Semaphore::new(MAX_CONCURRENT_WRITES),
             probes: Mutex::default(),
-            mirrors: RwLock::default(),
-            apis_in_doubt: AtomicBool::new(true),
-            world: world.clone(),
+            informers: RwLock::default(),
+            apis_stale: AtomicBool::new(true),
+            state: state.clone(),
             cluster: cluster.to_owned(),
         })
     }
 
-    /// Definitions tell when the member's APIs change, so that nobody has to ask again and again.
-    fn definitions(world: &Weak<World>, cluster: &str, api: &Api) -> Mirror {
-        let (world, cluster) = (world.clone(), cluster.to_owned());
-        Mirror::told(api, kinds::CRD, move || {
-            if let Some(world) = world.upgrade() {
-                world.apis_changed(&cluster);
+    /// Watches CRDs of the member, to discover changes of its APIs without polling.
+    fn crds(state: &Weak<FederationState>, cluster: &str, api: &Api) -> Informer {
+        let (state, cluster) = (state.clone(), cluster.to_owned());
+        Informer::metadata_only(api, kinds::CRD, move || {
+            if let Some(state) = state.upgrade() {
+                state.apis_changed(&cluster);
             }
         })
     }
 
-    /// The mirror of a kind on the member; begun when first asked for.
-    pub(crate) fn mirror(&self, kind: &Kind) -> Mirror {
-        if let Some(mirror) = self.mirrors.read().get(&kind.target()) {
-            return mirror.clone();
+    /// The informer of a kind on the member; started on first use.
+    pub(crate) fn informer(&self, kind: &ResourceKind) -> Informer {
+        if let Some(informer) = self.informers.read().get(&kind.type_meta()) {
+            return informer.clone();
         }
-        let (world, cluster) = (self.world.clone(), self.cluster.clone());
-        let sink = Arc::new(move |_: &Kind, change: Change| {
-            if let Some(world) = world.upgrade() {
-                world.member_changed(&cluster, &change);
+        let (state, cluster) = (self.state.clone(), self.cluster.clone());
+        let handler = Arc::new(move |_: &ResourceKind, change: InformerEvent| {
+            if let Some(state) = state.upgrade() {
+                state.member_changed(&cluster, &change);
             }
         });
-        let mut mirrors = self.mirrors.write();
-        mirrors
-            .entry(kind.target())
-            .or_insert_with(|| Mirror::start(self.api.clone(), kind.clone(), sink))
+        let mut informers = self.informers.write();
+        informers
+            .entry(kind.type_meta())
+            .or_insert_with(|| Informer::start(self.api.clone(), kind.clone(), handler))
             .clone()
     }
 
-    /// Every mirror that paused after a failure tries again now.
-    pub(crate) fn nudge(&self) {
-        for mirror in self.mirrors.read().values().chain([&self.definitions]) {
-            mirror.nudge();
+    /// Ends the back-off of all informers.
+    pub(crate) fn retry_now(&self) {
+        for informer in self.informers.read().values().chain([&self.crds]) {
+            informer.retry_now();
         }
     }
 
-    /// The list of APIs may be out of date.
-    pub(crate) fn doubt_apis(&self) {
-        self.apis_in_doubt.store(true, Ordering::Release);
+    /// Marks the list of APIs as out of date.
+    pub(crate) fn mark_apis_stale(&self) {
+        self.apis_stale.store(true, Ordering::Release);
     }
 
-    /// Whether the list of APIs must be read; the doubt is over with the question.
-    pub(crate) fn take_doubt(&self) -> bool {
-        self.apis_in_doubt.swap(false, Ordering::AcqRel)
+    /// Whether the list of APIs must be read; clears the mark.
+    pub(crate) fn take_apis_stale(&self) -> bool {
+        self.apis_stale.swap(false, Ordering::AcqRel)
     }
 }
 
-/// What probes have said, and since when.
+/// The state of the health probes.
 #[derive(Debug, Default)]
 pub(crate) struct Probes {
     failing_since: Option<Instant>,
 }
 
 impl Probes {
-    /// Whether the member counts as ready after a probe. The first failures are held back for `threshold`, unless
+    /// Records a probe and returns whether the member is ready. Failures count only after `threshold`, unless
     /// the member was never ready; a success counts at once.
-    pub(crate) fn judge(
+    pub(crate) fn observe(
         &mut self,
-        answered: bool,
+        succeeded: bool,
         was_ready: bool,
         threshold: Duration,
         now: Instant,
     ) -> bool {
-        if answered {
+        if succeeded {
             self.failing_since = None;
             return true;
         }
@@ -137,7 +142,7 @@ impl Probes {
 pub(crate) enum JoinError {
     #[error("spec.apiEndpoint is missing")]
     NoEndpoint,
-    #[error("spec.apiEndpoint {0:?} is no URL")]
+    #[error("spec.apiEndpoint {0:?} is not a URL")]
     BadEndpoint(String),
     #[error("spec.secretRef is missing")]
     NoSecretRef,
@@ -151,8 +156,8 @@ pub(crate) enum JoinError {
     Client(String),
 }
 
-/// How a Cluster says that it is reached; `secret` is what its reference led to.
-pub(crate) fn way_of(cluster: &Cluster, secret: Option<&Value>) -> Result<Way, JoinError> {
+/// The connection of a Cluster; `secret` is the Secret of its `secretRef`.
+pub(crate) fn connection_of(cluster: &Cluster, secret: Option<&Value>) -> Result<Connection, JoinError> {
     let endpoint = cluster
         .spec
         .api_endpoint
@@ -168,24 +173,24 @@ pub(crate) fn way_of(cluster: &Cluster, secret: Option<&Value>) -> Result<Way, J
         bytes.ok_or_else(|| JoinError::NoKey { secret: named.clone(), key })
     };
     let token = String::from_utf8_lossy(&data("token")?).trim().to_owned();
-    let trusting = cluster.spec.insecure_skip_tls_verification;
-    let ca = if trusting { Vec::new() } else { data("caBundle")? };
-    if !trusting && CertificateDer::pem_slice_iter(&ca).next().is_none_or(|first| first.is_err()) {
+    let insecure = cluster.spec.insecure_skip_tls_verification;
+    let ca = if insecure { Vec::new() } else { data("caBundle")? };
+    if !insecure && CertificateDer::pem_slice_iter(&ca).next().is_none_or(|first| first.is_err()) {
         return Err(JoinError::BadBundle(named));
     }
-    Ok(Way::Joined { endpoint, token, ca, trusting })
+    Ok(Connection::FromCluster { endpoint, token, ca, insecure })
 }
 
-/// A client for a member that is joined by endpoint and Secret.
-pub(crate) fn client_of(way: &Way) -> Result<Client, JoinError> {
-    let Way::Joined { endpoint, token, ca, trusting } = way else {
-        return Err(JoinError::Client("the member was given a client".to_owned()));
+/// Creates the client of a member from its endpoint and Secret.
+pub(crate) fn client_of(connection: &Connection) -> Result<Client, JoinError> {
+    let Connection::FromCluster { endpoint, token, ca, insecure } = connection else {
+        return Err(JoinError::Client("the member has a client from the builder".to_owned()));
     };
     let url = endpoint.parse().map_err(|_| JoinError::BadEndpoint(endpoint.clone()))?;
     let mut config = kube::Config::new(url);
     config.auth_info.token = Some(token.clone().into());
-    config.accept_invalid_certs = *trusting;
-    if !trusting {
+    config.accept_invalid_certs = *insecure;
+    if !insecure {
         config.root_cert =
             Some(CertificateDer::pem_slice_iter(ca).filter_map(|der| Some(der.ok()?.to_vec())).collect());
     }
@@ -198,19 +203,19 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn readiness_is_lost_only_after_the_threshold_and_won_at_once() {
+    fn readiness_is_lost_after_the_threshold_and_regained_at_once() {
         let threshold = Duration::from_secs(30);
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut probes = Probes::default();
-        assert!(probes.judge(false, true, threshold, at(0)));
-        assert!(probes.judge(false, true, threshold, at(29)));
-        assert!(!probes.judge(false, true, threshold, at(30)));
-        assert!(probes.judge(true, false, threshold, at(31)));
-        assert!(probes.judge(false, true, threshold, at(40)));
+        assert!(probes.observe(false, true, threshold, at(0)));
+        assert!(probes.observe(false, true, threshold, at(29)));
+        assert!(!probes.observe(false, true, threshold, at(30)));
+        assert!(probes.observe(true, false, threshold, at(31)));
+        assert!(probes.observe(false, true, threshold, at(40)));
         assert!(
-            !Probes::default().judge(false, false, threshold, at(0)),
-            "never seen ready: not ready from the first probe"
+            !Probes::default().observe(false, false, threshold, at(0)),
+            "a member that was never ready is not ready after its first failed probe"
         );
     }
 
@@ -219,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_to_join_is_named() {
+    fn the_join_error_names_what_is_missing() {
         let reference = json!({"namespace": "karmada-cluster", "name": "a"});
         let joined = json!({"syncMode": "Push", "apiEndpoint": "https://a", "secretRef": reference});
         let token = json!({"data": {"token": "dA=="}});
@@ -243,9 +248,9 @@ mod tests {
                 JoinError::BadBundle("karmada-cluster/a".to_owned()),
             ),
         ] {
-            assert_eq!(way_of(&mk_cluster(spec), secret.as_ref()), Err(expected));
+            assert_eq!(connection_of(&mk_cluster(spec), secret.as_ref()), Err(expected));
         }
-        let trusting = json!({"syncMode": "Push", "apiEndpoint": "https://a", "secretRef": {"namespace": "n", "name": "a"}, "insecureSkipTLSVerification": true});
-        assert!(way_of(&mk_cluster(trusting), Some(&token)).is_ok());
+        let insecure = json!({"syncMode": "Push", "apiEndpoint": "https://a", "secretRef": {"namespace": "n", "name": "a"}, "insecureSkipTLSVerification": true});
+        assert!(connection_of(&mk_cluster(insecure), Some(&token)).is_ok());
     }
 }

@@ -1,12 +1,12 @@
-//! How Karmada calls the objects that it derives.
+//! Names of bindings, Works and execution namespaces, equal to Karmada's.
 //!
-//! The names are part of the contract: tools find bindings and works by them, and an agent that sees a member
-//! object vanish re-derives the name of its Work. The hash is 32 bits of FNV-1a written with letters that spell
-//! no word; the API group is not part of it, so two kinds of the same name in different groups share a binding.
+//! The names are part of the API: tools find bindings and Works by them, and an agent derives the name of a
+//! Work from a deleted member object. The hash is 32-bit FNV-1a in Kubernetes' safe encoding. It does not
+//! include the API group, so two kinds with the same name in different groups share a binding.
 
 /// Prefix of the namespaces that hold the Works of one member.
 pub const EXECUTION_PREFIX: &str = "karmada-es-";
-/// Namespace of the Secrets through which members are joined.
+/// Namespace of the Secrets with the members' credentials.
 pub const CLUSTER_NAMESPACE: &str = "karmada-cluster";
 /// Namespace of Karmada's own objects.
 pub const SYSTEM_NAMESPACE: &str = "karmada-system";
@@ -16,36 +16,36 @@ pub fn execution_namespace(cluster: &str) -> String {
     format!("{EXECUTION_PREFIX}{cluster}")
 }
 
-/// The member whose Works live in `namespace`, if it is an execution namespace.
+/// The member of an execution namespace; `None` for other namespaces.
 pub fn cluster_of_execution_namespace(namespace: &str) -> Option<&str> {
     namespace.strip_prefix(EXECUTION_PREFIX).filter(|cluster| !cluster.is_empty())
 }
 
-/// Whether a namespace belongs to the federation itself and holds no templates.
+/// Whether a namespace belongs to the federation and is never propagated.
 pub fn is_reserved_namespace(namespace: &str) -> bool {
     namespace == SYSTEM_NAMESPACE || namespace == CLUSTER_NAMESPACE || namespace.starts_with(EXECUTION_PREFIX)
 }
 
-/// Name of the binding of one template.
+/// The name of the binding of a resource template.
 pub fn binding(kind: &str, name: &str) -> String {
     format!("{name}-{kind}").replace(':', ".").to_lowercase()
 }
 
-/// Name of the Work that carries one object to one member; empty namespace for a cluster-scoped object.
+/// The name of the Work of an object; the namespace is empty for a cluster-scoped object.
 pub fn work(kind: &str, namespace: &str, name: &str) -> String {
     let name = name.replace(':', ".").to_lowercase();
-    let identity =
+    let text =
         if namespace.is_empty() { format!("{name}-{kind}") } else { format!("{namespace}-{name}-{kind}") };
-    format!("{name}-{}", digest(&identity.to_lowercase()))
+    format!("{name}-{}", digest(&text.to_lowercase()))
 }
 
-/// The part of a `depended-by-…` label that stands for the binding which depends on another.
+/// The hash of a dependent binding in a `depended-by-…` label.
 pub fn binding_reference(namespace: &str, name: &str) -> String {
     if namespace.is_empty() { digest(name) } else { digest(&format!("{namespace}/{name}")) }
 }
 
 fn digest(text: &str) -> String {
-    fnv1a(text.as_bytes()).to_string().bytes().map(speechless).collect()
+    fnv1a(text.as_bytes()).to_string().bytes().map(safe_char).collect()
 }
 
 /// FNV-1a over 32 bits.
@@ -53,8 +53,8 @@ pub(crate) fn fnv1a(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
 
-/// One byte as a character of the alphabet without vowels that Kubernetes uses for generated names.
-fn speechless(byte: u8) -> char {
+/// Encodes a byte as a character of the alphabet without vowels that Kubernetes uses for generated names.
+fn safe_char(byte: u8) -> char {
     const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     char::from(ALPHABET[usize::from(byte) % ALPHABET.len()])
 }
@@ -63,9 +63,9 @@ fn speechless(byte: u8) -> char {
 mod tests {
     use super::*;
 
-    /// Reference values printed by Karmada v1.18.2 (`pkg/util/names`).
+    /// Reference values from Karmada v1.18.2 (`pkg/util/names`).
     #[test]
-    fn works_are_called_as_karmada_calls_them() {
+    fn work_names_equal_those_of_karmada() {
         for (kind, namespace, name, expected) in [
             ("WorkloadDeployment", "ns-1111", "web-dfw-0123456789", "web-dfw-0123456789-754cbffd45"),
             ("ClusterRole", "", "system:admin", "system.admin-7c7568b598"),
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn bindings_are_called_as_karmada_calls_them() {
+    fn binding_names_equal_those_of_karmada() {
         assert_eq!(
             binding("WorkloadDeployment", "web-dfw-0123456789"),
             "web-dfw-0123456789-workloaddeployment"
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_federation_keeps_its_own_namespaces_to_itself() {
+    fn namespaces_of_the_federation_are_reserved() {
         assert!(
             ["karmada-system", "karmada-cluster", "karmada-es-dfw"].into_iter().all(is_reserved_namespace)
         );

@@ -1,8 +1,9 @@
-//! Which clusters an object goes to.
+//! Placement: selects the clusters of an object.
 //!
-//! Filters first (on its way out, affinity, taints, the API of the object), then the choice among what is left
-//! (spread), then how many replicas each gets. Sticky by construction: a cluster that has the object passes the
-//! filters for taints and APIs, because losing sight of an API is no reason to delete, and wins over one that has not.
+//! Order: filters (deletion, affinity, taints, the API of the object), spread constraints, then division of
+//! replicas. Placement is sticky: a cluster that has the object passes the filters for taints and APIs,
+//! because a failed discovery must not delete objects, and it has precedence over a cluster that does not
+//! have the object.
 
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,22 +15,22 @@ use serde_json::Value;
 use crate::division::{self, Share};
 use crate::matching::matches_labels;
 
-/// What placement must know about a cluster.
+/// A Cluster, as input of placement.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Candidate {
     /// Its name.
     pub name: String,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// Who runs it.
+    /// Its provider.
     pub provider: Option<String>,
     /// Its region.
     pub region: Option<String>,
     /// Its zones.
     pub zones: Vec<String>,
-    /// What keeps objects off it.
+    /// Its taints.
     pub taints: Vec<Taint>,
-    /// Whether it is leaving.
+    /// Whether it is being deleted.
     pub deleting: bool,
     /// The kinds that it serves, as (`apiVersion`, `kind`).
     pub apis: BTreeSet<(String, String)>,
@@ -58,75 +59,75 @@ impl From<&Cluster> for Candidate {
     }
 }
 
-/// What is to be placed.
+/// The object to place.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Request<'a> {
+pub struct PlacementRequest<'a> {
     /// The kind of the object, as (`apiVersion`, `kind`).
     pub api: (&'a str, &'a str),
     /// UID of the object; breaks ties between clusters of equal weight.
     pub uid: &'a str,
-    /// Replicas, where the object has any.
+    /// Replicas; `None` for a kind without replicas.
     pub replicas: Option<i32>,
-    /// Where it is now.
+    /// Its current clusters.
     pub current: &'a [TargetCluster],
-    /// The group of clusters that was chosen before; empty if none was.
+    /// The affinity group that was selected before; empty if none was.
     pub affinity: &'a str,
-    /// Whether the placement is another than the one that `current` was chosen by.
+    /// Whether the placement has changed since `current` was selected.
     pub placement_changed: bool,
 }
 
-/// Where it goes.
+/// The selected clusters.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Decision {
-    /// The clusters, in the order of their names.
+pub struct PlacementDecision {
+    /// The clusters, sorted by name.
     pub clusters: Vec<TargetCluster>,
-    /// The group that was chosen, where the placement has groups.
+    /// The selected affinity group, if the placement has groups.
     pub affinity: Option<String>,
 }
 
-/// Why it goes nowhere.
+/// Why no clusters were selected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NoPlace {
-    /// No cluster passes the filters: the object leaves all.
+pub enum PlacementError {
+    /// No cluster passes the filters: the object is removed from all clusters.
     #[error("0/{clusters} clusters are available: {}", why.iter().map(|(reason, count)| format!("{count} {reason}")).collect::<Vec<_>>().join(", "))]
-    NoneFits {
-        /// How many there are.
+    NoClusterFits {
+        /// Number of clusters.
         clusters: usize,
-        /// How many fail for which reason.
+        /// Number of clusters by reason.
         why: BTreeMap<String, usize>,
     },
-    /// The wish cannot be met now: the object stays where it is.
+    /// The constraints cannot be met: the object stays on its current clusters.
     #[error("{0}")]
     Unschedulable(String),
 }
 
-impl NoPlace {
-    /// The word for it in the condition `Scheduled`.
+impl PlacementError {
+    /// The reason for the condition `Scheduled`.
     pub fn reason(&self) -> &'static str {
         match self {
-            NoPlace::NoneFits { .. } => "NoClusterFit",
-            NoPlace::Unschedulable(_) => "Unschedulable",
+            PlacementError::NoClusterFits { .. } => "NoClusterFit",
+            PlacementError::Unschedulable(_) => "Unschedulable",
         }
     }
 }
 
-/// Decides where an object goes.
+/// Selects the clusters of an object.
 pub fn decide<C: Borrow<Candidate>>(
     placement: &Placement,
-    request: &Request<'_>,
+    request: &PlacementRequest<'_>,
     clusters: &[C],
-) -> Result<Decision, NoPlace> {
+) -> Result<PlacementDecision, PlacementError> {
     let clusters: Vec<&Candidate> = clusters.iter().map(Borrow::borrow).collect();
     let clusters = clusters.as_slice();
-    if let Some(standing) = standing(placement, request, clusters) {
-        return Ok(standing);
+    if let Some(existing) = existing(placement, request, clusters) {
+        return Ok(existing);
     }
     if placement.cluster_affinities.is_empty() {
         let affinity = placement.cluster_affinity.clone().unwrap_or_default();
         let clusters = choose(placement, &affinity, request, clusters)?;
-        return Ok(Decision { clusters, affinity: None });
+        return Ok(PlacementDecision { clusters, affinity: None });
     }
-    // The group of before goes first, so that an object does not jump back when an earlier group recovers.
+    // Starts with the previous group, so that an object does not move back when an earlier group recovers.
     let before = placement.cluster_affinities.iter().position(|term| term.affinity_name == request.affinity);
     let start = if request.placement_changed { 0 } else { before.unwrap_or(0) };
     let mut first_failure = None;
@@ -139,27 +140,34 @@ pub fn decide<C: Borrow<Candidate>>(
             ..ClusterAffinity::default()
         };
         match choose(placement, &affinity, request, clusters) {
-            Ok(clusters) => return Ok(Decision { clusters, affinity: Some(term.affinity_name.clone()) }),
+            Ok(clusters) => {
+                return Ok(PlacementDecision { clusters, affinity: Some(term.affinity_name.clone()) });
+            }
             Err(failure) => drop(first_failure.get_or_insert(failure)),
         }
     }
-    Err(first_failure
-        .unwrap_or_else(|| NoPlace::Unschedulable("the placement has no group of clusters".to_owned())))
+    Err(first_failure.unwrap_or_else(|| {
+        PlacementError::Unschedulable("the placement has no cluster affinity group".to_owned())
+    }))
 }
 
-/// Replicas that are shared out stay where they are until the wish changes or a cluster leaves: moving them because a
-/// label changed somewhere would restart what runs.
-fn standing(placement: &Placement, request: &Request<'_>, clusters: &[&Candidate]) -> Option<Decision> {
+/// Divided replicas stay on their clusters until their number or the placement changes, or a cluster is
+/// deleted: moving them after a change of labels would restart running replicas.
+fn existing(
+    placement: &Placement,
+    request: &PlacementRequest<'_>,
+    clusters: &[&Candidate],
+) -> Option<PlacementDecision> {
     let divided =
         request.replicas.is_some() && scheduling(placement, "replicaSchedulingType") == Some("Divided");
     if !divided || request.placement_changed || request.current.is_empty() {
         return None;
     }
     let total: i32 = request.current.iter().map(|target| target.replicas.unwrap_or(0)).sum();
-    let here: BTreeSet<&str> =
+    let available: BTreeSet<&str> =
         clusters.iter().filter(|cluster| !cluster.deleting).map(|cluster| cluster.name.as_str()).collect();
-    let stay = request.current.iter().all(|target| here.contains(target.name.as_str()));
-    (request.replicas == Some(total) && stay).then(|| Decision {
+    let stay = request.current.iter().all(|target| available.contains(target.name.as_str()));
+    (request.replicas == Some(total) && stay).then(|| PlacementDecision {
         clusters: request.current.to_vec(),
         affinity: Some(request.affinity.to_owned()).filter(|name| !name.is_empty()),
     })
@@ -168,23 +176,23 @@ fn standing(placement: &Placement, request: &Request<'_>, clusters: &[&Candidate
 fn choose(
     placement: &Placement,
     affinity: &ClusterAffinity,
-    request: &Request<'_>,
+    request: &PlacementRequest<'_>,
     clusters: &[&Candidate],
-) -> Result<Vec<TargetCluster>, NoPlace> {
+) -> Result<Vec<TargetCluster>, PlacementError> {
     let current: BTreeSet<&str> = request.current.iter().map(|target| target.name.as_str()).collect();
     let has = |cluster: &Candidate| current.contains(cluster.name.as_str());
     let mut why: BTreeMap<String, usize> = BTreeMap::new();
     let mut fitting: Vec<&Candidate> = Vec::new();
     for cluster in clusters {
-        match misfit(placement, affinity, request, cluster, has(cluster)) {
+        match filter_reason(placement, affinity, request, cluster, has(cluster)) {
             Some(reason) => *why.entry(reason).or_default() += 1,
             None => fitting.push(cluster),
         }
     }
     if fitting.is_empty() {
-        return Err(NoPlace::NoneFits { clusters: clusters.len(), why });
+        return Err(PlacementError::NoClusterFits { clusters: clusters.len(), why });
     }
-    // Where the object already is comes first, then the alphabet.
+    // Clusters that have the object first, then by name.
     fitting.sort_by_cached_key(|cluster| (!has(cluster), cluster.name.clone()));
     let strategy = Strategy::of(placement, request.replicas)?;
     if !matches!(strategy, Strategy::Weighted(_)) {
@@ -200,26 +208,27 @@ fn choose(
                 .iter()
                 .filter_map(|cluster| Some(Share { name: &cluster.name, weight: weights.of(cluster)? }))
                 .collect();
-            let seats = division::divide(request.replicas.unwrap_or(0), &shares, request.uid);
-            if seats.is_empty() {
-                return Err(NoPlace::Unschedulable(
-                    "no fitting cluster has a weight in the policy".to_owned(),
+            let assigned = division::divide(request.replicas.unwrap_or(0), &shares, request.uid);
+            if assigned.is_empty() {
+                return Err(PlacementError::Unschedulable(
+                    "no matching cluster has a weight in the policy".to_owned(),
                 ));
             }
-            seats
+            assigned
                 .into_iter()
-                .filter(|(_, seats)| *seats > 0)
-                .map(|(name, seats)| target(name, Some(seats)))
+                .filter(|(_, assigned)| *assigned > 0)
+                .map(|(name, assigned)| target(name, Some(assigned)))
                 .collect()
         }
     })
 }
 
-/// Why a cluster does not fit; nothing if it does, and less is asked of one that `has` the object.
-fn misfit(
+/// Why a cluster does not pass the filters; `None` if it does. A cluster that `has` the object skips some
+/// filters.
+fn filter_reason(
     placement: &Placement,
     affinity: &ClusterAffinity,
-    request: &Request<'_>,
+    request: &PlacementRequest<'_>,
     cluster: &Candidate,
     has: bool,
 ) -> Option<String> {
@@ -232,7 +241,7 @@ fn misfit(
     if has {
         return None;
     }
-    if let Some(taint) = cluster.taints.iter().find(|taint| repels(taint, &placement.cluster_tolerations)) {
+    if let Some(taint) = cluster.taints.iter().find(|taint| blocks(taint, &placement.cluster_tolerations)) {
         return Some(format!("cluster(s) had untolerated taint {{{}:{}}}", taint.key, taint.effect));
     }
     let (api_version, kind) = request.api;
@@ -242,7 +251,7 @@ fn misfit(
     None
 }
 
-/// Whether a cluster matches an affinity: excluded never, else everything that is said must hold.
+/// Whether a cluster matches an affinity: it is not excluded, and all given selectors match.
 pub fn fits(affinity: &ClusterAffinity, cluster: &Candidate) -> bool {
     !affinity.exclude.contains(&cluster.name)
         && affinity.label_selector.as_ref().is_none_or(|selector| matches_labels(selector, &cluster.labels))
@@ -262,7 +271,7 @@ fn fits_fields(selector: &Value, cluster: &Candidate) -> bool {
         let wanted: Vec<&str> =
             expression["values"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         match expression["operator"].as_str() {
-            // A cluster over several zones is in a set only with all of them.
+            // All zones of a cluster must be in the set.
             Some("In") => !has.is_empty() && has.iter().all(|value| wanted.contains(value)),
             Some("NotIn") => !has.iter().any(|value| wanted.contains(value)),
             Some("Exists") => !has.is_empty(),
@@ -272,7 +281,7 @@ fn fits_fields(selector: &Value, cluster: &Candidate) -> bool {
     })
 }
 
-fn repels(taint: &Taint, tolerations: &[Toleration]) -> bool {
+fn blocks(taint: &Taint, tolerations: &[Toleration]) -> bool {
     matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute")
         && !tolerations.iter().any(|toleration| tolerates(toleration, taint))
 }
@@ -294,15 +303,15 @@ fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     }
 }
 
-/// Cuts the list down to what the spread allows.
-fn spread(constraints: &[SpreadConstraint], fitting: &mut Vec<&Candidate>) -> Result<(), NoPlace> {
+/// Applies the spread constraints to the list.
+fn spread(constraints: &[SpreadConstraint], fitting: &mut Vec<&Candidate>) -> Result<(), PlacementError> {
     for constraint in constraints {
         match constraint.spread_by_field.as_deref() {
             Some("cluster") => {
                 let fewest = usize::try_from(constraint.min_groups.unwrap_or(1)).unwrap_or(0);
                 if fitting.len() < fewest {
-                    return Err(NoPlace::Unschedulable(format!(
-                        "{} clusters fit, at least {fewest} are wanted",
+                    return Err(PlacementError::Unschedulable(format!(
+                        "{} clusters fit, at least {fewest} are required",
                         fitting.len()
                     )));
                 }
@@ -314,7 +323,7 @@ fn spread(constraints: &[SpreadConstraint], fitting: &mut Vec<&Candidate>) -> Re
             }
             other => {
                 let what = other.or(constraint.spread_by_label.as_deref()).unwrap_or("nothing");
-                return Err(NoPlace::Unschedulable(format!(
+                return Err(PlacementError::Unschedulable(format!(
                     "spreading by {what} is not supported; spread by cluster"
                 )));
             }
@@ -329,14 +338,14 @@ enum Strategy<'a> {
 }
 
 impl<'a> Strategy<'a> {
-    fn of(placement: &'a Placement, replicas: Option<i32>) -> Result<Self, NoPlace> {
-        // Without replicas there is nothing to share out, whatever the policy says.
+    fn of(placement: &'a Placement, replicas: Option<i32>) -> Result<Self, PlacementError> {
+        // Without replicas there is nothing to divide.
         if replicas.is_none() || scheduling(placement, "replicaSchedulingType") != Some("Divided") {
             return Ok(Strategy::All(replicas));
         }
         let unsupported = |what: &str| {
-            NoPlace::Unschedulable(format!(
-                "{what} needs the free capacity of members, which the embedded federation does not know; use static weights"
+            PlacementError::Unschedulable(format!(
+                "{what} needs the free capacity of members, which the embedded federation does not collect; use static weights"
             ))
         };
         if scheduling(placement, "replicaDivisionPreference") == Some("Aggregated") {
@@ -353,11 +362,11 @@ impl<'a> Strategy<'a> {
     }
 }
 
-/// Static weights; none at all means that all weigh the same.
+/// Static weights; without a list all clusters have the same weight.
 struct Weights<'a>(Option<&'a [Value]>);
 
 impl Weights<'_> {
-    /// The greatest weight that a rule gives to the cluster; none where no rule speaks of it.
+    /// The greatest weight of the matching rules; `None` if no rule matches.
     fn of(&self, cluster: &Candidate) -> Option<i64> {
         let Some(rules) = self.0 else { return Some(1) };
         rules

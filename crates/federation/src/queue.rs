@@ -1,4 +1,5 @@
-//! Keys that wait to be worked on: each at most once, never twice at the same time, with a growing pause after failures.
+//! The work queue: each key is queued at most once, is never processed concurrently, and backs off
+//! exponentially after failures.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -7,24 +8,24 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// First pause after a failure.
-const FIRST: Duration = Duration::from_millis(20);
-/// Longest pause after failures. Whatever can be known to be over (a member that returns, a kind that appears) ends the
-/// pause at once; this is for what cannot.
-const MOST: Duration = Duration::from_secs(60);
+/// First delay after a failure.
+const BACKOFF_MIN: Duration = Duration::from_millis(20);
+/// Longest delay after failures. Events that can end a failure (a member that returns, a kind that appears)
+/// requeue the key at once; the delay covers the rest.
+const BACKOFF_MAX: Duration = Duration::from_secs(60);
 
-/// How work on a key ended.
+/// When a key is reconciled again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// Nothing to do until something changes.
-    Settled,
-    /// Nothing to do until something changes, or this much time has passed.
+pub enum Requeue {
+    /// When one of its inputs changes.
+    OnChange,
+    /// When one of its inputs changes, or after this time.
     After(Duration),
-    /// It failed: again after a pause that grows.
-    Failed,
+    /// The reconcile failed: after an exponential back-off.
+    WithBackoff,
 }
 
-/// A queue of keys.
+/// A deduplicating work queue with delays and back-off.
 pub struct Queue<K> {
     state: Mutex<State<K>>,
     wake: Notify,
@@ -32,10 +33,10 @@ pub struct Queue<K> {
 
 struct State<K> {
     ready: VecDeque<K>,
-    waiting: BTreeSet<K>,
-    running: BTreeSet<K>,
-    again: BTreeSet<K>,
-    later: BTreeMap<(Instant, u64), K>,
+    queued: BTreeSet<K>,
+    processing: BTreeSet<K>,
+    dirty: BTreeSet<K>,
+    delayed: BTreeMap<(Instant, u64), K>,
     due: BTreeMap<K, (Instant, u64)>,
     failures: BTreeMap<K, u32>,
     counter: u64,
@@ -46,10 +47,10 @@ impl<K: Ord + Clone> Queue<K> {
     pub fn new() -> Self {
         let state = State {
             ready: VecDeque::new(),
-            waiting: BTreeSet::new(),
-            running: BTreeSet::new(),
-            again: BTreeSet::new(),
-            later: BTreeMap::new(),
+            queued: BTreeSet::new(),
+            processing: BTreeSet::new(),
+            dirty: BTreeSet::new(),
+            delayed: BTreeMap::new(),
             due: BTreeMap::new(),
             failures: BTreeMap::new(),
             counter: 0,
@@ -57,46 +58,46 @@ impl<K: Ord + Clone> Queue<K> {
         Queue { state: Mutex::new(state), wake: Notify::new() }
     }
 
-    /// Something about the key has changed: it is worked on as soon as possible, whatever pause it was in.
+    /// Enqueues a key without delay; a pending delay or back-off is cancelled.
     pub fn add(&self, key: K) {
         let mut state = self.state.lock();
         if let Some(at) = state.due.remove(&key) {
-            state.later.remove(&at);
+            state.delayed.remove(&at);
         }
-        if state.running.contains(&key) {
-            state.again.insert(key);
+        if state.processing.contains(&key) {
+            state.dirty.insert(key);
             return;
         }
-        if state.waiting.insert(key.clone()) {
+        if state.queued.insert(key.clone()) {
             state.ready.push_back(key);
             self.wake.notify_one();
         }
     }
 
-    /// The next key; the caller must [`Queue::finish`] it.
+    /// Takes the next key; the caller must call [`Queue::finish`] with it.
     pub async fn next(&self) -> K {
         loop {
-            let pause = {
+            let delay = {
                 let mut state = self.state.lock();
                 let now = Instant::now();
-                while let Some(entry) = state.later.first_entry().filter(|entry| entry.key().0 <= now) {
+                while let Some(entry) = state.delayed.first_entry().filter(|entry| entry.key().0 <= now) {
                     let key = entry.remove();
                     state.due.remove(&key);
-                    if !state.running.contains(&key) && state.waiting.insert(key.clone()) {
+                    if !state.processing.contains(&key) && state.queued.insert(key.clone()) {
                         state.ready.push_back(key);
                     }
                 }
                 if let Some(key) = state.ready.pop_front() {
-                    state.waiting.remove(&key);
-                    state.running.insert(key.clone());
+                    state.queued.remove(&key);
+                    state.processing.insert(key.clone());
                     if !state.ready.is_empty() {
                         self.wake.notify_one();
                     }
                     return key;
                 }
-                state.later.first_key_value().map(|((at, _), _)| *at)
+                state.delayed.first_key_value().map(|((at, _), _)| *at)
             };
-            match pause {
+            match delay {
                 Some(until) => tokio::select! {
                     biased;
                     () = self.wake.notified() => {}
@@ -107,12 +108,12 @@ impl<K: Ord + Clone> Queue<K> {
         }
     }
 
-    /// Gives a key back.
-    pub fn finish(&self, key: K, outcome: Outcome) {
+    /// Ends the processing of a key.
+    pub fn finish(&self, key: K, requeue: Requeue) {
         let mut state = self.state.lock();
-        state.running.remove(&key);
-        let failures = match outcome {
-            Outcome::Failed => {
+        state.processing.remove(&key);
+        let failures = match requeue {
+            Requeue::WithBackoff => {
                 let failures = state.failures.entry(key.clone()).or_default();
                 *failures = failures.saturating_add(1);
                 *failures
@@ -122,23 +123,25 @@ impl<K: Ord + Clone> Queue<K> {
                 0
             }
         };
-        let changed = state.again.remove(&key);
-        if changed && outcome != Outcome::Failed {
-            state.waiting.insert(key.clone());
+        let changed = state.dirty.remove(&key);
+        if changed && requeue != Requeue::WithBackoff {
+            state.queued.insert(key.clone());
             state.ready.push_back(key);
             self.wake.notify_one();
             return;
         }
-        let pause = match outcome {
-            Outcome::Settled => return,
-            Outcome::After(pause) => pause,
-            // It changed meanwhile: what failed may be over.
-            Outcome::Failed if changed => FIRST,
-            Outcome::Failed => FIRST.saturating_mul(1 << failures.min(12).saturating_sub(1)).min(MOST),
+        let delay = match requeue {
+            Requeue::OnChange => return,
+            Requeue::After(delay) => delay,
+            // An input changed during the reconcile: the cause of the failure may be gone.
+            Requeue::WithBackoff if changed => BACKOFF_MIN,
+            Requeue::WithBackoff => {
+                BACKOFF_MIN.saturating_mul(1 << failures.min(12).saturating_sub(1)).min(BACKOFF_MAX)
+            }
         };
         state.counter += 1;
-        let at = (Instant::now() + pause, state.counter);
-        state.later.insert(at, key.clone());
+        let at = (Instant::now() + delay, state.counter);
+        state.delayed.insert(at, key.clone());
         state.due.insert(key, at);
         self.wake.notify_one();
     }
@@ -156,7 +159,7 @@ mod tests {
     use futures::FutureExt;
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_waits_once_however_often_it_is_added() {
+    async fn a_key_is_queued_once() {
         let queue = Queue::new();
         queue.add("a");
         queue.add("a");
@@ -165,43 +168,43 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_that_changes_while_it_is_worked_on_comes_again_afterwards() {
+    async fn a_key_added_while_it_is_processed_is_queued_again_afterwards() {
         let queue = Queue::new();
         queue.add("a");
         let key = queue.next().await;
         queue.add("a");
         assert!(queue.next().now_or_never().is_none());
-        queue.finish(key, Outcome::Settled);
+        queue.finish(key, Requeue::OnChange);
         assert_eq!(queue.next().await, "a");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_failing_key_comes_back_later_and_later_and_at_once_when_it_changes() {
+    async fn a_failing_key_backs_off_and_is_retried_at_once_when_it_is_added() {
         let queue = Queue::new();
         queue.add("a");
-        let mut pauses = Vec::new();
+        let mut delays = Vec::new();
         for _ in 0..4 {
-            let begun = Instant::now();
+            let started = Instant::now();
             let key = queue.next().await;
-            pauses.push(begun.elapsed());
-            queue.finish(key, Outcome::Failed);
+            delays.push(started.elapsed());
+            queue.finish(key, Requeue::WithBackoff);
         }
-        assert_eq!(pauses[1..], [20, 40, 80].map(Duration::from_millis));
+        assert_eq!(delays[1..], [20, 40, 80].map(Duration::from_millis));
         queue.add("a");
-        let begun = Instant::now();
+        let started = Instant::now();
         queue.next().await;
-        assert_eq!(begun.elapsed(), Duration::ZERO);
+        assert_eq!(started.elapsed(), Duration::ZERO);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_pause_is_kept_and_no_key_is_lost() {
+    async fn a_delayed_key_is_returned_after_its_delay() {
         let queue = Queue::new();
         queue.add("a");
         let key = queue.next().await;
-        queue.finish(key, Outcome::After(Duration::from_secs(5)));
+        queue.finish(key, Requeue::After(Duration::from_secs(5)));
         assert!(queue.next().now_or_never().is_none());
-        let begun = Instant::now();
+        let started = Instant::now();
         assert_eq!(queue.next().await, "a");
-        assert_eq!(begun.elapsed(), Duration::from_secs(5));
+        assert_eq!(started.elapsed(), Duration::from_secs(5));
     }
 }

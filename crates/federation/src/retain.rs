@@ -1,14 +1,15 @@
-//! What a member may keep when its object is brought to the manifest, and whether there is anything to bring.
+//! Merge of a manifest with the member's object, and the check whether a write is needed.
 //!
-//! The member's finalizers and owners are its own. Labels and annotations that the member added stay; those that the
-//! federation once put there and no longer wants are told apart by the record on the object.
+//! The member's finalizers and owner references are kept. Labels and annotations that the member added are
+//! kept; those that the federation set before and no longer wants are removed, as the record on the object
+//! lists them.
 
 use polis_api::{annotations, labels};
 use serde_json::{Map, Value};
 
 use crate::{manifest, names, object};
 
-/// Lays a manifest over the member's object: what should be written.
+/// Merges a manifest with the member's object; returns the object to write.
 pub fn merge(mut desired: Value, observed: &Value) -> Value {
     for field in ["resourceVersion", "finalizers", "ownerReferences"] {
         match observed["metadata"].get(field) {
@@ -35,16 +36,16 @@ fn keep_foreign(desired: &mut Value, observed: &Value, map: &str, record: &str) 
     }
 }
 
-/// What was last written to a member, to tell a hand edit from defaults that the member's API server filled in.
+/// The last write to a member. It distinguishes drift from defaults that the member's API server set.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Written {
+pub struct LastApplied {
     /// Digest of the manifest.
     pub manifest: u64,
-    /// Version of the object after the write.
+    /// Version of the object after the write, see [`version`].
     pub version: String,
 }
 
-/// The version by which a change of the wish (not of the status) shows: the generation where the kind has one.
+/// A version that changes with the spec: the generation if the kind has one, else the resource version.
 pub fn version(observed: &Value) -> String {
     match object::generation(observed) {
         0 => format!("rv:{}", object::meta(observed, "resourceVersion")),
@@ -52,9 +53,9 @@ pub fn version(observed: &Value) -> String {
     }
 }
 
-/// Whether the member's object must be written to become `merged`, which was made by [`merge`] from the manifest with
+/// Whether the member's object must be written. `merged` is the result of [`merge`] for the manifest with
 /// this digest.
-pub fn differs(merged: &Value, observed: &Value, digest: u64, written: Option<&Written>) -> bool {
+pub fn differs(merged: &Value, observed: &Value, digest: u64, last_applied: Option<&LastApplied>) -> bool {
     let bare = |object: &Value| {
         let mut object = object.clone();
         manifest::prune(&mut object);
@@ -63,8 +64,9 @@ pub fn differs(merged: &Value, observed: &Value, digest: u64, written: Option<&W
     if bare(merged) == bare(observed) {
         return false;
     }
-    let untouched =
-        written.is_some_and(|written| written.manifest == digest && written.version == version(observed));
+    let untouched = last_applied.is_some_and(|last_applied| {
+        last_applied.manifest == digest && last_applied.version == version(observed)
+    });
     let same = |field: &str| merged["metadata"].get(field) == observed["metadata"].get(field);
     !(untouched && same("labels") && same("annotations"))
 }
@@ -77,23 +79,23 @@ pub fn digest(manifest: &Value) -> u64 {
     hasher.finish()
 }
 
-/// Whether the federation put the object there.
+/// Whether the federation manages the object.
 pub fn is_managed(observed: &Value) -> bool {
     object::label(observed, labels::karmada::MANAGED) == "true"
 }
 
-/// Whether a member's object belongs to the Work of this name in the namespace of this member.
+/// Whether a member's object belongs to the Work with this name.
 pub fn is_of_work(observed: &Value, cluster: &str, work: &str) -> bool {
     object::annotation(observed, annotations::karmada::WORK_NAME) == work
         && object::annotation(observed, annotations::karmada::WORK_NAMESPACE)
             == names::execution_namespace(cluster)
 }
 
-/// The member's object without any mark of the federation: how it is left when it is to be kept.
+/// The member's object without the labels and annotations of the federation, for an object that is preserved.
 pub fn released(observed: &Value) -> Value {
     let mut object = observed.clone();
-    crate::claim::unmark(&mut object);
-    object::remove_texts(
+    crate::claim::clear_claim(&mut object);
+    object::remove_keys(
         &mut object,
         "labels",
         &[
@@ -103,7 +105,7 @@ pub fn released(observed: &Value) -> Value {
             labels::karmada::MANAGED,
         ],
     );
-    object::remove_texts(
+    object::remove_keys(
         &mut object,
         "annotations",
         &[
@@ -144,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn the_member_keeps_its_own_and_loses_what_was_ours() {
+    fn the_member_keeps_its_own_fields_and_loses_recorded_ones() {
         let merged = merge(mk_desired(), &mk_observed());
         assert_eq!(merged["metadata"]["finalizers"], json!(["member/f"]));
         assert_eq!(merged["metadata"]["ownerReferences"], json!([{"uid": "o"}]));
@@ -156,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hub_cannot_smuggle_in_finalizers_or_owners() {
+    fn finalizers_and_owners_of_the_hub_are_not_merged() {
         let mut desired = mk_desired();
         desired["metadata"]["finalizers"] = json!(["hub/f"]);
         let mut observed = mk_observed();
@@ -165,33 +167,33 @@ mod tests {
     }
 
     #[test]
-    fn only_a_difference_is_written() {
+    fn an_equal_object_is_not_written() {
         let observed = mk_observed();
         let same = merge(merge(mk_desired(), &observed), &observed);
         assert!(differs(&same, &observed, 1, None));
-        let mut settled = same.clone();
-        settled["metadata"]["uid"] = json!("u");
-        assert!(!differs(&same, &settled, 1, None));
+        let mut equal = same.clone();
+        equal["metadata"]["uid"] = json!("u");
+        assert!(!differs(&same, &equal, 1, None));
     }
 
     #[test]
-    fn defaults_that_the_member_filled_in_are_no_hand_edit() {
+    fn defaults_of_the_member_are_not_drift() {
         let desired = json!({"apiVersion": "x/v1", "kind": "T", "metadata": {"name": "a", "labels": {"l": "1"}}, "spec": {"a": 1}});
         let mut observed = json!({"apiVersion": "x/v1", "kind": "T", "metadata": {"name": "a", "labels": {"l": "1"}, "generation": 4, "resourceVersion": "1"}, "spec": {"a": 1, "filled": true}});
         let merged = merge(desired, &observed);
-        let written = Written { manifest: 7, version: version(&observed) };
-        assert!(!differs(&merged, &observed, 7, Some(&written)));
-        // Another manifest, another generation or another label is a reason to write.
-        assert!(differs(&merged, &observed, 8, Some(&written)));
+        let last_applied = LastApplied { manifest: 7, version: version(&observed) };
+        assert!(!differs(&merged, &observed, 7, Some(&last_applied)));
+        // Another manifest, generation or label requires a write.
+        assert!(differs(&merged, &observed, 8, Some(&last_applied)));
         observed["metadata"]["generation"] = json!(5);
-        assert!(differs(&merged, &observed, 7, Some(&written)));
+        assert!(differs(&merged, &observed, 7, Some(&last_applied)));
         observed["metadata"]["generation"] = json!(4);
         observed["metadata"]["labels"]["l"] = json!("2");
-        assert!(differs(&merged, &observed, 7, Some(&written)));
+        assert!(differs(&merged, &observed, 7, Some(&last_applied)));
     }
 
     #[test]
-    fn a_released_object_bears_no_mark() {
+    fn a_released_object_has_no_metadata_of_the_federation() {
         let origin = manifest::Origin {
             binding_namespace: Some("shop"),
             binding_name: "b",

@@ -1,6 +1,6 @@
-//! A real kube-apiserver as a member of an embedded hub, joined as Karmada joins: endpoint, token and authority.
+//! A kube-apiserver as a member of an embedded hub, joined as in Karmada by endpoint, token and CA.
 
-#[allow(dead_code, reason = "only the words of the suite are used here")]
+#[allow(dead_code, reason = "only the helpers of the suite are used here")]
 mod suite;
 
 use std::time::Duration;
@@ -11,21 +11,22 @@ use polis_api::kube::config::{KubeConfigOptions, Kubeconfig};
 use polis_api::kube::{Client, Config};
 use polis_apiserver::{PlaneSpec, Server};
 use polis_federation::Federation;
-use polis_federation::planes::{Api, Kind};
-use polis_testbed::{Bed, Options};
+use polis_federation::planes::{Api, ResourceKind};
+use polis_testbed::{Options, TestCluster};
 use serde_json::{Value, json};
-use suite::world::{CLUSTER, CONFIG_MAP, Plane, SECRET, condition, mk_policy, to, with};
+use suite::fixture::{CLUSTER, CONFIG_MAP, Plane, SECRET, condition, mk_policy, to, with};
 
-const ACCOUNT: Kind = Kind::known("v1", "ServiceAccount", "serviceaccounts", true);
-const ROLE_BINDING: Kind =
-    Kind::known("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "clusterrolebindings", false);
+const ACCOUNT: ResourceKind = ResourceKind::known("v1", "ServiceAccount", "serviceaccounts", true);
+const ROLE_BINDING: ResourceKind =
+    ResourceKind::known("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "clusterrolebindings", false);
 
-/// Endpoint, authority and a bearer token of an administrator, as joining a member needs them.
-async fn access(bed: &Bed, plane: &Plane, name: &str) -> (String, String, String) {
-    let file = Kubeconfig::read_from(bed.kubeconfig(name).expect("a kubeconfig")).expect("a kubeconfig");
+/// Endpoint, CA and a bearer token with admin permissions, to join a member.
+async fn access(test_cluster: &TestCluster, plane: &Plane, name: &str) -> (String, String, String) {
+    let file =
+        Kubeconfig::read_from(test_cluster.kubeconfig(name).expect("a kubeconfig")).expect("a kubeconfig");
     let config =
         Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.expect("a configuration");
-    let authority: String = config
+    let ca: String = config
         .root_cert
         .iter()
         .flatten()
@@ -39,35 +40,37 @@ async fn access(bed: &Bed, plane: &Plane, name: &str) -> (String, String, String
         "subjects": [{"kind": "ServiceAccount", "namespace": "default", "name": "hub"}],
     });
     plane.api.create(&ROLE_BINDING, &binding).await.expect("a role binding");
-    (config.cluster_url.to_string(), authority, token(bed, plane, name).await)
+    (config.cluster_url.to_string(), ca, token(test_cluster, plane, name).await)
 }
 
-/// A token of a new account, which is an administrator. It is worth nothing any more once the account is gone.
-async fn token(bed: &Bed, plane: &Plane, name: &str) -> String {
+/// A token of a new ServiceAccount with admin permissions. It is invalid after the deletion of the account.
+async fn token(test_cluster: &TestCluster, plane: &Plane, name: &str) -> String {
     let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"namespace": "default", "name": "hub"}});
     plane.api.create(&ACCOUNT, &account).await.expect("an account");
     let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
     let request = http::Request::post("/api/v1/namespaces/default/serviceaccounts/hub/token")
         .body(request.to_string().into_bytes())
         .expect("a request");
-    let answer: Value = bed.client(name).await.expect("a client").request(request).await.expect("a token");
-    answer["status"]["token"].as_str().expect("a token").to_owned()
+    let response: Value =
+        test_cluster.client(name).await.expect("a client").request(request).await.expect("a token");
+    response["status"]["token"].as_str().expect("a token").to_owned()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_real_member_is_joined_by_endpoint_token_and_authority() {
-    let bed = Bed::up(Options::single_plane()).await.unwrap_or_else(|error| panic!("{error}"));
-    let name = polis_testbed::plane::LONE;
-    let quiet = Duration::from_millis(500);
+async fn a_member_is_joined_by_endpoint_token_and_ca() {
+    let test_cluster =
+        TestCluster::up(Options::single_plane()).await.unwrap_or_else(|error| panic!("{error}"));
+    let name = polis_testbed::plane::SINGLE_PLANE;
+    let observe_for = Duration::from_millis(500);
     let member = Plane {
-        api: Api::new("real", bed.client(name).await.expect("a client")),
+        api: Api::new("real", test_cluster.client(name).await.expect("a client")),
         name: "real".to_owned(),
-        quiet,
+        observe_for,
     };
-    let (endpoint, authority, first) = access(&bed, &member, name).await;
+    let (endpoint, ca, first) = access(&test_cluster, &member, name).await;
 
     let server = Server::builder().build().await.expect("a server");
-    server.create_plane(PlaneSpec::own("hub")).await.expect("a plane");
+    server.create_plane(PlaneSpec::standalone("hub")).await.expect("a plane");
     for file in polis_api::crds::karmada() {
         server
             .install_crd_in("hub", &serde_json::to_value(file.definition()).expect("JSON"))
@@ -82,13 +85,12 @@ async fn a_real_member_is_joined_by_endpoint_token_and_authority() {
             .build()
             .run(std::future::pending()),
     );
-    let hub = Plane { api: Api::new("hub", client()), name: "hub".to_owned(), quiet };
+    let hub = Plane { api: Api::new("hub", client()), name: "hub".to_owned(), observe_for };
     for namespace in ["karmada-cluster", "shop"] {
         hub.create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})).await;
     }
-    // A wrong token first: the Cluster says so, and a right one heals it without a restart.
-    let secret =
-        |token: &str| json!({"caBundle": STANDARD.encode(&authority), "token": STANDARD.encode(token)});
+    // A wrong token first: the Cluster reports it, and a valid token is used without a restart.
+    let secret = |token: &str| json!({"caBundle": STANDARD.encode(&ca), "token": STANDARD.encode(token)});
     hub.create(json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": "karmada-cluster", "name": "real"}, "data": secret("wrong")})).await;
     hub.create(json!({
         "apiVersion": "cluster.karmada.io/v1alpha1", "kind": "Cluster", "metadata": {"name": "real"},
@@ -116,14 +118,14 @@ async fn a_real_member_is_joined_by_endpoint_token_and_authority() {
     member.change(&CONFIG_MAP, "shop", "a", |copy| copy["data"]["k"] = json!("edited")).await;
     member.has(&CONFIG_MAP, "shop", "a", |copy| copy["data"]["k"] == "w").await;
 
-    // A token that is worth nothing any more: the Cluster says so, nothing is lost, and a new one heals it.
+    // A token that becomes invalid: the Cluster reports it, no object is deleted, and a new token is used.
     member.delete(&ACCOUNT, "default", "hub").await;
     let cluster =
         hub.has(&CLUSTER, "", "real", |cluster| condition(cluster, "Ready")["status"] == "False").await;
     let message = condition(&cluster, "Ready")["message"].to_string();
     assert!(message.contains("Unauthorized"), "{message}");
     hub.change(&CONFIG_MAP, "shop", "a", |object| object["data"]["k"] = json!("x")).await;
-    let second = token(&bed, &member, name).await;
+    let second = token(&test_cluster, &member, name).await;
     hub.change(&SECRET, "karmada-cluster", "real", |object| object["data"] = secret(&second)).await;
     hub.has(&CLUSTER, "", "real", |cluster| condition(cluster, "Ready")["status"] == "True").await;
     member.has(&CONFIG_MAP, "shop", "a", |copy| copy["data"]["k"] == "x").await;

@@ -1,24 +1,25 @@
-//! The suite on real Karmada: the same cases, the same assertions. One bed serves all of them.
+//! The conformance cases on Karmada, all on one test cluster.
 
-#[allow(dead_code, reason = "cases of the embedded federation alone are not run here")]
+mod runner;
+#[allow(dead_code, reason = "cases for the embedded federation only do not run here")]
 mod suite;
-mod together;
 
 use std::time::Duration;
 
 use polis_federation::planes::Api;
-use polis_testbed::{Bed, Options};
-use suite::world::{CLUSTER, PLACE, Plane, THING, World, condition};
+use polis_testbed::{Options, TestCluster};
+use suite::fixture::{CLUSTER, PLACE, Plane, THING, TestFederation, condition};
 
 shared_cases!(as_list);
 
-async fn world() -> World {
-    let bed = Bed::up(Options::federation(["dfw", "ord"])).await.unwrap_or_else(|error| panic!("{error}"));
+async fn federation() -> TestFederation {
+    let test_cluster =
+        TestCluster::up(Options::federation(["dfw", "ord"])).await.unwrap_or_else(|error| panic!("{error}"));
     let mut planes = Vec::new();
     for name in ["hub", "dfw", "ord"] {
-        let client = bed.client(name).await.unwrap_or_else(|error| panic!("{error}"));
+        let client = test_cluster.client(name).await.unwrap_or_else(|error| panic!("{error}"));
         let plane =
-            Plane { api: Api::new(name, client), name: name.to_owned(), quiet: Duration::from_secs(3) };
+            Plane { api: Api::new(name, client), name: name.to_owned(), observe_for: Duration::from_secs(3) };
         for kind in [&THING, &PLACE] {
             suite::placement::install(&plane, kind).await;
         }
@@ -33,10 +34,10 @@ async fn world() -> World {
         };
         hub.has(&CLUSTER, "", member, ready).await;
     }
-    World::new(hub, members, None, bed)
+    TestFederation::new(hub, members, None, test_cluster)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_shared_case_holds_on_karmada() {
-    together::run(world().await, cases()).await;
+    runner::run(federation().await, cases()).await;
 }

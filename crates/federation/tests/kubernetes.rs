@@ -1,33 +1,34 @@
-//! The suite on the embedded federation over real API servers: the hub and both members are kube-apiservers.
+//! The conformance cases on the embedded federation over real planes: the hub and both members are
+//! kube-apiservers.
 
-#[allow(dead_code, reason = "cases that cut members off need a world that can")]
+mod runner;
+#[allow(dead_code, reason = "cases that disconnect members do not run here")]
 mod suite;
-mod together;
 
 use std::time::Duration;
 
 use polis_federation::Federation;
 use polis_federation::planes::Api;
-use polis_testbed::{Bed, Options};
+use polis_testbed::{Options, TestCluster};
 use serde_json::json;
-use suite::world::{CLUSTER, PLACE, Plane, THING, World, condition, eventually};
+use suite::fixture::{CLUSTER, PLACE, Plane, THING, TestFederation, condition, eventually};
 
 shared_cases!(as_list);
 
-async fn world() -> World {
+async fn federation() -> TestFederation {
     let options = Options {
         cells: vec!["dfw".to_owned(), "ord".to_owned()],
         controllers: true,
         ..Options::single_plane()
     };
-    let bed = Bed::up(options).await.unwrap_or_else(|error| panic!("{error}"));
-    let client = async |name: &str| bed.client(name).await.unwrap_or_else(|error| panic!("{error}"));
+    let test_cluster = TestCluster::up(options).await.unwrap_or_else(|error| panic!("{error}"));
+    let client = async |name: &str| test_cluster.client(name).await.unwrap_or_else(|error| panic!("{error}"));
     let plane = async |name: &str| Plane {
         api: Api::new(name, client(name).await),
         name: name.to_owned(),
-        quiet: Duration::from_secs(2),
+        observe_for: Duration::from_secs(2),
     };
-    let hub = plane(polis_testbed::plane::LONE).await;
+    let hub = plane(polis_testbed::plane::SINGLE_PLANE).await;
     for file in polis_api::crds::karmada() {
         let mut definition = serde_json::to_value(file.definition()).expect("JSON");
         definition["apiVersion"] = json!("apiextensions.k8s.io/v1");
@@ -42,8 +43,8 @@ async fn world() -> World {
             suite::placement::install(plane, kind).await;
         }
     }
-    let mut federation =
-        Federation::builder(client(polis_testbed::plane::LONE).await).probe_every(Duration::from_secs(1));
+    let mut federation = Federation::builder(client(polis_testbed::plane::SINGLE_PLANE).await)
+        .probe_every(Duration::from_secs(1));
     for member in ["dfw", "ord"] {
         federation = federation.member(member, client(member).await);
     }
@@ -57,10 +58,10 @@ async fn world() -> World {
         };
         hub.has(&CLUSTER, "", member, ready).await;
     }
-    World::new(hub, members, None, bed)
+    TestFederation::new(hub, members, None, test_cluster)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_shared_case_holds_over_real_api_servers() {
-    together::run(world().await, cases()).await;
+    runner::run(federation().await, cases()).await;
 }

@@ -1,39 +1,41 @@
-//! Karmada as it ships, over real API servers, with one member.
+//! Karmada with its defaults over real kube-apiservers, with one member.
 
 use polis_api::kube::Client;
 use polis_federation::planes::Api;
-use polis_testbed::{Bed, Options};
+use polis_testbed::{Options, TestCluster};
 use serde_json::json;
 
 use super::load::{Counts, NAMESPACE, POLICY, SHOP, mk_policy};
 
 const MEMBER: &str = "dfw";
 
-pub(crate) struct World {
+pub(crate) struct TestFederation {
     pub(crate) hub: Api,
     pub(crate) member: Api,
     clients: [Client; 2],
-    _bed: Bed,
+    _test_cluster: TestCluster,
 }
 
-impl World {
+impl TestFederation {
     pub(crate) async fn new() -> Self {
-        let bed = Bed::up(Options::federation([MEMBER])).await.unwrap_or_else(|error| panic!("{error}"));
-        let client = async |plane: &str| bed.client(plane).await.unwrap_or_else(|error| panic!("{error}"));
+        let test_cluster =
+            TestCluster::up(Options::federation([MEMBER])).await.unwrap_or_else(|error| panic!("{error}"));
+        let client =
+            async |plane: &str| test_cluster.client(plane).await.unwrap_or_else(|error| panic!("{error}"));
         let clients = [client("hub").await, client(MEMBER).await];
         let (hub, member) = (Api::new("hub", clients[0].clone()), Api::new(MEMBER, clients[1].clone()));
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SHOP}});
         hub.create(&NAMESPACE, &namespace).await.expect("created");
         hub.create(&POLICY, &mk_policy(json!({}))).await.expect("created");
-        Self { hub, member, clients, _bed: bed }
+        Self { hub, member, clients, _test_cluster: test_cluster }
     }
 }
 
-impl Counts for World {
+impl Counts for TestFederation {
     /// The creation of the object on the hub.
     const OURS: f64 = 1.0;
 
-    /// What both API servers have answered, as they count it themselves; watches apart.
+    /// Requests to both API servers, from their metrics, without watches.
     async fn requests(&self) -> f64 {
         let mut all = 0.0;
         for client in &self.clients {
@@ -45,7 +47,8 @@ impl Counts for World {
     }
 }
 
-/// Requests for the kinds that a federation works with: an API server also talks to itself and to its own controllers.
+/// Requests for the kinds of a federation: an API server also counts requests of itself and its own
+/// controllers.
 fn counts(line: &str) -> bool {
     let about = ["configmaps", "events", "works", "resourcebindings", "clusters"];
     line.starts_with("apiserver_request_total{")

@@ -1,4 +1,4 @@
-//! What is done to a federation, whoever it is, and what comes of it.
+//! The load on a federation and its measurements, independent of the implementation.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -8,22 +8,23 @@ use std::time::{Duration, Instant};
 use futures::StreamExt;
 use parking_lot::Mutex;
 use polis_api::kube::core::WatchEvent;
-use polis_federation::planes::{Api, Kind};
+use polis_federation::planes::{Api, ResourceKind};
+use polis_testbed::bench::percentile;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-pub(crate) const CONFIG_MAP: Kind = Kind::known("v1", "ConfigMap", "configmaps", true);
-pub(crate) const NAMESPACE: Kind = Kind::known("v1", "Namespace", "namespaces", false);
-pub(crate) const POLICY: Kind =
-    Kind::known("policy.karmada.io/v1alpha1", "PropagationPolicy", "propagationpolicies", true);
-/// Where everything happens.
+pub(crate) const CONFIG_MAP: ResourceKind = ResourceKind::known("v1", "ConfigMap", "configmaps", true);
+pub(crate) const NAMESPACE: ResourceKind = ResourceKind::known("v1", "Namespace", "namespaces", false);
+pub(crate) const POLICY: ResourceKind =
+    ResourceKind::known("policy.karmada.io/v1alpha1", "PropagationPolicy", "propagationpolicies", true);
+/// The namespace of all objects.
 pub(crate) const SHOP: &str = "shop";
-/// Longest time that anything here may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(1800);
-/// Writes to the hub at once in a burst.
+/// Timeout of a wait.
+pub(crate) const WAIT_TIMEOUT: Duration = Duration::from_secs(1800);
+/// Concurrent writes to the hub in a burst.
 const WRITERS: usize = 16;
-/// Pause between objects that come one after another: longer than either federation has work for.
+/// Delay between single objects; longer than either federation needs for one.
 const GAP: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
@@ -36,15 +37,15 @@ pub(crate) struct Figures {
     pub(crate) idle: f64,
 }
 
-/// How many requests a federation has made so far.
+/// The number of requests of a federation.
 pub(crate) trait Counts {
-    /// Requests per object among them that are the benchmark's own.
+    /// Requests per object that the benchmark itself makes.
     const OURS: f64;
 
     fn requests(&self) -> impl Future<Output = f64>;
 }
 
-/// Half a kilobyte, as objects of this kind tend to have.
+/// A typical object of half a kilobyte.
 pub(crate) fn mk_object(name: &str, text: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": SHOP, "name": name, "labels": {"bench": "yes"}},
@@ -61,73 +62,75 @@ pub(crate) fn mk_policy(placement: Value) -> Value {
     })
 }
 
-/// What was seen of the objects of the shop on a member: when each last changed, and its text.
-type Seen = BTreeMap<String, (Instant, Value)>;
+/// The observed objects of the namespace on a member: the time of the last change, and the text.
+type Observed = BTreeMap<String, (Instant, Value)>;
 
-/// A pair of eyes on a member. It keeps little of what it sees, so that what is measured is not its own memory.
+/// A watch on a member. It stores little per object, so that its own memory does not affect the measurement.
 pub(crate) struct Arrivals {
-    seen: Arc<Mutex<Seen>>,
+    observed: Arc<Mutex<Observed>>,
     changed: Arc<Notify>,
-    eye: JoinHandle<()>,
+    watch: JoinHandle<()>,
 }
 
 impl Drop for Arrivals {
     fn drop(&mut self) {
-        self.eye.abort();
+        self.watch.abort();
     }
 }
 
 impl Arrivals {
     pub(crate) async fn on(member: &Api) -> Self {
-        let (seen, changed) = (Arc::new(Mutex::new(Seen::new())), Arc::new(Notify::new()));
+        let (observed, changed) = (Arc::new(Mutex::new(Observed::new())), Arc::new(Notify::new()));
         let (items, version) = member.list(&CONFIG_MAP).await.expect("a list");
         for item in &items {
-            note(&seen, item, true);
+            record(&observed, item, true);
         }
-        let (member, notes, tell) = (member.clone(), seen.clone(), changed.clone());
-        let eye = tokio::spawn(async move {
+        let (member, objects, notify) = (member.clone(), observed.clone(), changed.clone());
+        let watch = tokio::spawn(async move {
             let watched = member.watch(&CONFIG_MAP, &version, 3600).await.expect("a watch");
             let mut events = std::pin::pin!(watched);
             while let Some(event) = events.next().await {
                 match event.expect("an event") {
-                    WatchEvent::Added(object) | WatchEvent::Modified(object) => note(&notes, &object, true),
-                    WatchEvent::Deleted(object) => note(&notes, &object, false),
+                    WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+                        record(&objects, &object, true)
+                    }
+                    WatchEvent::Deleted(object) => record(&objects, &object, false),
                     _ => continue,
                 }
-                tell.notify_one();
+                notify.notify_one();
             }
         });
-        Self { seen, changed, eye }
+        Self { observed, changed, watch }
     }
 
-    /// Waits until what was seen is as it should be.
-    pub(crate) async fn until(&self, holds: impl Fn(&Seen) -> bool) {
+    /// Waits until the observed objects meet the condition.
+    pub(crate) async fn until(&self, holds: impl Fn(&Observed) -> bool) {
         let wait = async {
-            while !holds(&self.seen.lock()) {
+            while !holds(&self.observed.lock()) {
                 self.changed.notified().await;
             }
         };
-        tokio::time::timeout(PATIENCE, wait).await.expect("the federation gets there");
+        tokio::time::timeout(WAIT_TIMEOUT, wait).await.expect("the condition is met in time");
     }
 
     pub(crate) async fn arrival(&self, name: &str) -> Instant {
-        self.until(|seen| seen.contains_key(name)).await;
-        self.seen.lock()[name].0
+        self.until(|observed| observed.contains_key(name)).await;
+        self.observed.lock()[name].0
     }
 }
 
-fn note(seen: &Mutex<Seen>, object: &Value, there: bool) {
+fn record(observed: &Mutex<Observed>, object: &Value, exists: bool) {
     if object["metadata"]["namespace"] != SHOP {
         return;
     }
     let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-    match there {
-        true => drop(seen.lock().insert(name, (Instant::now(), object["data"]["text"].clone()))),
-        false => drop(seen.lock().remove(&name)),
+    match exists {
+        true => drop(observed.lock().insert(name, (Instant::now(), object["data"]["text"].clone()))),
+        false => drop(observed.lock().remove(&name)),
     }
 }
 
-/// Makes many objects at once.
+/// Creates many objects concurrently.
 pub(crate) async fn burst(hub: &Api, base: &str, count: usize) {
     futures::stream::iter(0..count)
         .for_each_concurrent(WRITERS, |n| async move {
@@ -137,9 +140,9 @@ pub(crate) async fn burst(hub: &Api, base: &str, count: usize) {
         .await;
 }
 
-/// Gives an object another text: reads it and writes it.
+/// Changes the text of an object: one read and one write.
 pub(crate) async fn change(hub: &Api, name: &str) {
-    let mut object = hub.get(&CONFIG_MAP, SHOP, name).await.expect("an answer").expect("the object");
+    let mut object = hub.get(&CONFIG_MAP, SHOP, name).await.expect("a response").expect("the object");
     object["data"] = mk_object(name, "second")["data"].clone();
     hub.replace(&CONFIG_MAP, &object).await.expect("changed");
 }
@@ -154,7 +157,7 @@ pub(crate) async fn measure<C: Counts>(
     let arrivals = Arrivals::on(member).await;
     hub.create(&CONFIG_MAP, &mk_object("first", "first")).await.expect("created");
     arrivals.arrival("first").await;
-    settled(counts).await;
+    await_quiescence(counts).await;
 
     let before = counts.requests().await;
     tokio::time::sleep(Duration::from_secs(10)).await;
@@ -169,31 +172,30 @@ pub(crate) async fn measure<C: Counts>(
         waits.push((arrivals.arrival(&name).await - written).as_secs_f64() * 1000.0);
         tokio::time::sleep(GAP).await;
     }
-    settled(counts).await;
-    // What would have been asked anyway is not the objects' doing.
-    let anyway = idle / 10.0 * begun.elapsed().as_secs_f64();
-    let requests = (counts.requests().await - before - anyway) / single as f64 - C::OURS;
-    waits.sort_by(f64::total_cmp);
+    await_quiescence(counts).await;
+    // Requests of the idle federation are subtracted.
+    let idle_requests = idle / 10.0 * begun.elapsed().as_secs_f64();
+    let requests = (counts.requests().await - before - idle_requests) / single as f64 - C::OURS;
 
     let (before, begun) = (counts.requests().await, Instant::now());
     for n in 0..single {
         let name = format!("one-{n}");
         change(hub, &name).await;
-        arrivals.until(|seen| seen[&name].1 == "second").await;
+        arrivals.until(|observed| observed[&name].1 == "second").await;
     }
-    settled(counts).await;
-    let anyway = idle / 10.0 * begun.elapsed().as_secs_f64();
-    let change = (counts.requests().await - before - anyway) / single as f64 - 2.0 * C::OURS;
+    await_quiescence(counts).await;
+    let idle_requests = idle / 10.0 * begun.elapsed().as_secs_f64();
+    let change = (counts.requests().await - before - idle_requests) / single as f64 - 2.0 * C::OURS;
 
     let begun = Instant::now();
     burst(hub, "burst", many).await;
-    arrivals.until(|seen| seen.len() > single + many).await;
+    arrivals.until(|observed| observed.len() > single + many).await;
     let rate = many as f64 / begun.elapsed().as_secs_f64();
-    Figures { p50: waits[waits.len() / 2], p99: waits[waits.len() * 99 / 100], rate, requests, change, idle }
+    Figures { p50: percentile(&waits, 0.5), p99: percentile(&waits, 0.99), rate, requests, change, idle }
 }
 
-/// Waits until a federation makes hardly any requests.
-async fn settled(counts: &impl Counts) {
+/// Waits until a federation makes fewer than 10 requests in 2 s.
+async fn await_quiescence(counts: &impl Counts) {
     let mut before = counts.requests().await;
     loop {
         tokio::time::sleep(Duration::from_secs(2)).await;

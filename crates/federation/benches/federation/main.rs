@@ -1,21 +1,23 @@
-//! The embedded federation beside Karmada, on one machine, in one run.
+//! Benchmark of the embedded federation and Karmada on one machine.
 //!
-//! Ours runs in this process over planes of the embedded API server, in memory; Karmada runs as it ships, over real API
-//! servers. Both are measured by the same hands: objects are written to the hub, a watch on the member says when they
-//! are there. Requests are those that the federation makes itself: ours are counted on their way, Karmada's by the
-//! API servers. Prints a table and writes `target/bench/federation.json`.
+//! The embedded federation runs in this process over in-memory planes; Karmada runs with its defaults over
+//! real kube-apiservers. The load is the same: objects are written to the hub, and a watch on the member
+//! reports their arrival. Only requests of the federation are counted: those of the embedded one by its
+//! clients, those of Karmada by the API servers. Prints a table and writes `target/bench/federation.json`.
 //!
-//! `POLIS_BENCH_MEMBERS` (1,000; 0 leaves it out) and `POLIS_BENCH_OBJECTS` (100) set the size of the large federation; `POLIS_BENCH_PEER=no`
-//! leaves Karmada out.
+//! `POLIS_BENCH_MEMBERS` (1,000; 0 skips it) and `POLIS_BENCH_OBJECTS` (100) set the size of the large
+//! federation; `POLIS_BENCH_PEER=no` skips Karmada.
 
 mod karmada;
 mod load;
 mod polis;
-mod rows;
 mod scale;
 
 use load::Figures;
-use rows::{Better, Rows};
+use polis_testbed::bench::BenchTable;
+
+/// The name of the peer in the table.
+const PEER: &str = "Karmada 1.18.2 with its defaults, over kube-apiserver 1.35.4";
 
 fn number(name: &str, default: usize) -> usize {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
@@ -27,37 +29,46 @@ fn main() {
 }
 
 async fn measure() {
-    let mut rows = Rows::default();
+    let mut table = BenchTable::default();
     let (members, objects) = (number("POLIS_BENCH_MEMBERS", 1_000), number("POLIS_BENCH_OBJECTS", 100));
-    // Before anything else: memory that an earlier load gave back would be taken for memory that is not needed.
+    // First, because memory that an earlier load freed would distort the measurement.
     if members > 0 {
-        scale::large(&mut rows, members, objects).await;
+        scale::large(&mut table, members, objects).await;
     }
     let ours = {
-        let world = polis::World::new(1).await;
-        load::measure(&world.hub, &world.members[0], &world, 200, 2_000).await
+        let federation = polis::TestFederation::new(1).await;
+        load::measure(&federation.hub, &federation.members[0], &federation, 200, 2_000).await
     };
     println!("embedded: {ours:?}");
     let peer = if std::env::var("POLIS_BENCH_PEER").is_ok_and(|peer| peer == "no") {
         None
     } else {
-        let world = karmada::World::new().await;
-        let figures = load::measure(&world.hub, &world.member, &world, 30, 60).await;
+        let federation = karmada::TestFederation::new().await;
+        let figures = load::measure(&federation.hub, &federation.member, &federation, 30, 60).await;
         println!("Karmada: {figures:?}");
         Some(figures)
     };
     let theirs = |figure: fn(&Figures) -> f64| peer.as_ref().map(figure);
-    let lower = Better::Lower;
-    rows.add("hub write to object on the member, p50", "ms", ours.p50, theirs(|f| f.p50), Some(5.0), lower);
-    rows.add("hub write to object on the member, p99", "ms", ours.p99, theirs(|f| f.p99), None, lower);
+    table
+        .add("hub write to object on the member, p50", "ms", ours.p50)
+        .peer(theirs(|f| f.p50), PEER)
+        .goal(5.0);
+    table.add("hub write to object on the member, p99", "ms", ours.p99).peer(theirs(|f| f.p99), PEER);
     let rate = theirs(|f| f.rate);
-    rows.add("a burst of objects to one member", "1/s", ours.rate, rate, Some(1000.0), Better::Higher);
+    table
+        .add("a burst of objects to one member", "1/s", ours.rate)
+        .peer(rate, PEER)
+        .goal(1000.0)
+        .higher_is_better();
     let requests = theirs(|f| f.requests);
-    rows.add("requests per new object, hub and member", "1", ours.requests, requests, Some(4.0), lower);
+    table.add("requests per new object, hub and member", "1", ours.requests).peer(requests, PEER).goal(4.0);
     let change = theirs(|f| f.change);
-    rows.add("requests per change of an object, hub and member", "1", ours.change, change, Some(3.0), lower);
+    table
+        .add("requests per change of an object, hub and member", "1", ours.change)
+        .peer(change, PEER)
+        .goal(3.0);
     let idle = theirs(|f| f.idle);
-    rows.add("requests in 10 s of idleness, one member", "1", ours.idle, idle, Some(2.0), lower);
-    scale::fan_out(&mut rows, 100, 100).await;
-    rows.finish("federation");
+    table.add("requests in 10 s of idleness, one member", "1", ours.idle).peer(idle, PEER).goal(2.0);
+    scale::fan_out(&mut table, 100, 100).await;
+    table.finish("federation");
 }

@@ -1,4 +1,4 @@
-//! The embedded federation over embedded planes, with every request counted.
+//! The embedded federation over embedded planes, with a count of its requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,16 +7,17 @@ use futures::StreamExt;
 use polis_api::kube::Client;
 use polis_apiserver::{PlaneSpec, Server, Service};
 use polis_federation::Federation;
-use polis_federation::planes::{Api, Kind};
+use polis_federation::planes::{Api, ResourceKind};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tower::ServiceExt;
 
 use super::load::{Counts, NAMESPACE, POLICY, SHOP, mk_policy};
 
-const CLUSTER: Kind = Kind::known("cluster.karmada.io/v1alpha1", "Cluster", "clusters", false);
+const CLUSTER: ResourceKind =
+    ResourceKind::known("cluster.karmada.io/v1alpha1", "Cluster", "clusters", false);
 
-pub(crate) struct World {
+pub(crate) struct TestFederation {
     pub(crate) hub: Api,
     pub(crate) members: Vec<Api>,
     requests: Arc<AtomicU64>,
@@ -28,27 +29,27 @@ pub(crate) fn name(member: usize) -> String {
     format!("m{member:04}")
 }
 
-impl World {
-    /// A hub with members that are ready, and a policy that sends everything to all of them.
+impl TestFederation {
+    /// A hub with ready members, and a policy that propagates all objects to all members.
     pub(crate) async fn new(members: usize) -> Self {
         let server = Server::builder().build().await.expect("a server");
         let names: Vec<String> = (0..members).map(name).collect();
         for plane in std::iter::once("hub").chain(names.iter().map(String::as_str)) {
-            server.create_plane(PlaneSpec::own(plane)).await.expect("a plane");
+            server.create_plane(PlaneSpec::standalone(plane)).await.expect("a plane");
         }
         for file in polis_api::crds::karmada() {
             server.install_crd_in("hub", &file.crd).await.expect("a definition");
         }
         let api = |plane: &str| Api::new(plane, Client::new(server.plane_service(plane), "default"));
         let hub = api("hub");
-        let mut world = Self {
+        let mut federation = Self {
             members: names.iter().map(|plane| api(plane)).collect(),
             hub: hub.clone(),
             requests: Arc::default(),
             server,
             running: None,
         };
-        world.start();
+        federation.start();
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SHOP}});
         hub.create(&NAMESPACE, &namespace).await.expect("created");
         for name in &names {
@@ -57,7 +58,7 @@ impl World {
             });
             hub.create(&CLUSTER, &cluster).await.expect("created");
         }
-        futures::stream::iter(world.members.iter().zip(&names))
+        futures::stream::iter(federation.members.iter().zip(&names))
             .for_each_concurrent(8, |(member, name)| {
                 let hub = &hub;
                 async move {
@@ -70,10 +71,10 @@ impl World {
             })
             .await;
         hub.create(&POLICY, &mk_policy(json!({}))).await.expect("created");
-        world
+        federation
     }
 
-    /// Starts the federation, as at first or anew.
+    /// Starts the federation.
     pub(crate) fn start(&mut self) {
         let mut federation = Federation::builder(self.client("hub"));
         for member in 0..self.members.len() {
@@ -82,7 +83,7 @@ impl World {
         self.running = Some(tokio::spawn(federation.build().run(std::future::pending())));
     }
 
-    /// Ends the federation, wherever it is.
+    /// Stops the federation at any point.
     pub(crate) async fn end(&mut self) {
         if let Some(running) = self.running.take() {
             running.abort();
@@ -93,7 +94,7 @@ impl World {
     fn client(&self, plane: &str) -> Client {
         let (service, requests): (Service, _) = (self.server.plane_service(plane), self.requests.clone());
         let service = tower::service_fn(move |request: http::Request<polis_api::kube::client::Body>| {
-            // A watch is asked for once and then tells; a probe is a request like any other.
+            // Watches are not counted; probes are.
             if !request.uri().query().is_some_and(|query| query.contains("watch=true")) {
                 requests.fetch_add(1, Ordering::Relaxed);
             }
@@ -103,7 +104,7 @@ impl World {
     }
 }
 
-impl Drop for World {
+impl Drop for TestFederation {
     fn drop(&mut self) {
         if let Some(running) = &self.running {
             running.abort();
@@ -111,7 +112,7 @@ impl Drop for World {
     }
 }
 
-impl Counts for World {
+impl Counts for TestFederation {
     const OURS: f64 = 0.0;
 
     async fn requests(&self) -> f64 {

@@ -1,80 +1,72 @@
-//! Many members.
+//! Benchmarks with many members.
 
 use std::time::Instant;
 
 use serde_json::json;
 
 use super::load::{Arrivals, POLICY, SHOP, burst, change};
-use super::polis::{World, name};
-use super::rows::{Better, Rows};
+use super::polis::{TestFederation, name};
+use polis_testbed::bench::BenchTable;
 
-/// How many copies a second are made when objects go to many members.
-pub(crate) async fn fan_out(rows: &mut Rows, members: usize, objects: usize) {
-    let world = World::new(members).await;
-    let seconds = spread(&world, objects).await;
+/// Copies per second when objects are propagated to many members.
+pub(crate) async fn fan_out(table: &mut BenchTable, members: usize, objects: usize) {
+    let federation = TestFederation::new(members).await;
+    let seconds = spread(&federation, objects).await;
     let measure = format!("a burst of objects to {members} members, copies");
     let rate = (members * objects) as f64 / seconds;
-    rows.add(&measure, "1/s", rate, None, Some(1000.0), Better::Higher);
+    table.add(measure, "1/s", rate).goal(1000.0).higher_is_better();
 }
 
-/// Makes objects and waits until every member has all of them; in seconds.
-async fn spread(world: &World, objects: usize) -> f64 {
-    let watched = watch(world).await;
+/// Creates objects and returns the seconds until every member has all of them.
+async fn spread(federation: &TestFederation, objects: usize) -> f64 {
+    let watched = watch(federation).await;
     let begun = Instant::now();
-    burst(&world.hub, "burst", objects).await;
+    burst(&federation.hub, "burst", objects).await;
     for arrivals in &watched {
-        arrivals.until(|seen| seen.len() == objects).await;
+        arrivals.until(|observed| observed.len() == objects).await;
     }
     begun.elapsed().as_secs_f64()
 }
 
-async fn watch(world: &World) -> Vec<Arrivals> {
+async fn watch(federation: &TestFederation) -> Vec<Arrivals> {
     let mut watched = Vec::new();
-    for member in &world.members {
+    for member in &federation.members {
         watched.push(Arrivals::on(member).await);
     }
     watched
 }
 
-/// A federation of the size that is asked for: what it holds, and how fast it is back.
-pub(crate) async fn large(rows: &mut Rows, members: usize, objects: usize) {
+/// Memory and restart time of a large federation.
+pub(crate) async fn large(table: &mut BenchTable, members: usize, objects: usize) {
     let size = format!("{members} members x {objects} objects");
     let empty = resident_mib();
-    let mut world = World::new(members).await;
+    let mut federation = TestFederation::new(members).await;
     let planes = resident_mib();
-    let seconds = spread(&world, objects).await;
-    let lower = Better::Lower;
-    rows.add(&format!("{size}: until everything is everywhere"), "s", seconds, None, None, lower);
+    let seconds = spread(&federation, objects).await;
+    table.add(format!("{size}: until everything is everywhere"), "s", seconds);
     let held = resident_mib();
-    rows.add(&format!("{size}: memory, hub, members and federation"), "MiB", held - empty, None, None, lower);
-    rows.add(
-        &format!("{size}: memory of the empty planes among it"),
-        "MiB",
-        planes - empty,
-        None,
-        None,
-        lower,
-    );
+    table.add(format!("{size}: memory, hub, members and federation"), "MiB", held - empty);
+    table.add(format!("{size}: memory of the empty planes among it"), "MiB", planes - empty);
 
-    // A change that was made while nobody looked is on all members.
-    world.end().await;
-    change(&world.hub, "burst-0").await;
-    let watched = watch(&world).await;
+    // A change during a restart must reach all members.
+    federation.end().await;
+    change(&federation.hub, "burst-0").await;
+    let watched = watch(&federation).await;
     let begun = Instant::now();
-    world.start();
+    federation.start();
     for arrivals in &watched {
-        arrivals.until(|seen| seen["burst-0"].1 == "second").await;
+        arrivals.until(|observed| observed["burst-0"].1 == "second").await;
     }
     let seconds = begun.elapsed().as_secs_f64();
-    rows.add(&format!("{size}: a change is everywhere after a restart"), "s", seconds, None, None, lower);
+    table.add(format!("{size}: a change is everywhere after a restart"), "s", seconds);
 
     let begun = Instant::now();
-    let mut policy = world.hub.get(&POLICY, SHOP, "p").await.expect("an answer").expect("the policy");
+    let mut policy = federation.hub.get(&POLICY, SHOP, "p").await.expect("a response").expect("the policy");
     policy["spec"]["placement"] = json!({"clusterAffinity": {"exclude": [name(0)]}});
-    world.hub.replace(&POLICY, &policy).await.expect("changed");
-    watched[0].until(|seen| seen.is_empty()).await;
+    federation.hub.replace(&POLICY, &policy).await.expect("changed");
+    watched[0].until(|observed| observed.is_empty()).await;
     let seconds = begun.elapsed().as_secs_f64();
-    rows.add(&format!("{size}: a policy has left out one member"), "s", seconds, None, None, lower);
+    table.add(format!("{size}: a policy has left out one member"), "s", seconds);
 }
 
 fn resident_mib() -> f64 {

@@ -1,10 +1,10 @@
-//! A binding: one Work for each cluster that it names, and none elsewhere.
+//! Binding controller: ensures one Work for each target cluster of a binding, and no other Works.
 //!
-//! Reads   the binding, its object, clusters, its Works
-//! Writes  the binding: clusters when an input of their choice changed, its finalizer · Works; its status is a key of its own
+//! Reads   the binding, its resource template, Clusters, Works
+//! Writes  the binding (clusters, finalizer) · Works. The status of the binding has its own key.
 //!
-//! A binding whose object is gone for certain is deleted here as well as by the garbage collector of the hub: whoever
-//! comes first. One that no policy claims is left as it is.
+//! A binding without its template is deleted here or by the garbage collector of the hub, whichever is first.
+//! A binding that no policy claims is not changed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,26 +22,30 @@ use crate::error::Error;
 use crate::interpreter::ScriptError;
 use crate::manifest::{self, Origin};
 use crate::names;
-use crate::object::{self, Identity};
-use crate::planes::Fault;
-use crate::queue::Outcome;
+use crate::object::{self, ObjectKey};
+use crate::planes::ApiErrorKind;
+use crate::queue::Requeue;
 use crate::routing::resource_of;
-use crate::world::{World, kinds};
+use crate::state::{FederationState, kinds};
 
-impl World {
-    pub(super) async fn settle_binding(&self, namespace: Option<&str>, name: &str) -> Result<Outcome, Error> {
-        let mirror = self.bindings(namespace);
-        let Some(binding) = mirror.get(namespace.unwrap_or_default(), name) else {
-            return Ok(Outcome::Settled);
+impl FederationState {
+    pub(super) async fn reconcile_binding(
+        &self,
+        namespace: Option<&str>,
+        name: &str,
+    ) -> Result<Requeue, Error> {
+        let informer = self.bindings(namespace);
+        let Some(binding) = informer.get(namespace.unwrap_or_default(), name) else {
+            return Ok(Requeue::OnChange);
         };
         if object::is_deleting(&binding) {
-            return self.withdraw_binding(namespace, &binding).await;
+            return self.finalize_binding(namespace, &binding).await;
         }
         let template = match self.template(&resource_of(&binding)).await {
             Ok(template) => {
                 template.filter(|template| binding["spec"]["resource"]["uid"] == template["metadata"]["uid"])
             }
-            Err(Error::UnknownKind(_)) => return Ok(Outcome::Settled),
+            Err(Error::UnknownKind(_)) => return Ok(Requeue::OnChange),
             Err(error) => return Err(error),
         };
         let Some(template) = template else {
@@ -52,41 +56,41 @@ impl World {
         let binding = if wanted == *binding {
             binding
         } else {
-            mirror.learn(self.hub.api.replace(&binding_kind(namespace), &wanted).await?)
+            informer.write_through(self.hub.api.replace(&binding_kind(namespace), &wanted).await?)
         };
-        if self.forget_gone_dependents(&binding).await? {
-            return Ok(Outcome::Settled); // the change leads back here
+        if self.drop_stale_dependents(&binding).await? {
+            return Ok(Requeue::OnChange); // the change requeues the binding
         }
-        let mut troubles = Vec::new();
-        let what = || Identity::of(&binding).to_string();
+        let mut script_errors = Vec::new();
+        let what = || ObjectKey::of(&binding).to_string();
         let spec = ResourceBindingSpec::deserialize(&binding["spec"])
             .map_err(|source| Error::Decode { what: what(), source })?;
         let mut works = Ok(());
-        if claim::is_marked(&binding) || !spec.required_by.is_empty() {
-            works = self.settle_works(namespace, &binding, &spec, &template, &mut troubles).await;
+        if claim::is_claimed(&binding) || !spec.required_by.is_empty() {
+            works = self.ensure_works(namespace, &binding, &spec, &template, &mut script_errors).await;
         }
         if works.as_ref().is_err_and(|error| !is_refusal(error)) {
-            return works.map(|()| Outcome::Settled);
+            return works.map(|()| Requeue::OnChange);
         }
         if namespace.is_some() {
-            self.settle_dependencies(&binding, &spec, &template, &mut troubles).await?;
+            self.ensure_dependencies(&binding, &spec, &template, &mut script_errors).await?;
         }
-        // Also when the hub does not take a Work: then this is all that is ever known.
-        self.look_out(&binding, scheduled, &troubles);
-        works.map(|()| Outcome::Settled)
+        // Also if the hub rejects a Work: the status then reports at least the other Works.
+        self.cache_status(&binding, scheduled, &script_errors);
+        works.map(|()| Requeue::OnChange)
     }
 
-    /// Its object is not in sight. Only the word of the hub itself counts: if it is gone, the binding goes.
-    async fn confirm_orphan(&self, namespace: Option<&str>, binding: &Value) -> Result<Outcome, Error> {
+    /// The informer does not have the template. If the hub does not have it either, the binding is deleted.
+    async fn confirm_orphan(&self, namespace: Option<&str>, binding: &Value) -> Result<Requeue, Error> {
         let resource = resource_of(binding);
-        let target = crate::interpreter::Target {
+        let type_meta = crate::interpreter::TypeMeta {
             api_version: resource.api_version.clone(),
             kind: resource.kind.clone(),
         };
-        let Some(mirror) = self.templates(&target) else { return Ok(Outcome::Settled) };
-        let there = self.hub.api.get(mirror.kind(), &resource.namespace, &resource.name).await?;
-        if there.is_some_and(|there| there["metadata"]["uid"] == binding["spec"]["resource"]["uid"]) {
-            return Err(Error::Waiting(format!("{resource} is there, but not in sight yet")));
+        let Some(informer) = self.template_informer(&type_meta) else { return Ok(Requeue::OnChange) };
+        let live = self.hub.api.get(informer.kind(), &resource.namespace, &resource.name).await?;
+        if live.is_some_and(|live| live["metadata"]["uid"] == binding["spec"]["resource"]["uid"]) {
+            return Err(Error::Waiting(format!("{resource} exists but is not in the informer yet")));
         }
         let uid = object::meta(binding, "uid");
         self.hub
@@ -98,16 +102,17 @@ impl World {
                 uid,
             )
             .await?;
-        Ok(Outcome::Settled)
+        Ok(Requeue::OnChange)
     }
 
-    /// Lets the Works go, then itself. Each Work stays as a tombstone until its member confirms.
-    async fn withdraw_binding(&self, namespace: Option<&str>, binding: &Value) -> Result<Outcome, Error> {
+    /// Deletes the Works, then removes the finalizer. Each Work is terminating until its member confirms the
+    /// deletion.
+    async fn finalize_binding(&self, namespace: Option<&str>, binding: &Value) -> Result<Requeue, Error> {
         for work in self.works_of(binding_id(binding)) {
             self.delete_work(&work).await?;
         }
         if namespace.is_some() {
-            self.release_dependencies(binding).await?;
+            self.detach_dependencies(binding).await?;
         }
         let finalizer = if namespace.is_some() {
             finalizers::karmada::BINDING
@@ -122,12 +127,12 @@ impl World {
             }});
             let (at, name) = (object::meta(binding, "namespace"), object::meta(binding, "name"));
             match self.hub.api.patch(&binding_kind(namespace), at, name, &patch).await {
-                Ok(answer) => self.bindings(namespace).release(answer),
-                Err(error) if error.fault == Fault::NotFound => {} // gone is what was wanted
+                Ok(answer) => self.bindings(namespace).finalizer_removed(answer),
+                Err(error) if error.kind == ApiErrorKind::NotFound => {} // already deleted
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(Outcome::Settled)
+        Ok(Requeue::OnChange)
     }
 
     pub(super) async fn delete_work(&self, work: &Value) -> Result<(), Error> {
@@ -141,15 +146,15 @@ impl World {
         Ok(())
     }
 
-    async fn settle_works(
+    async fn ensure_works(
         &self,
         namespace: Option<&str>,
         binding: &Value,
         spec: &ResourceBindingSpec,
         template: &Value,
-        troubles: &mut Vec<ScriptError>,
+        script_errors: &mut Vec<ScriptError>,
     ) -> Result<(), Error> {
-        let mut standing: BTreeMap<String, Arc<Value>> = self
+        let mut existing: BTreeMap<String, Arc<Value>> = self
             .works_of(binding_id(binding))
             .into_iter()
             .filter_map(|work| {
@@ -161,32 +166,33 @@ impl World {
             .collect();
         let mut failed = Ok(());
         for target in &targets(spec) {
-            let work = standing.remove(&target.name);
-            if self.cluster(&target.name).is_none_or(|facts| facts.candidate.deleting) {
-                continue; // it leaves: the choice of clusters is about to change
+            let work = existing.remove(&target.name);
+            if self.cluster(&target.name).is_none_or(|info| info.candidate.deleting) {
+                continue; // the Cluster is being deleted: the binding is about to be rescheduled
             }
             match self.wanted_work(namespace, binding, spec, target, template, work.as_deref()) {
                 Ok(wanted) => {
-                    // What cannot be said to one member is still said to the others.
-                    if let Err(error) = self.settle_one_work(work.as_deref(), wanted).await {
-                        self.tell_of_failed_work(binding, template, &error).await;
+                    // A failure for one member does not stop the others.
+                    if let Err(error) = self.ensure_work(work.as_deref(), wanted).await {
+                        self.record_failed_work(binding, template, &error).await;
                         failed = failed.and(Err(error));
                     }
                 }
-                Err(error) => troubles.push(error),
+                Err(error) => script_errors.push(error),
             }
         }
-        for orphan in standing.values() {
+        for orphan in existing.values() {
             self.delete_work(orphan).await?;
         }
         failed
     }
 
-    /// A Work that the hub does not take, for its size or for want of a right, is named on its binding and its object.
-    async fn tell_of_failed_work(&self, binding: &Value, template: &Value, error: &Error) {
+    /// Records an event on the binding and its template if the hub rejects a Work, for example for its size
+    /// or a missing permission.
+    async fn record_failed_work(&self, binding: &Value, template: &Value, error: &Error) {
         if is_refusal(error) {
-            for about in [binding, template] {
-                self.tell(about, true, "SyncWorkFailed", &error.to_string()).await;
+            for for_kind_of in [binding, template] {
+                self.record_event(for_kind_of, true, "SyncWorkFailed", &error.to_string()).await;
             }
         }
     }
@@ -198,15 +204,15 @@ impl World {
         spec: &ResourceBindingSpec,
         target: &TargetCluster,
         template: &Value,
-        standing: Option<&Value>,
+        existing: Option<&Value>,
     ) -> Result<Value, ScriptError> {
-        let identity = Identity::of(template);
+        let key = ObjectKey::of(template);
         let revised = match target.replicas {
             Some(replicas) => self.interpreter().revise_replicas(template.clone(), replicas)?,
             None => template.clone(),
         };
-        let standing_id = standing.map(|work| object::label(work, labels::karmada::WORK_ID).to_owned());
-        let work_id = standing_id.filter(|id| !id.is_empty()).unwrap_or_else(|| self.new_id());
+        let existing_id = existing.map(|work| object::label(work, labels::karmada::WORK_ID).to_owned());
+        let work_id = existing_id.filter(|id| !id.is_empty()).unwrap_or_else(|| self.new_id());
         let origin = Origin {
             binding_namespace: namespace,
             binding_name: object::meta(binding, "name"),
@@ -225,11 +231,11 @@ impl World {
         let mut work = json!({
             "apiVersion": kinds::WORK.api_version, "kind": kinds::WORK.kind,
             "metadata": {
-                "name": names::work(&identity.kind, &identity.namespace, &identity.name),
+                "name": names::work(&key.kind, &key.namespace, &key.name),
                 "namespace": names::execution_namespace(&target.name),
                 "finalizers": [finalizers::karmada::WORK],
                 "labels": {labels::karmada::WORK_ID: work_id},
-                "annotations": {annotations::karmada::CONFLICT_RESOLUTION: manifest::conflict_word(template, spec.conflict_resolution.as_deref())},
+                "annotations": {annotations::karmada::CONFLICT_RESOLUTION: manifest::conflict_resolution(template, spec.conflict_resolution.as_deref())},
             },
             "spec": {
                 "workload": {"manifests": [manifest::build(&revised, &origin)]},
@@ -255,27 +261,26 @@ impl World {
         Ok(work)
     }
 
-    /// Brings one Work to what is wanted: one write, or none.
-    pub(super) async fn settle_one_work(&self, standing: Option<&Value>, wanted: Value) -> Result<(), Error> {
-        let Some(standing) = standing else {
-            let namesake =
-                self.hub.works.get(object::meta(&wanted, "namespace"), object::meta(&wanted, "name"));
-            if namesake.is_some() {
+    /// Creates or updates one Work; at most one write.
+    pub(super) async fn ensure_work(&self, existing: Option<&Value>, wanted: Value) -> Result<(), Error> {
+        let Some(existing) = existing else {
+            let other = self.hub.works.get(object::meta(&wanted, "namespace"), object::meta(&wanted, "name"));
+            if other.is_some() {
                 return Err(Error::Waiting(format!(
-                    "the Work of this name in {} belongs to another binding",
+                    "the Work with this name in {} belongs to another binding",
                     object::meta(&wanted, "namespace")
                 )));
             }
-            self.hub.works.learn(self.hub.api.create(&kinds::WORK, &wanted).await?);
+            self.hub.works.write_through(self.hub.api.create(&kinds::WORK, &wanted).await?);
             return Ok(());
         };
-        if object::is_deleting(standing) {
-            return Ok(()); // its end leads back to the binding
+        if object::is_deleting(existing) {
+            return Ok(()); // its deletion requeues the binding
         }
-        let mut merged = standing.clone();
+        let mut merged = existing.clone();
         merged["spec"] = wanted["spec"].clone();
         for map in ["labels", "annotations"] {
-            for (key, value) in object::texts(&wanted["metadata"][map]) {
+            for (key, value) in object::string_map(&wanted["metadata"][map]) {
                 match map {
                     "labels" => object::set_label(&mut merged, &key, &value),
                     _ => object::set_annotation(&mut merged, &key, &value),
@@ -283,16 +288,16 @@ impl World {
             }
         }
         super::add_finalizer(&mut merged, finalizers::karmada::WORK);
-        if merged != *standing {
-            self.hub.works.learn(self.hub.api.replace(&kinds::WORK, &merged).await?);
+        if merged != *existing {
+            self.hub.works.write_through(self.hub.api.replace(&kinds::WORK, &merged).await?);
         }
         Ok(())
     }
 }
 
-/// Whether the hub will not take something however often it is asked.
+/// Whether a retry of a rejected request cannot succeed.
 fn is_refusal(error: &Error) -> bool {
-    matches!(error.fault(), Some(Fault::Invalid | Fault::Forbidden))
+    matches!(error.kind(), Some(ApiErrorKind::Invalid | ApiErrorKind::Forbidden))
 }
 
 /// The permanent id of a binding.

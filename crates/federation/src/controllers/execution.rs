@@ -1,11 +1,11 @@
-//! A Work: the object on the member, brought to the manifest, and what the member says about it.
+//! Execution controller: applies the manifest of a Work to its member and reports the member's status.
 //!
-//! Reads   the Work, its Cluster, the member's object
-//! Writes  the member's object: one write, only when something differs · the Work: status, and its finalizer once the
-//!         member has confirmed that the object is gone
+//! Reads   hub: Work, Cluster · member: the object
+//! Writes  member: the object, at most one write, only if it differs · hub: Work (status; finalizer, after
+//!         the member has confirmed the deletion of the object)
 //!
-//! Nothing is taken from a member because it is out of sight. While a member is not ready its Works wait, and are all
-//! looked at again the moment it is.
+//! An object is never deleted because a member is unreachable. While a member is not ready its Works wait;
+//! all of them are requeued when it becomes ready.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,59 +20,64 @@ use tokio::time::Instant;
 use super::binding::binding_id;
 use super::template::binding_kind;
 use super::{has_finalizer, tree, without_finalizer};
-use crate::conditions::{self, Fact};
+use crate::conditions::{self, ConditionUpdate};
 use crate::error::Error;
-use crate::interpreter::Target;
+use crate::interpreter::TypeMeta;
 use crate::member::Member;
 use crate::names;
-use crate::object::{self, Identity};
-use crate::planes::{Fault, Kind};
-use crate::queue::Outcome;
-use crate::retain::{self, Written};
-use crate::world::{Key, World, kinds};
+use crate::object::{self, ObjectKey};
+use crate::planes::{ApiErrorKind, ResourceKind};
+use crate::queue::Requeue;
+use crate::retain::{self, LastApplied};
+use crate::state::{FederationState, Key, kinds};
 
-/// Hand edits undone within [`FIGHT_WINDOW`] before they are undone more slowly.
-const FIGHT_AFTER: u32 = 5;
-/// How long an undone hand edit is remembered.
-const FIGHT_WINDOW: Duration = Duration::from_secs(60);
-/// Longest time that a hand edit may stand in a fight.
-const FIGHT_MOST: Duration = Duration::from_secs(300);
+/// Corrections of drift within [`DRIFT_WINDOW`] before further corrections back off.
+const DRIFT_LIMIT: u32 = 5;
+/// How long a correction of drift is remembered.
+const DRIFT_WINDOW: Duration = Duration::from_secs(60);
+/// Longest delay before drift is corrected.
+const DRIFT_BACKOFF_MAX: Duration = Duration::from_secs(300);
 
-/// How long objects wait for the first list of their kind on a member before they are asked for one by one.
-const LIST_WITHIN: Duration = Duration::from_secs(5);
+/// How long a reconcile waits for the first list of an informer before it reads the object itself.
+const LIST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What is said of a member that leaves and cannot be asked to give anything back.
-const LEFT_BEHIND: &str =
-    "the member left while it was not reachable: it keeps the copies that it has, with their marks";
+/// Event message for a member that is removed while it is unreachable.
+const LEFT_BEHIND: &str = "the member was removed while it was not reachable: it keeps the copies that it has, with their labels and annotations";
 
-/// How often a hand edit was undone.
+/// Another writer changes an object as often as the federation corrects it.
 #[derive(Debug)]
-pub(crate) struct Fight {
+pub(crate) struct DriftConflict {
     count: u32,
     last: Instant,
 }
 
-impl World {
-    pub(super) async fn settle_work(&self, cluster: &str, name: &str) -> Result<Outcome, Error> {
+impl FederationState {
+    pub(super) async fn reconcile_work(&self, cluster: &str, name: &str) -> Result<Requeue, Error> {
         let namespace = names::execution_namespace(cluster);
-        let Some(work) = self.hub.works.get(&namespace, name) else { return Ok(Outcome::Settled) };
+        let Some(work) = self.hub.works.get(&namespace, name) else { return Ok(Requeue::OnChange) };
         if object::is_deleting(&work) {
-            return self.withdraw_work(cluster, &work).await;
+            return self.finalize_work(cluster, &work).await;
         }
-        if self.is_bereft(&work).await? {
+        if self.is_orphan(&work).await? {
             self.delete_work(&work).await?;
-            return Ok(Outcome::Settled); // its end leads back here
+            return Ok(Requeue::OnChange); // its deletion requeues the Work
         }
-        let facts = self.cluster(cluster);
-        let ready = facts.as_ref().is_some_and(|facts| facts.ready && !facts.candidate.deleting);
+        let info = self.cluster(cluster);
+        let ready = info.as_ref().is_some_and(|info| info.ready && !info.candidate.deleting);
         let suspended = work["spec"]["suspendDispatching"] == true;
         let dispatching = if suspended {
-            Fact::new(DISPATCHING, false, "SuspendDispatching", "changes are held back")
+            ConditionUpdate::new(
+                DISPATCHING,
+                false,
+                "SuspendDispatching",
+                "changes are not sent to the member",
+            )
         } else {
-            Fact::new(DISPATCHING, true, "Dispatching", "changes are sent to the member")
+            ConditionUpdate::new(DISPATCHING, true, "Dispatching", "changes are sent to the member")
         };
         let Some(member) = self.member(cluster).filter(|_| ready) else {
-            // Its return brings us back; until then only what is known here is said.
+            // The member's readiness requeues the Work; until then only the condition Dispatching is
+            // reported.
             return self.report(&work, dispatching, None, None).await;
         };
         let manifest = work["spec"]["workload"]["manifests"][0].clone();
@@ -84,28 +89,30 @@ impl World {
                 return self.report(&work, dispatching, Some(Err(why)), None).await;
             }
         };
-        let _place = member.gate.acquire().await;
+        let _permit = member.write_permits.acquire().await;
         let observed = self.observe(&member, &kind, &manifest).await?;
         if suspended {
             return self.report(&work, dispatching, None, observed.as_deref()).await;
         }
         match self.apply(cluster, name, &member, &kind, &manifest, observed.clone()).await {
-            Ok(Applied::Stands(object)) => self.report(&work, dispatching, Some(Ok(())), Some(&object)).await,
+            Ok(Applied::Present(object)) => {
+                self.report(&work, dispatching, Some(Ok(())), Some(&object)).await
+            }
             Ok(Applied::Refused(why)) => {
-                self.tell(&work, true, "SyncFailed", &why).await;
+                self.record_event(&work, true, "SyncFailed", &why).await;
                 self.report(&work, dispatching, Some(Err(why)), observed.as_deref()).await
             }
-            Ok(Applied::Later(pause)) => {
+            Ok(Applied::Deferred(pause)) => {
                 self.report(&work, dispatching, None, observed.as_deref()).await?;
-                Ok(Outcome::After(pause))
+                Ok(Requeue::After(pause))
             }
             Err(error) => {
-                // The story goes onto the Work; the key comes again.
-                if !matches!(error.fault(), Some(Fault::Conflict | Fault::AlreadyExists)) {
+                // The error is reported on the Work, and the key is retried.
+                if !matches!(error.kind(), Some(ApiErrorKind::Conflict | ApiErrorKind::AlreadyExists)) {
                     self.report(&work, dispatching, Some(Err(error.to_string())), observed.as_deref())
                         .await?;
                 }
-                if error.fault() == Some(Fault::Unreachable) {
+                if error.kind() == Some(ApiErrorKind::Unreachable) {
                     self.queue.add(Key::Cluster(cluster.to_owned()));
                 }
                 Err(error)
@@ -113,46 +120,47 @@ impl World {
         }
     }
 
-    /// Whether the binding of a Work is gone for certain. A binding lets its Works go before itself; but the last write of
-    /// a federation that ended may arrive after the next one has done that.
-    async fn is_bereft(&self, work: &Value) -> Result<bool, Error> {
-        let Some(Key::Binding(namespace, name)) = World::binding_of(work) else { return Ok(false) };
+    /// Whether the binding of a Work no longer exists. A binding deletes its Works before itself, but the
+    /// last write of a stopped federation may arrive after its successor has deleted them.
+    async fn is_orphan(&self, work: &Value) -> Result<bool, Error> {
+        let Some(Key::Binding(namespace, name)) = FederationState::binding_of(work) else { return Ok(false) };
         let id = binding_id(work);
         let at = namespace.as_deref().unwrap_or_default();
         let parent = |binding: &Value| binding_id(binding) == id;
         if self.bindings(namespace.as_deref()).get(at, &name).is_some_and(|binding| parent(&binding)) {
             return Ok(false);
         }
-        // Out of sight is not gone: only the hub itself knows.
-        let there = self.hub.api.get(&binding_kind(namespace.as_deref()), at, &name).await?;
-        Ok(!there.as_ref().is_some_and(parent))
+        // The informer may lag: the hub decides.
+        let live = self.hub.api.get(&binding_kind(namespace.as_deref()), at, &name).await?;
+        Ok(!live.as_ref().is_some_and(parent))
     }
 
-    /// How a member knows the kind of a manifest. The hub's word is taken first; a kind that left the hub is asked for.
-    async fn kind_on(&self, member: &Member, manifest: &Value) -> Result<Option<Kind>, Error> {
-        let target = Target::of(manifest);
-        if target == kinds::NAMESPACE.target() {
+    /// The kind of a manifest: from the informer of the hub, or from the discovery of the member if the hub
+    /// no longer serves it.
+    async fn kind_on(&self, member: &Member, manifest: &Value) -> Result<Option<ResourceKind>, Error> {
+        let type_meta = TypeMeta::of(manifest);
+        if type_meta == kinds::NAMESPACE.type_meta() {
             return Ok(Some(kinds::NAMESPACE));
         }
-        if let Some(mirror) = self.templates(&target) {
-            return Ok(Some(mirror.kind().clone()));
+        if let Some(informer) = self.template_informer(&type_meta) {
+            return Ok(Some(informer.kind().clone()));
         }
-        Ok(member.api.find_kind(&target).await?)
+        Ok(member.api.find_kind(&type_meta).await?)
     }
 
-    /// The member's object: from the mirror, or asked for while the mirror is not complete.
+    /// The member's object: from the informer, or by a request while the informer is not synced.
     async fn observe(
         &self,
         member: &Member,
-        kind: &Kind,
+        kind: &ResourceKind,
         manifest: &Value,
     ) -> Result<Option<Arc<Value>>, Error> {
         let (namespace, name) = (object::meta(manifest, "namespace"), object::meta(manifest, "name"));
-        let mirror = member.mirror(kind);
-        // One list instead of a question for each object; but a list that does not come holds nobody up for long.
-        let left = LIST_WITHIN.saturating_sub(mirror.age());
-        if mirror.is_synced() || tokio::time::timeout(left, mirror.synced()).await.is_ok() {
-            return Ok(mirror.get(namespace, name));
+        let informer = member.informer(kind);
+        // One list replaces a request per object; the timeout limits the wait for a slow list.
+        let left = LIST_TIMEOUT.saturating_sub(informer.age());
+        if informer.is_synced() || tokio::time::timeout(left, informer.synced()).await.is_ok() {
+            return Ok(informer.get(namespace, name));
         }
         Ok(member.api.get(kind, namespace, name).await?.map(Arc::new))
     }
@@ -162,44 +170,44 @@ impl World {
         cluster: &str,
         work: &str,
         member: &Member,
-        kind: &Kind,
+        kind: &ResourceKind,
         manifest: &Value,
         observed: Option<Arc<Value>>,
     ) -> Result<Applied, Error> {
-        let mirror = member.mirror(kind);
+        let informer = member.informer(kind);
         let digest = retain::digest(manifest);
-        let place = (cluster.to_owned(), work.to_owned());
+        let work_key = (cluster.to_owned(), work.to_owned());
         let Some(observed) = observed else {
             let created = match member.api.create(kind, manifest).await {
                 Ok(created) => created,
-                Err(error) if error.fault == Fault::AlreadyExists => {
-                    // The mirror is behind: learn what is there, and look again.
+                Err(error) if error.kind == ApiErrorKind::AlreadyExists => {
+                    // The informer lags: store the live object and retry.
                     let (namespace, name) =
                         (object::meta(manifest, "namespace"), object::meta(manifest, "name"));
-                    if let Some(there) = member.api.get(kind, namespace, name).await? {
-                        mirror.learn(there);
+                    if let Some(live) = member.api.get(kind, namespace, name).await? {
+                        informer.write_through(live);
                     }
                     return Err(error.into());
                 }
-                Err(error) if error.fault == Fault::Invalid => {
+                Err(error) if error.kind == ApiErrorKind::Invalid => {
                     return Ok(Applied::Refused(error.to_string()));
                 }
                 Err(error) => return Err(error.into()),
             };
-            self.written
+            self.last_applied
                 .lock()
-                .insert(place, Written { manifest: digest, version: retain::version(&created) });
-            return Ok(Applied::Stands(mirror.absorb(created)));
+                .insert(work_key, LastApplied { manifest: digest, version: retain::version(&created) });
+            return Ok(Applied::Present(informer.write_through_silently(created)));
         };
         if object::is_deleting(&observed) {
-            return Ok(Applied::Stands(observed)); // it is made anew when it is gone
+            return Ok(Applied::Present(observed)); // it is created again after its deletion
         }
         if !retain::is_managed(&observed)
             && object::annotation(manifest, annotations::karmada::CONFLICT_RESOLUTION) != "overwrite"
         {
             return Ok(Applied::Refused(format!(
                 "{} exists on {cluster} and is not managed by the federation; set conflictResolution: Overwrite to take it over",
-                Identity::of(manifest)
+                ObjectKey::of(manifest)
             )));
         }
         let merged = retain::merge(manifest.clone(), &observed);
@@ -208,132 +216,140 @@ impl World {
             Err(error) => {
                 return Ok(Applied::Refused(format!(
                     "failed to retain fields of {}: {error}",
-                    Identity::of(manifest)
+                    ObjectKey::of(manifest)
                 )));
             }
         };
-        let written = self.written.lock().get(&place).cloned();
-        if !retain::differs(&merged, &observed, digest, written.as_ref()) {
-            return Ok(Applied::Stands(observed));
+        let last_applied = self.last_applied.lock().get(&work_key).cloned();
+        if !retain::differs(&merged, &observed, digest, last_applied.as_ref()) {
+            return Ok(Applied::Present(observed));
         }
-        let drifted = written.is_some_and(|written| written.manifest == digest);
-        if drifted && let Some(pause) = self.fight(&place, member, kind, manifest).await {
-            return Ok(Applied::Later(pause));
+        let drifted = last_applied.is_some_and(|last_applied| last_applied.manifest == digest);
+        if drifted && let Some(pause) = self.record_drift(&work_key, member, kind, manifest).await {
+            return Ok(Applied::Deferred(pause));
         }
-        // A status is not ours to write; kinds without a status subresource would lose it.
+        // The status belongs to the member; kinds without a status subresource would lose it.
         if let Some(status) = observed.get("status") {
             merged["status"] = status.clone();
         }
         let answer = match member.api.replace(kind, &merged).await {
             Ok(answer) => answer,
-            Err(error) if error.fault == Fault::Invalid => return Ok(Applied::Refused(error.to_string())),
+            Err(error) if error.kind == ApiErrorKind::Invalid => {
+                return Ok(Applied::Refused(error.to_string()));
+            }
             Err(error) => return Err(error.into()),
         };
-        self.written.lock().insert(place, Written { manifest: digest, version: retain::version(&answer) });
-        Ok(Applied::Stands(mirror.absorb(answer)))
+        self.last_applied
+            .lock()
+            .insert(work_key, LastApplied { manifest: digest, version: retain::version(&answer) });
+        Ok(Applied::Present(informer.write_through_silently(answer)))
     }
 
-    /// Someone edits what we undo. The first times it is undone at once; then more and more slowly, and the other is named.
-    async fn fight(
+    /// Records a correction of drift. The first [`DRIFT_LIMIT`] are made at once; further ones back off, and
+    /// an event names the other writer.
+    async fn record_drift(
         &self,
-        place: &(String, String),
+        work_key: &(String, String),
         member: &Member,
-        kind: &Kind,
+        kind: &ResourceKind,
         manifest: &Value,
     ) -> Option<Duration> {
         let now = Instant::now();
         let (count, pause) = {
-            let mut fights = self.fights.lock();
-            let fight = fights.entry(place.clone()).or_insert(Fight { count: 0, last: now });
-            let pause =
-                Duration::from_secs(1 << fight.count.saturating_sub(FIGHT_AFTER).min(9)).min(FIGHT_MOST);
-            let since = now.duration_since(fight.last);
-            if since > FIGHT_WINDOW.max(pause * 2) {
-                fight.count = 0;
+            let mut drift_conflicts = self.drift_conflicts.lock();
+            let record_drift =
+                drift_conflicts.entry(work_key.clone()).or_insert(DriftConflict { count: 0, last: now });
+            let pause = Duration::from_secs(1 << record_drift.count.saturating_sub(DRIFT_LIMIT).min(9))
+                .min(DRIFT_BACKOFF_MAX);
+            let since = now.duration_since(record_drift.last);
+            if since > DRIFT_WINDOW.max(pause * 2) {
+                record_drift.count = 0;
             }
-            if fight.count >= FIGHT_AFTER && since < pause {
-                (fight.count, Some(pause - since))
+            if record_drift.count >= DRIFT_LIMIT && since < pause {
+                (record_drift.count, Some(pause - since))
             } else {
-                fight.count += 1;
-                fight.last = now;
-                (fight.count, None)
+                record_drift.count += 1;
+                record_drift.last = now;
+                (record_drift.count, None)
             }
         };
-        if count == FIGHT_AFTER {
+        if count == DRIFT_LIMIT {
             let (namespace, name) = (object::meta(manifest, "namespace"), object::meta(manifest, "name"));
             let writers = member.api.writers(kind, namespace, name).await.unwrap_or_default().join(", ");
             let message = format!(
-                "{} on {} is changed again and again by another writer ({writers}); changes are undone more slowly now",
-                Identity::of(manifest),
-                place.0
+                "{} on {} is changed repeatedly by another writer ({writers}); its changes are now reverted with a back-off",
+                ObjectKey::of(manifest),
+                work_key.0
             );
-            if let Some(work) = self.hub.works.get(&names::execution_namespace(&place.0), &place.1) {
-                self.tell(&work, true, "FightOverObject", &message).await;
+            if let Some(work) = self.hub.works.get(&names::execution_namespace(&work_key.0), &work_key.1) {
+                self.record_event(&work, true, "FightOverObject", &message).await;
             }
         }
         pause
     }
 
-    /// Writes what is known onto the Work: conditions and the member's status, in one write, if anything changed.
+    /// Writes conditions and the member's status to the Work, in one write, if they changed.
     async fn report(
         &self,
         work: &Value,
-        dispatching: Fact,
+        dispatching: ConditionUpdate,
         applied: Option<Result<(), String>>,
         observed: Option<&Value>,
-    ) -> Result<Outcome, Error> {
-        let what = || Identity::of(work).to_string();
-        let standing: WorkStatus = Option::deserialize(&work["status"])
+    ) -> Result<Requeue, Error> {
+        let what = || ObjectKey::of(work).to_string();
+        let existing: WorkStatus = Option::deserialize(&work["status"])
             .map_err(|source| Error::Decode { what: what(), source })?
             .unwrap_or_default();
-        let mut wanted = standing.clone();
+        let mut wanted = existing.clone();
         let now = self.now();
         match applied {
             Some(Ok(())) => conditions::set(
                 &mut wanted.conditions,
-                Fact::new(APPLIED, true, "AppliedSuccessful", "the member has the object"),
+                ConditionUpdate::new(APPLIED, true, "AppliedSuccessful", "the member has the object"),
                 now,
             ),
-            Some(Err(why)) => {
-                conditions::set(&mut wanted.conditions, Fact::new(APPLIED, false, "AppliedFailed", why), now)
-            }
+            Some(Err(why)) => conditions::set(
+                &mut wanted.conditions,
+                ConditionUpdate::new(APPLIED, false, "AppliedFailed", why),
+                now,
+            ),
             None => {}
         }
         conditions::set(&mut wanted.conditions, dispatching, now);
         if let Some(observed) = observed.filter(|observed| retain::is_managed(observed)) {
             self.reflect(work, observed, &mut wanted).await;
         }
-        if wanted != standing {
+        if wanted != existing {
             let mut object = work.clone();
             object["status"] = tree("status", &wanted)?;
-            self.hub.works.learn(self.hub.api.replace_status(&kinds::WORK, &object).await?);
+            self.hub.works.write_through(self.hub.api.replace_status(&kinds::WORK, &object).await?);
         }
-        Ok(Outcome::Settled)
+        Ok(Requeue::OnChange)
     }
 
     async fn reflect(&self, work: &Value, observed: &Value, wanted: &mut WorkStatus) {
         let interpreter = self.interpreter();
-        let identity = Identity::of(observed);
+        let key = ObjectKey::of(observed);
         let status = match interpreter.reflect_status(observed) {
             Ok(status) => status,
             Err(error) => {
-                self.tell(work, true, "ReflectStatusFailed", &format!("{identity}: {error}")).await;
+                self.record_event(work, true, "ReflectStatusFailed", &format!("{key}: {error}")).await;
                 return;
             }
         };
-        let (health, trouble) = interpreter.health(observed);
-        if let Some(error) = trouble {
-            self.tell(work, true, "InterpretHealthFailed", &format!("{identity}: {error}")).await;
+        let (health, script_error) = interpreter.health(observed);
+        if let Some(error) = script_error {
+            self.record_event(work, true, "InterpretHealthFailed", &format!("{key}: {error}")).await;
         }
-        let (group, version) = identity.api_version.split_once('/').unwrap_or(("", &identity.api_version));
+        let (group, version) = key.api_version.split_once('/').unwrap_or(("", &key.api_version));
         wanted.manifest_statuses = vec![ManifestStatus {
             identifier: ResourceIdentifier {
                 ordinal: 0,
                 group: Some(group.to_owned()).filter(|group| !group.is_empty()),
                 version: version.to_owned(),
-                kind: identity.kind.clone(),
-                namespace: Some(identity.namespace.clone()).filter(|namespace| !namespace.is_empty()),
-                name: identity.name.clone(),
+                kind: key.kind.clone(),
+                namespace: Some(key.namespace.clone()).filter(|namespace| !namespace.is_empty()),
+                name: key.name.clone(),
                 ..ResourceIdentifier::default()
             },
             status,
@@ -342,36 +358,37 @@ impl World {
         }];
     }
 
-    /// Takes the object from the member, and lets the Work go once the member confirms.
-    async fn withdraw_work(&self, cluster: &str, work: &Value) -> Result<Outcome, Error> {
+    /// Deletes the object on the member, and removes the finalizer of the Work after the member has confirmed
+    /// it.
+    async fn finalize_work(&self, cluster: &str, work: &Value) -> Result<Requeue, Error> {
         if !has_finalizer(work, finalizers::karmada::WORK) {
-            return Ok(Outcome::Settled);
+            return Ok(Requeue::OnChange);
         }
-        let facts = self.cluster(cluster);
-        let ready = facts.as_ref().is_some_and(|facts| facts.ready);
-        let leaving = facts.as_ref().is_none_or(|facts| facts.candidate.deleting);
+        let info = self.cluster(cluster);
+        let ready = info.as_ref().is_some_and(|info| info.ready);
+        let leaving = info.as_ref().is_none_or(|info| info.candidate.deleting);
         match self.member(cluster).filter(|_| ready) {
             Some(member) => {
                 let manifest = &work["spec"]["workload"]["manifests"][0];
                 if let Some(kind) = self.kind_on(&member, manifest).await? {
-                    let _place = member.gate.acquire().await;
-                    if !self.take_back(cluster, &member, &kind, manifest, work).await? {
-                        return Ok(Outcome::Settled); // the member's mirror brings us back
+                    let _permit = member.write_permits.acquire().await;
+                    if !self.delete_from_member(cluster, &member, &kind, manifest, work).await? {
+                        return Ok(Requeue::OnChange); // the member's informer requeues the Work
                     }
                 }
             }
             None if leaving && !ready => {
                 let message = format!(
-                    "{cluster} left while it was not reachable: it keeps {}",
-                    Identity::of(&work["spec"]["workload"]["manifests"][0])
+                    "{cluster} was removed while it was not reachable: it keeps {}",
+                    ObjectKey::of(&work["spec"]["workload"]["manifests"][0])
                 );
-                self.tell(work, true, "LeftBehind", &message).await;
-                // What is said of the Work goes with the namespace of the member.
+                self.record_event(work, true, "LeftBehind", &message).await;
+                // Events of the Work are deleted with the execution namespace.
                 if let Some(cluster) = self.hub.clusters.get("", cluster) {
-                    self.tell(&cluster, true, "LeftBehind", LEFT_BEHIND).await;
+                    self.record_event(&cluster, true, "LeftBehind", LEFT_BEHIND).await;
                 }
             }
-            None => return Ok(Outcome::Settled), // its return, or the connection to it, brings us back
+            None => return Ok(Requeue::OnChange), // its readiness or connection requeues the Work
         }
         let patch = json!({"metadata": {
             "uid": object::meta(work, "uid"),
@@ -385,26 +402,27 @@ impl World {
             .await
         {
             Ok(answer) => {
-                self.hub.works.release(answer);
-                Ok(Outcome::Settled)
+                self.hub.works.finalizer_removed(answer);
+                Ok(Requeue::OnChange)
             }
-            Err(error) if error.fault == Fault::NotFound => Ok(Outcome::Settled),
+            Err(error) if error.kind == ApiErrorKind::NotFound => Ok(Requeue::OnChange),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Deletes the member's object, or strips our marks where it is to be kept. True once that is done.
-    async fn take_back(
+    /// Deletes the member's object, or removes the federation's labels and annotations if the object is
+    /// preserved. True when that is done.
+    async fn delete_from_member(
         &self,
         cluster: &str,
         member: &Member,
-        kind: &Kind,
+        kind: &ResourceKind,
         manifest: &Value,
         work: &Value,
     ) -> Result<bool, Error> {
         let (namespace, name) = (object::meta(manifest, "namespace"), object::meta(manifest, "name"));
-        // Asked for, not remembered: the finalizer goes only on the member's own word.
-        let mirror = member.mirror(kind);
+        // An uncached read: only the member itself can confirm the deletion.
+        let informer = member.informer(kind);
         let Some(observed) = member.api.get(kind, namespace, name).await? else { return Ok(true) };
         let ours = retain::is_managed(&observed)
             && retain::is_of_work(&observed, cluster, object::meta(work, "name"));
@@ -412,23 +430,24 @@ impl World {
             return Ok(true);
         }
         if work["spec"]["preserveResourcesOnDeletion"] == true {
-            mirror.learn(member.api.replace(kind, &retain::released(&observed)).await?);
+            informer.write_through(member.api.replace(kind, &retain::released(&observed)).await?);
             return Ok(true);
         }
         if !object::is_deleting(&observed) {
             if member.api.delete(kind, namespace, name, object::meta(&observed, "uid")).await? {
                 return Ok(true);
             }
-            let there = member.api.get(kind, namespace, name).await?;
-            if there.is_none_or(|there| there["metadata"]["uid"] != observed["metadata"]["uid"]) {
+            let live = member.api.get(kind, namespace, name).await?;
+            if live.is_none_or(|live| live["metadata"]["uid"] != observed["metadata"]["uid"]) {
                 return Ok(true);
             }
         }
-        // The mirror tells of the end of what it has seen; what may end before its first list is asked for again.
-        if !mirror.is_synced() {
+        // A synced informer reports the deletion; before its first list it could miss it, so the key is
+        // retried.
+        if !informer.is_synced() {
             return Err(Error::Waiting(format!(
-                "{} is ending on {cluster}, out of sight",
-                Identity::of(manifest)
+                "{} is terminating on {cluster}, and its informer is not synced",
+                ObjectKey::of(manifest)
             )));
         }
         Ok(false)
@@ -436,10 +455,10 @@ impl World {
 }
 
 enum Applied {
-    /// The member has it.
-    Stands(Arc<Value>),
-    /// The member cannot have it, and trying again changes nothing.
+    /// The member has the object.
+    Present(Arc<Value>),
+    /// The member rejects the object, and a retry cannot succeed.
     Refused(String),
-    /// To be looked at again after a while.
-    Later(Duration),
+    /// To be reconciled after a delay.
+    Deferred(Duration),
 }

@@ -1,4 +1,5 @@
-//! What the federation does: one file for each sort of key, each a read, a decision and at most one write per object.
+//! The controllers, one file per kind of key. Each reconcile reads, decides, and writes each object at most
+//! once.
 
 mod binding;
 mod cluster;
@@ -14,40 +15,40 @@ mod template;
 use serde::Deserialize;
 use serde_json::Value;
 
-pub(crate) use dependencies::is_follower;
-pub(crate) use execution::Fight;
-pub(crate) use status::Outlook;
+pub(crate) use dependencies::is_attached;
+pub(crate) use execution::DriftConflict;
+pub(crate) use status::CachedStatus;
 
 use crate::error::Error;
-use crate::object::Identity;
-use crate::queue::Outcome;
-use crate::world::{Key, World};
+use crate::object::ObjectKey;
+use crate::queue::Requeue;
+use crate::state::{FederationState, Key};
 
-impl World {
-    /// Works on one key.
-    pub(crate) async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
+impl FederationState {
+    /// Reconciles one key.
+    pub(crate) async fn reconcile(&self, key: &Key) -> Result<Requeue, Error> {
         match key {
-            Key::Interpreters => self.settle_interpreters().await,
-            Key::Cluster(name) => self.settle_cluster(name).await,
-            Key::Kind(target) => self.settle_kind(target).await,
-            Key::Policy(namespace, name) => self.settle_policy(namespace.as_deref(), name).await,
-            Key::Namespace(name) => self.settle_namespace(name).await,
-            Key::NamespacesOn(cluster) => self.settle_namespaces_on(cluster).await,
-            Key::Template(identity) => self.settle_template(identity).await,
-            Key::Binding(namespace, name) => self.settle_binding(namespace.as_deref(), name).await,
-            Key::Placement(namespace, name) => self.settle_placement(namespace.as_deref(), name),
-            Key::Status(namespace, name) => self.settle_status(namespace.as_deref(), name).await,
-            Key::Work(cluster, name) => self.settle_work(cluster, name).await,
+            Key::Interpreters => self.reconcile_interpreters().await,
+            Key::Cluster(name) => self.reconcile_cluster(name).await,
+            Key::Kind(type_meta) => self.reconcile_kind(type_meta).await,
+            Key::Policy(namespace, name) => self.reconcile_policy(namespace.as_deref(), name).await,
+            Key::Namespace(name) => self.reconcile_namespace(name).await,
+            Key::NamespacesOn(cluster) => self.reconcile_namespaces_on(cluster).await,
+            Key::Template(key) => self.reconcile_template(key).await,
+            Key::Binding(namespace, name) => self.reconcile_binding(namespace.as_deref(), name).await,
+            Key::Placement(namespace, name) => self.reconcile_placement(namespace.as_deref(), name),
+            Key::Status(namespace, name) => self.reconcile_status(namespace.as_deref(), name).await,
+            Key::Work(cluster, name) => self.reconcile_work(cluster, name).await,
         }
     }
 }
 
-/// An object as its type.
+/// Decodes an object.
 fn typed<'a, T: Deserialize<'a>>(object: &'a Value) -> Result<T, Error> {
-    T::deserialize(object).map_err(|source| Error::Decode { what: Identity::of(object).to_string(), source })
+    T::deserialize(object).map_err(|source| Error::Decode { what: ObjectKey::of(object).to_string(), source })
 }
 
-/// A part of a type as JSON.
+/// Encodes a value as JSON.
 fn tree<T: serde::Serialize>(what: &str, part: &T) -> Result<Value, Error> {
     serde_json::to_value(part).map_err(|source| Error::Decode { what: what.to_owned(), source })
 }
@@ -56,7 +57,7 @@ fn has_finalizer(object: &Value, finalizer: &str) -> bool {
     object["metadata"]["finalizers"].as_array().is_some_and(|all| all.iter().any(|one| one == finalizer))
 }
 
-/// Adds a finalizer to an object in hand.
+/// Adds a finalizer to an object, in memory.
 fn add_finalizer(object: &mut Value, finalizer: &str) {
     if has_finalizer(object, finalizer) {
         return;
@@ -69,7 +70,7 @@ fn add_finalizer(object: &mut Value, finalizer: &str) {
     }
 }
 
-/// The finalizers of an object without one of them.
+/// The finalizers of an object except one.
 fn without_finalizer(object: &Value, finalizer: &str) -> Vec<Value> {
     let all = object["metadata"]["finalizers"].as_array().into_iter().flatten();
     all.filter(|one| *one != finalizer).cloned().collect()

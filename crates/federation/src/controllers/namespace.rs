@@ -1,7 +1,7 @@
-//! Namespaces go to every member by themselves, with their labels, so that whatever comes after them has a place.
+//! Namespace controller: propagates every Namespace with its labels to every member, without a policy.
 //!
 //! Reads   Namespace, Cluster
-//! Writes  Works, owned by the namespace and belonging to no binding
+//! Writes  Works, owned by the Namespace, without a binding
 
 use polis_api::{annotations, finalizers, labels};
 use serde_json::{Value, json};
@@ -11,14 +11,14 @@ use crate::manifest;
 use crate::matching::is_propagatable_namespace;
 use crate::names;
 use crate::object;
-use crate::queue::Outcome;
-use crate::world::{World, kinds};
+use crate::queue::Requeue;
+use crate::state::{FederationState, kinds};
 
-impl World {
-    pub(super) async fn settle_namespace(&self, name: &str) -> Result<Outcome, Error> {
-        // Every plane has its own `default`.
+impl FederationState {
+    pub(super) async fn reconcile_namespace(&self, name: &str) -> Result<Requeue, Error> {
+        // Every plane creates `default` itself.
         if name == "default" || !is_propagatable_namespace(name) {
-            return Ok(Outcome::Settled);
+            return Ok(Requeue::OnChange);
         }
         let work_name = names::work("Namespace", "", name);
         let Some(namespace) = self.hub.namespaces.get("", name) else {
@@ -27,41 +27,41 @@ impl World {
                     self.delete_work(&work).await?;
                 }
             }
-            return Ok(Outcome::Settled);
+            return Ok(Requeue::OnChange);
         };
         for cluster in self.cluster_names() {
-            self.settle_namespace_on(&namespace, &cluster).await?;
+            self.ensure_namespace_on(&namespace, &cluster).await?;
         }
-        Ok(Outcome::Settled)
+        Ok(Requeue::OnChange)
     }
 
-    /// A member has come: it gets all namespaces, and nobody else is looked at.
-    pub(super) async fn settle_namespaces_on(&self, cluster: &str) -> Result<Outcome, Error> {
-        for namespace in self.hub.namespaces.all() {
+    /// Ensures all Namespaces on one new member.
+    pub(super) async fn reconcile_namespaces_on(&self, cluster: &str) -> Result<Requeue, Error> {
+        for namespace in self.hub.namespaces.list() {
             let name = object::meta(&namespace, "name");
             if name != "default" && is_propagatable_namespace(name) {
-                self.settle_namespace_on(&namespace, cluster).await?;
+                self.ensure_namespace_on(&namespace, cluster).await?;
             }
         }
-        Ok(Outcome::Settled)
+        Ok(Requeue::OnChange)
     }
 
-    async fn settle_namespace_on(&self, namespace: &Value, cluster: &str) -> Result<(), Error> {
+    async fn ensure_namespace_on(&self, namespace: &Value, cluster: &str) -> Result<(), Error> {
         let name = object::meta(namespace, "name");
         let space = names::execution_namespace(cluster);
         let stays = object::label(namespace, labels::karmada::SKIP_AUTO_PROPAGATION) == "true";
-        let leaving = self.cluster(cluster).is_none_or(|facts| facts.candidate.deleting);
+        let leaving = self.cluster(cluster).is_none_or(|info| info.candidate.deleting);
         if object::is_deleting(namespace) || stays || leaving || self.hub.namespaces.get("", &space).is_none()
         {
-            return Ok(()); // what is not there yet leads back here when it comes
+            return Ok(()); // a change of any of these requeues the Namespace
         }
         let work_name = names::work("Namespace", "", name);
-        let standing = self.hub.works.get(&space, &work_name);
-        let standing_id =
-            standing.as_ref().map(|work| object::label(work, labels::karmada::WORK_ID).to_owned());
-        let work_id = standing_id.filter(|id| !id.is_empty()).unwrap_or_else(|| self.new_id());
+        let existing = self.hub.works.get(&space, &work_name);
+        let existing_id =
+            existing.as_ref().map(|work| object::label(work, labels::karmada::WORK_ID).to_owned());
+        let work_id = existing_id.filter(|id| !id.is_empty()).unwrap_or_else(|| self.new_id());
         let mut manifest = manifest::build_namespace(namespace, cluster, &work_id);
-        // A namespace that a member already has is shared, not fought over.
+        // An existing Namespace of the member is taken over.
         object::set_annotation(&mut manifest, annotations::karmada::CONFLICT_RESOLUTION, "overwrite");
         let wanted = json!({
             "apiVersion": kinds::WORK.api_version, "kind": kinds::WORK.kind,
@@ -75,7 +75,7 @@ impl World {
             },
             "spec": {"workload": {"manifests": [manifest]}, "suspendDispatching": false, "preserveResourcesOnDeletion": false},
         });
-        self.settle_one_work(standing.as_deref(), wanted).await
+        self.ensure_work(existing.as_deref(), wanted).await
     }
 
     fn cluster_names(&self) -> Vec<String> {

@@ -1,10 +1,12 @@
-//! Policies and the kinds that they speak of.
+//! Policy controller: defaults policies, releases their claims on deletion, and starts informers for their
+//! kinds.
 //!
-//! Reads   PropagationPolicy, ClusterPropagationPolicy, the objects that they claimed
-//! Writes  the policy: permanent id, finalizer, defaults; its finalizer goes when nothing bears its marks any more
+//! Reads   PropagationPolicy, ClusterPropagationPolicy, claimed templates and bindings
+//! Writes  the policy (permanent id, finalizer, default namespaces) · claims of a deleted policy
+//! Order   the finalizer is removed after all claims
 //!
-//! Karmada does the first in webhooks. The id must be there before anything is claimed: it is what tells a policy from
-//! its next namesake.
+//! Karmada sets id and defaults in webhooks. The id must exist before the first claim: it distinguishes a
+//! policy from a later one with the same name.
 
 use std::time::Duration;
 
@@ -14,20 +16,24 @@ use serde_json::{Value, json};
 use super::{add_finalizer, has_finalizer, without_finalizer};
 use crate::claim;
 use crate::error::Error;
-use crate::interpreter::Target;
+use crate::interpreter::TypeMeta;
 use crate::matching::is_propagatable;
-use crate::object::{self, Identity};
-use crate::planes::{Kind, Mirror};
-use crate::queue::Outcome;
+use crate::object::{self, ObjectKey};
+use crate::planes::{Informer, ResourceKind};
+use crate::queue::Requeue;
 use crate::routing::{read_policy, resource_of};
-use crate::world::{Key, World, kinds};
+use crate::state::{FederationState, Key, kinds};
 
-/// A kind that a policy names and the hub does not serve is asked for this often, unless a definition appears.
-const ASK_AGAIN: Duration = Duration::from_secs(30);
+/// Interval of the discovery of a kind that the hub does not serve. A new CRD triggers it at once.
+const DISCOVERY_INTERVAL: Duration = Duration::from_secs(30);
 
-impl World {
-    pub(super) async fn settle_policy(&self, namespace: Option<&str>, name: &str) -> Result<Outcome, Error> {
-        let (kind, mirror, finalizer, id) = if namespace.is_some() {
+impl FederationState {
+    pub(super) async fn reconcile_policy(
+        &self,
+        namespace: Option<&str>,
+        name: &str,
+    ) -> Result<Requeue, Error> {
+        let (kind, informer, finalizer, id) = if namespace.is_some() {
             (kinds::POLICY, &self.hub.policies, finalizers::karmada::POLICY, labels::karmada::POLICY_ID)
         } else {
             (
@@ -37,11 +43,11 @@ impl World {
                 labels::karmada::CLUSTER_POLICY_ID,
             )
         };
-        let Some(policy) = mirror.get(namespace.unwrap_or_default(), name) else {
-            return Ok(Outcome::Settled);
+        let Some(policy) = informer.get(namespace.unwrap_or_default(), name) else {
+            return Ok(Requeue::OnChange);
         };
         if object::is_deleting(&policy) {
-            return self.withdraw_policy(&kind, mirror, &policy, finalizer).await;
+            return self.finalize_policy(&kind, informer, &policy, finalizer).await;
         }
         let mut wanted = (*policy).clone();
         if object::label(&wanted, id).is_empty() {
@@ -52,50 +58,50 @@ impl World {
             default_namespaces(&mut wanted, namespace);
         }
         if wanted != *policy {
-            mirror.learn(self.hub.api.replace(&kind, &wanted).await?);
+            informer.write_through(self.hub.api.replace(&kind, &wanted).await?);
         }
         for selector in wanted["spec"]["resourceSelectors"].as_array().into_iter().flatten() {
             let text = |field: &str| selector[field].as_str().unwrap_or_default().to_owned();
-            let target = Target { api_version: text("apiVersion"), kind: text("kind") };
-            if !is_propagatable(&target.api_version, &target.kind) {
+            let type_meta = TypeMeta { api_version: text("apiVersion"), kind: text("kind") };
+            if !is_propagatable(&type_meta.api_version, &type_meta.kind) {
                 let message = format!(
                     "{} {} belongs to the federation itself and is never propagated",
-                    target.api_version, target.kind
+                    type_meta.api_version, type_meta.kind
                 );
-                self.tell(&wanted, true, "NotPropagatable", &message).await;
+                self.record_event(&wanted, true, "NotPropagatable", &message).await;
             }
         }
-        Ok(Outcome::Settled)
+        Ok(Requeue::OnChange)
     }
 
-    /// Takes the policy's marks off everything; what it propagated stays where it is.
-    async fn withdraw_policy(
+    /// Removes the claims of the policy. Its objects stay propagated.
+    async fn finalize_policy(
         &self,
-        kind: &Kind,
-        mirror: &Mirror,
+        kind: &ResourceKind,
+        informer: &Informer,
         policy: &Value,
         finalizer: &str,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<Requeue, Error> {
         if !has_finalizer(policy, finalizer) {
-            return Ok(Outcome::Settled);
+            return Ok(Requeue::OnChange);
         }
-        let Some(read) = read_policy(policy) else { return Ok(Outcome::Settled) };
-        let mirrors: Vec<Mirror> = self.hub.templates.read().values().cloned().collect();
-        for templates in mirrors {
+        let Some(read) = read_policy(policy) else { return Ok(Requeue::OnChange) };
+        let informers: Vec<Informer> = self.hub.templates.read().values().cloned().collect();
+        for templates in informers {
             templates.synced().await;
-            for template in templates.all().iter().filter(|template| claim::is_marked_by(template, &read)) {
-                Box::pin(self.settle_template(&Identity::of(template))).await?;
+            for template in templates.list().iter().filter(|template| claim::is_claimed_by(template, &read)) {
+                Box::pin(self.reconcile_template(&ObjectKey::of(template))).await?;
             }
         }
-        // Bindings whose object is of a kind that is no longer mirrored, or gone.
+        // Bindings whose template is deleted, or of a kind without an informer.
         for bindings in [&self.hub.bindings, &self.hub.cluster_bindings] {
-            for binding in bindings.all().iter().filter(|binding| claim::is_marked_by(binding, &read)) {
+            for binding in bindings.list().iter().filter(|binding| claim::is_claimed_by(binding, &read)) {
                 if self
                     .template(&resource_of(binding))
                     .await
                     .ok()
                     .flatten()
-                    .is_some_and(|template| claim::is_marked(&template))
+                    .is_some_and(|template| claim::is_claimed(&template))
                 {
                     continue;
                 }
@@ -112,39 +118,41 @@ impl World {
             .api
             .patch(kind, object::meta(policy, "namespace"), object::meta(policy, "name"), &patch)
             .await?;
-        mirror.learn(answer);
-        Ok(Outcome::Settled)
+        informer.write_through(answer);
+        Ok(Requeue::OnChange)
     }
 
-    /// Looks a kind up on the hub and begins to mirror it.
-    pub(super) async fn settle_kind(&self, target: &Target) -> Result<Outcome, Error> {
-        if self.templates(target).is_some() || !is_propagatable(&target.api_version, &target.kind) {
-            return Ok(Outcome::Settled);
+    /// Looks up a kind on the hub and starts its informer.
+    pub(super) async fn reconcile_kind(&self, type_meta: &TypeMeta) -> Result<Requeue, Error> {
+        if self.template_informer(type_meta).is_some()
+            || !is_propagatable(&type_meta.api_version, &type_meta.kind)
+        {
+            return Ok(Requeue::OnChange);
         }
-        let wanted = self.policies.read().targets().contains(target)
-            || self.needed_kinds.read().contains(target)
-            || self.hub.bindings.all().iter().chain(&self.hub.cluster_bindings.all()).any(|binding| {
+        let wanted = self.policies.read().kinds().contains(type_meta)
+            || self.needed_kinds.read().contains(type_meta)
+            || self.hub.bindings.list().iter().chain(&self.hub.cluster_bindings.list()).any(|binding| {
                 let resource = resource_of(binding);
-                resource.api_version == target.api_version && resource.kind == target.kind
+                resource.api_version == type_meta.api_version && resource.kind == type_meta.kind
             });
         if !wanted {
-            return Ok(Outcome::Settled);
+            return Ok(Requeue::OnChange);
         }
-        match self.hub.api.find_kind(target).await? {
+        match self.hub.api.find_kind(type_meta).await? {
             Some(kind) => {
-                let mirror = self.mirror_templates(&kind);
-                mirror.synced().await;
-                // What was seen while the mirror was not yet known did not lead anywhere.
-                self.look_at_templates(target, None);
-                self.look_at_all_bindings(Key::Binding);
-                Ok(Outcome::Settled)
+                let informer = self.start_template_informer(&kind);
+                informer.synced().await;
+                // Events that arrived before the informer was registered were ignored.
+                self.enqueue_templates(type_meta, None);
+                self.enqueue_all_bindings(Key::Binding);
+                Ok(Requeue::OnChange)
             }
-            None => Ok(Outcome::After(ASK_AGAIN)),
+            None => Ok(Requeue::After(DISCOVERY_INTERVAL)),
         }
     }
 }
 
-/// Selectors of a policy in a namespace speak of that namespace unless they say otherwise.
+/// Sets the namespace of selectors of a PropagationPolicy to its own namespace if they have none.
 fn default_namespaces(policy: &mut Value, namespace: &str) {
     for selector in policy["spec"]["resourceSelectors"].as_array_mut().into_iter().flatten() {
         if selector["namespace"].as_str().unwrap_or_default().is_empty() {

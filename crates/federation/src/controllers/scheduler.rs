@@ -1,7 +1,7 @@
-//! Which clusters a binding names. Whoever writes a binding chooses them in the same write.
+//! Scheduler: selects the clusters of a binding, in the same write as its other fields.
 //!
-//! A cluster that comes, goes or changes is an input of every choice, and most choices come out as before. Those are made
-//! with a key of their own, which writes nothing and builds no Work: a binding that stands is left alone.
+//! A changed Cluster is an input of every binding, but changes the result of few. A key of its own checks
+//! each binding without writes and without building Works; only a binding with another result is reconciled.
 
 use std::collections::BTreeSet;
 
@@ -15,44 +15,44 @@ use super::binding::binding_id;
 use super::dependencies::targets;
 use super::tree;
 use crate::claim;
-use crate::conditions::Fact;
+use crate::conditions::ConditionUpdate;
 use crate::error::Error;
 use crate::names;
 use crate::object;
-use crate::placement::{self, NoPlace, Request};
-use crate::queue::Outcome;
-use crate::world::{Key, World};
+use crate::placement::{self, PlacementError, PlacementRequest};
+use crate::queue::Requeue;
+use crate::state::{FederationState, Key};
 
-/// What choosing clusters came to.
+/// The result of scheduling a binding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Scheduled {
-    pub(super) fact: Fact,
+    pub(super) desired: ConditionUpdate,
     pub(super) affinity: Option<String>,
 }
 
-impl World {
-    /// A cluster has changed: a binding that chooses otherwise now is looked at as a whole.
-    pub(super) fn settle_placement(&self, namespace: Option<&str>, name: &str) -> Result<Outcome, Error> {
+impl FederationState {
+    /// Checks a binding after a change of a Cluster, and enqueues it if it is out of date.
+    pub(super) fn reconcile_placement(&self, namespace: Option<&str>, name: &str) -> Result<Requeue, Error> {
         let Some(binding) = self.bindings(namespace).get(namespace.unwrap_or_default(), name) else {
-            return Ok(Outcome::Settled);
+            return Ok(Requeue::OnChange);
         };
-        if object::is_deleting(&binding) || !self.stands(&binding)? {
+        if object::is_deleting(&binding) || !self.is_up_to_date(&binding)? {
             self.queue.add(Key::Binding(namespace.map(str::to_owned), name.to_owned()));
         }
-        Ok(Outcome::Settled)
+        Ok(Requeue::OnChange)
     }
 
-    /// Whether a binding names the clusters that it would choose, has told so, and has a Work for each that is there. What
-    /// is in a Work does not depend on clusters.
-    fn stands(&self, binding: &Value) -> Result<bool, Error> {
+    /// Whether the clusters and status of a binding are current, and it has a Work for each existing cluster.
+    /// The content of a Work does not depend on Clusters.
+    fn is_up_to_date(&self, binding: &Value) -> Result<bool, Error> {
         let mut wanted = binding.clone();
         let scheduled = self.schedule(&mut wanted)?;
-        if wanted != *binding || !self.is_told(binding, scheduled.as_ref()) {
+        if wanted != *binding || !self.is_status_current(binding, scheduled.as_ref()) {
             return Ok(false);
         }
         let spec = ResourceBindingSpec::deserialize(&binding["spec"])
-            .map_err(|source| Error::Decode { what: object::Identity::of(binding).to_string(), source })?;
-        let stays = |name: &String| self.cluster(name).is_some_and(|facts| !facts.candidate.deleting);
+            .map_err(|source| Error::Decode { what: object::ObjectKey::of(binding).to_string(), source })?;
+        let stays = |name: &String| self.cluster(name).is_some_and(|info| !info.candidate.deleting);
         let due: BTreeSet<String> =
             targets(&spec).into_iter().map(|target| target.name).filter(stays).collect();
         let works = self.works_of(binding_id(binding));
@@ -62,12 +62,13 @@ impl World {
         Ok(due == works.iter().filter_map(|work| cluster(work)).collect())
     }
 
-    /// Chooses the clusters of a binding in hand. Nothing if nobody may choose now: the binding is released or suspended.
+    /// Selects the clusters of a binding, in memory. `None` if no policy claims the binding or scheduling is
+    /// suspended.
     pub(super) fn schedule(&self, binding: &mut Value) -> Result<Option<Scheduled>, Error> {
-        let read = |source| Error::Decode { what: object::Identity::of(binding).to_string(), source };
+        let read = |source| Error::Decode { what: object::ObjectKey::of(binding).to_string(), source };
         let spec = ResourceBindingSpec::deserialize(&binding["spec"]).map_err(read)?;
         let suspended = spec.suspension.as_ref().and_then(|suspension| suspension.scheduling) == Some(true);
-        let Some(placement) = spec.placement.as_ref().filter(|_| claim::is_marked(binding) && !suspended)
+        let Some(placement) = spec.placement.as_ref().filter(|_| claim::is_claimed(binding) && !suspended)
         else {
             return Ok(None);
         };
@@ -78,7 +79,7 @@ impl World {
             serde_json::from_str(object::annotation(binding, annotations::karmada::APPLIED_PLACEMENT)).ok();
         let has_replicas =
             spec.replicas.is_some_and(|count| count > 0) || spec.extra.contains_key("replicaRequirements");
-        let request = Request {
+        let request = PlacementRequest {
             api: (&spec.resource.api_version, &spec.resource.kind),
             uid: spec.resource.uid.as_deref().unwrap_or_default(),
             replicas: spec.replicas.filter(|_| has_replicas),
@@ -88,14 +89,22 @@ impl World {
         };
         let (clusters, scheduled) = match placement::decide(placement, &request, &self.candidates()) {
             Ok(decision) => {
-                let fact = Fact::new(SCHEDULED, true, "Success", "binding has been scheduled successfully");
-                (decision.clusters, Scheduled { fact, affinity: decision.affinity })
+                let desired = ConditionUpdate::new(
+                    SCHEDULED,
+                    true,
+                    "Success",
+                    "binding has been scheduled successfully",
+                );
+                (decision.clusters, Scheduled { desired, affinity: decision.affinity })
             }
             Err(why) => {
-                let fact = Fact::new(SCHEDULED, false, why.reason(), why.to_string());
-                let kept =
-                    if matches!(why, NoPlace::NoneFits { .. }) { Vec::new() } else { spec.clusters.clone() };
-                (kept, Scheduled { fact, affinity: status.scheduler_observing_affinity_name.clone() })
+                let desired = ConditionUpdate::new(SCHEDULED, false, why.reason(), why.to_string());
+                let kept = if matches!(why, PlacementError::NoClusterFits { .. }) {
+                    Vec::new()
+                } else {
+                    spec.clusters.clone()
+                };
+                (kept, Scheduled { desired, affinity: status.scheduler_observing_affinity_name.clone() })
             }
         };
         match clusters.is_empty() {

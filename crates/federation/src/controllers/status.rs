@@ -1,7 +1,8 @@
-//! What a binding and its object say about the copies.
+//! Status controller: aggregates the status of the Works of a binding.
 //!
-//! Reads   the Works of a binding
-//! Writes  the binding's status, whole, in one write · the object's status, where someone said how to add it up
+//! Reads   Works
+//! Writes  the status of the binding, in one write · the status of the template, if its kind has an
+//!         aggregation
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,126 +18,141 @@ use super::scheduler::Scheduled;
 use super::template::binding_kind;
 use super::tree;
 use crate::aggregate;
-use crate::conditions::{self, Fact};
+use crate::conditions::{self, ConditionUpdate};
 use crate::error::Error;
-use crate::interpreter::{ScriptError, Target};
+use crate::interpreter::{ScriptError, TypeMeta};
 use crate::names;
-use crate::object::{self, Identity};
-use crate::planes::Fault;
-use crate::queue::Outcome;
+use crate::object::{self, ObjectKey};
+use crate::planes::ApiErrorKind;
+use crate::queue::Requeue;
 use crate::routing::resource_of;
-use crate::world::{Key, World};
+use crate::state::{FederationState, Key};
 
-/// Condition of a binding: scripts about its kind do what they should. Karmada has no such condition, only silence.
+/// Condition of a binding: the interpreter scripts of its kind succeed. Karmada does not report script
+/// errors.
 pub const INTERPRETED: &str = "Interpreted";
 
-/// Copies up to which their binding tells of every change at once.
-const FEW: usize = 10;
-/// How long a binding with more copies keeps silent after it has told of them, for each. Whoever tells of a thousand
-/// copies reads a thousand Works: doing so at the word of each would be a million reads for one object.
-const SILENCE: Duration = Duration::from_millis(1);
+/// Number of copies up to which the status is written at once after every change.
+const IMMEDIATE_COPIES: usize = 10;
+/// Minimum interval between two status writes of a binding with more copies, per copy. The aggregation of a
+/// thousand copies reads a thousand Works; after every change of a Work that would be a million reads for one
+/// object.
+const DELAY_PER_COPY: Duration = Duration::from_millis(1);
 
-/// What the last look at a binding came to.
+/// The result of the last reconcile of a binding, as input of its status.
 #[derive(Debug, Clone)]
-pub(crate) struct Outlook {
+pub(crate) struct CachedStatus {
     scheduled: Option<Scheduled>,
-    /// The generation that this is about.
+    /// The generation of the binding.
     generation: Option<i64>,
-    troubles: Vec<String>,
-    /// When its copies were last told of.
-    told: Option<Instant>,
+    script_errors: Vec<String>,
+    /// The time of the last status write.
+    last_written: Option<Instant>,
 }
 
-impl World {
-    /// Notes what a look at a binding came to, and has it told.
-    pub(super) fn look_out(&self, binding: &Value, scheduled: Option<Scheduled>, troubles: &[ScriptError]) {
-        let Identity { namespace, name, .. } = Identity::of(binding);
-        let troubles = troubles.iter().map(ToString::to_string).collect();
+impl FederationState {
+    /// Stores the result of a reconcile of a binding and enqueues its status.
+    pub(super) fn cache_status(
+        &self,
+        binding: &Value,
+        scheduled: Option<Scheduled>,
+        script_errors: &[ScriptError],
+    ) {
+        let ObjectKey { namespace, name, .. } = ObjectKey::of(binding);
+        let script_errors = script_errors.iter().map(ToString::to_string).collect();
         {
-            let mut outlooks = self.outlooks.lock();
-            let told = outlooks.get(&(namespace.clone(), name.clone())).and_then(|outlook| outlook.told);
+            let mut cached_statuses = self.cached_statuses.lock();
+            let last_written = cached_statuses
+                .get(&(namespace.clone(), name.clone()))
+                .and_then(|cached| cached.last_written);
             let generation = binding["metadata"]["generation"].as_i64();
-            let outlook = Outlook { scheduled, generation, troubles, told };
-            outlooks.insert((namespace.clone(), name.clone()), outlook);
+            let cached = CachedStatus { scheduled, generation, script_errors, last_written };
+            cached_statuses.insert((namespace.clone(), name.clone()), cached);
         }
         self.queue.add(Key::Status((!namespace.is_empty()).then_some(namespace), name));
     }
 
-    /// Whether the last look at a binding, as it is now, came to the same.
-    pub(super) fn is_told(&self, binding: &Value, scheduled: Option<&Scheduled>) -> bool {
-        let Identity { namespace, name, .. } = Identity::of(binding);
-        self.outlooks.lock().get(&(namespace, name)).is_some_and(|outlook| {
-            outlook.scheduled.as_ref() == scheduled
-                && outlook.generation == binding["metadata"]["generation"].as_i64()
+    /// Whether the cached result is of the current generation and equal.
+    pub(super) fn is_status_current(&self, binding: &Value, scheduled: Option<&Scheduled>) -> bool {
+        let ObjectKey { namespace, name, .. } = ObjectKey::of(binding);
+        self.cached_statuses.lock().get(&(namespace, name)).is_some_and(|cached| {
+            cached.scheduled.as_ref() == scheduled
+                && cached.generation == binding["metadata"]["generation"].as_i64()
         })
     }
 
-    pub(super) async fn settle_status(&self, namespace: Option<&str>, name: &str) -> Result<Outcome, Error> {
+    pub(super) async fn reconcile_status(
+        &self,
+        namespace: Option<&str>,
+        name: &str,
+    ) -> Result<Requeue, Error> {
         let at = namespace.unwrap_or_default();
         let Some(binding) =
             self.bindings(namespace).get(at, name).filter(|binding| !object::is_deleting(binding))
         else {
-            return Ok(Outcome::Settled);
+            return Ok(Requeue::OnChange);
         };
-        let place = (at.to_owned(), name.to_owned());
-        let outlook = self.outlooks.lock().get(&place).cloned();
-        let Some(outlook) = outlook else {
+        let binding_key = (at.to_owned(), name.to_owned());
+        let cached = self.cached_statuses.lock().get(&binding_key).cloned();
+        let Some(cached) = cached else {
             self.queue.add(Key::Binding(namespace.map(str::to_owned), name.to_owned()));
-            return Ok(Outcome::Settled);
+            return Ok(Requeue::OnChange);
         };
         let copies = self.works_of.read().get(binding_id(&binding)).map_or(0, BTreeSet::len);
-        if let Some(rest) = rest(copies, outlook.told.map(|told| told.elapsed())) {
-            return Ok(Outcome::After(rest));
+        if let Some(coalesce_delay) =
+            coalesce_delay(copies, cached.last_written.map(|last_written| last_written.elapsed()))
+        {
+            return Ok(Requeue::After(coalesce_delay));
         }
         let template = match self.template(&resource_of(&binding)).await {
             Ok(template) => template,
-            Err(Error::UnknownKind(_)) => return Ok(Outcome::Settled),
+            Err(Error::UnknownKind(_)) => return Ok(Requeue::OnChange),
             Err(error) => return Err(error),
         };
         let Some(template) =
             template.filter(|template| binding["spec"]["resource"]["uid"] == template["metadata"]["uid"])
         else {
-            return Ok(Outcome::Settled); // the binding is about to go
+            return Ok(Requeue::OnChange); // the binding is about to be deleted
         };
-        if let Some(outlook) = self.outlooks.lock().get_mut(&place) {
-            outlook.told = Some(Instant::now());
+        if let Some(cached) = self.cached_statuses.lock().get_mut(&binding_key) {
+            cached.last_written = Some(Instant::now());
         }
-        self.tell_of_copies(namespace, &binding, &template, outlook).await
+        self.write_status(namespace, &binding, &template, cached).await
     }
 
-    async fn tell_of_copies(
+    async fn write_status(
         &self,
         namespace: Option<&str>,
         binding: &Value,
         template: &Value,
-        Outlook { scheduled, generation, mut troubles, .. }: Outlook,
-    ) -> Result<Outcome, Error> {
-        let read = |source| Error::Decode { what: Identity::of(binding).to_string(), source };
+        CachedStatus { scheduled, generation, mut script_errors, .. }: CachedStatus,
+    ) -> Result<Requeue, Error> {
+        let read = |source| Error::Decode { what: ObjectKey::of(binding).to_string(), source };
         let spec = ResourceBindingSpec::deserialize(&binding["spec"]).map_err(read)?;
-        let standing: BindingStatus =
+        let existing: BindingStatus =
             Option::deserialize(&binding["status"]).map_err(read)?.unwrap_or_default();
         let works = self.works_of(binding_id(binding));
-        // The first word about a new binding waits for its Works, which are about to report: one write instead of two.
-        if standing.conditions.is_empty() && works.iter().any(|work| self.is_about_to_report(work)) {
-            return Ok(Outcome::Settled);
+        // The first status of a new binding waits for the status of its Works: one write instead of two.
+        if existing.conditions.is_empty() && works.iter().any(|work| self.is_about_to_report(work)) {
+            return Ok(Requeue::OnChange);
         }
-        let works: Vec<Work> = works.iter().filter_map(|work| told_by(work)).collect();
+        let works: Vec<Work> = works.iter().filter_map(|work| without_manifest(work)).collect();
         let items = aggregate::items(&works);
         let interpreter = self.interpreter();
         if let Err(error) = interpreter.replicas(template) {
-            troubles.push(error.to_string());
+            script_errors.push(error.to_string());
         }
         let script_items = aggregate::script_items(&items);
-        let silent = items.is_empty() && template.get("status").is_none();
+        let empty = items.is_empty() && template.get("status").is_none();
         let aggregated = match interpreter.aggregate_status(template, &script_items) {
-            _ if silent => None,
+            _ if empty => None,
             Ok(status) => status,
             Err(error) => {
-                troubles.push(error.to_string());
+                script_errors.push(error.to_string());
                 None
             }
         };
-        let mut wanted = standing.clone();
+        let mut wanted = existing.clone();
         let now = self.now();
         if let Some(scheduled) = scheduled {
             if wanted.scheduler_observed_generation != generation {
@@ -147,40 +163,51 @@ impl World {
                     ));
             }
             wanted.scheduler_observing_affinity_name = scheduled.affinity;
-            conditions::set(&mut wanted.conditions, scheduled.fact, now);
+            conditions::set(&mut wanted.conditions, scheduled.desired, now);
         }
-        let fact = aggregate::fully_applied(targets(&spec).iter().map(|target| target.name.as_str()), &items);
-        conditions::set(&mut wanted.conditions, fact, now);
+        let desired =
+            aggregate::fully_applied(targets(&spec).iter().map(|target| target.name.as_str()), &items);
+        conditions::set(&mut wanted.conditions, desired, now);
         wanted.aggregated_status = items;
-        self.judge_scripts(&mut wanted, template, &troubles).await;
-        if wanted != standing {
+        self.set_interpreted_condition(&mut wanted, template, &script_errors).await;
+        if wanted != existing {
             let mut object = binding.clone();
             object["status"] = tree("status", &wanted)?;
             let answer = self.hub.api.replace_status(&binding_kind(namespace), &object).await?;
-            self.bindings(namespace).learn(answer);
+            self.bindings(namespace).write_through(answer);
         }
         if let Some(status) = aggregated {
-            self.settle_template_status(template, status).await?;
+            self.ensure_template_status(template, status).await?;
         }
-        Ok(Outcome::Settled)
+        Ok(Requeue::OnChange)
     }
 
-    /// Whether a Work has said nothing yet and soon will: its member is there and may be written to.
+    /// Whether a Work has no conditions yet and its member is ready, so that it gets them soon.
     fn is_about_to_report(&self, work: &Value) -> bool {
-        let silent = work["status"]["conditions"].as_array().is_none_or(Vec::is_empty);
+        let unreported = work["status"]["conditions"].as_array().is_none_or(Vec::is_empty);
         let cluster = names::cluster_of_execution_namespace(object::meta(work, "namespace"))
             .and_then(|cluster| self.cluster(cluster));
-        silent && cluster.is_some_and(|facts| facts.ready)
+        unreported && cluster.is_some_and(|info| info.ready)
     }
 
-    async fn judge_scripts(&self, status: &mut BindingStatus, template: &Value, troubles: &[String]) {
-        let failing = troubles.join("; ");
+    async fn set_interpreted_condition(
+        &self,
+        status: &mut BindingStatus,
+        template: &Value,
+        script_errors: &[String],
+    ) {
+        let failing = script_errors.join("; ");
         if failing.is_empty() {
-            // Said only where it was ever in question.
+            // Set to True only if it was False before.
             if status.conditions.iter().any(|condition| condition.type_ == INTERPRETED) {
                 conditions::set(
                     &mut status.conditions,
-                    Fact::new(INTERPRETED, true, "ScriptsAnswer", "the scripts for this kind answer"),
+                    ConditionUpdate::new(
+                        INTERPRETED,
+                        true,
+                        "ScriptsAnswer",
+                        "the scripts for this kind succeed",
+                    ),
                     self.now(),
                 );
             }
@@ -188,51 +215,51 @@ impl World {
         }
         conditions::set(
             &mut status.conditions,
-            Fact::new(INTERPRETED, false, "ScriptFailed", failing.clone()),
+            ConditionUpdate::new(INTERPRETED, false, "ScriptFailed", failing.clone()),
             self.now(),
         );
-        self.tell(template, true, "InterpretFailed", &failing).await;
+        self.record_event(template, true, "InterpretFailed", &failing).await;
     }
 
-    async fn settle_template_status(&self, template: &Value, status: Value) -> Result<(), Error> {
+    async fn ensure_template_status(&self, template: &Value, status: Value) -> Result<(), Error> {
         if template["status"] == status {
             return Ok(());
         }
-        let target = Target::of(template);
-        let mirror = self.templates(&target).ok_or(Error::UnknownKind(target))?;
+        let type_meta = TypeMeta::of(template);
+        let informer = self.template_informer(&type_meta).ok_or(Error::UnknownKind(type_meta))?;
         let mut object = template.clone();
         object["status"] = status;
-        match self.hub.api.replace_status(mirror.kind(), &object).await {
+        match self.hub.api.replace_status(informer.kind(), &object).await {
             Ok(answer) => {
-                mirror.learn(answer);
+                informer.write_through(answer);
                 Ok(())
             }
             // A kind without a status subresource has no status to write.
-            Err(error) if error.fault == Fault::NotFound => {
+            Err(error) if error.kind == ApiErrorKind::NotFound => {
                 let message = format!(
-                    "a script adds up a status, but {} has no status subresource on the hub",
-                    mirror.kind()
+                    "a script aggregates a status, but {} has no status subresource on the hub",
+                    informer.kind()
                 );
-                self.tell(template, true, "NoStatusSubresource", &message).await;
+                self.record_event(template, true, "NoStatusSubresource", &message).await;
                 Ok(())
             }
             Err(error) => {
-                tracing::debug!(%error, object = object::meta(template, "name"), "status not written");
+                tracing::debug!(%error, object = object::meta(template, "name"), "failed to write the status");
                 Err(error.into())
             }
         }
     }
 }
 
-/// How long a binding has still to wait before it tells of its copies again, when it last did so this long ago.
-fn rest(copies: usize, since: Option<Duration>) -> Option<Duration> {
-    let pause = SILENCE * u32::try_from(copies).unwrap_or(u32::MAX);
-    let rest = pause.checked_sub(since?)?;
-    (copies > FEW && !rest.is_zero()).then_some(rest)
+/// The remaining delay before the next status write of a binding; `since` is the time since the last one.
+fn coalesce_delay(copies: usize, since: Option<Duration>) -> Option<Duration> {
+    let pause = DELAY_PER_COPY * u32::try_from(copies).unwrap_or(u32::MAX);
+    let coalesce_delay = pause.checked_sub(since?)?;
+    (copies > IMMEDIATE_COPIES && !coalesce_delay.is_zero()).then_some(coalesce_delay)
 }
 
-/// A Work without what it carries: only what it tells is read here, and the rest is most of it.
-fn told_by(work: &Value) -> Option<Work> {
+/// Decodes a Work without its manifest, which is most of its size and not needed here.
+fn without_manifest(work: &Value) -> Option<Work> {
     let slim = serde_json::json!({
         "apiVersion": work["apiVersion"], "kind": work["kind"], "metadata": work["metadata"], "spec": {},
         "status": work["status"],
@@ -245,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_binding_with_many_copies_tells_of_them_together() {
+    fn the_status_of_a_binding_with_many_copies_is_coalesced() {
         let ms = Duration::from_millis;
         for (copies, since, expected) in [
             (1000, None, None),
@@ -255,7 +282,7 @@ mod tests {
             (11, Some(ms(1)), Some(ms(10))),
             (10, Some(ms(0)), None),
         ] {
-            assert_eq!(rest(copies, since), expected, "{copies} copies, told of {since:?} ago");
+            assert_eq!(coalesce_delay(copies, since), expected, "{copies} copies, written {since:?} ago");
         }
     }
 }

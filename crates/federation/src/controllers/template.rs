@@ -1,8 +1,8 @@
-//! An object that may be propagated: whose it is, and the binding that says so.
+//! Template controller: claims a resource template for a policy and ensures its binding.
 //!
-//! Reads   the object, policies, clusters, its binding
-//! Writes  the object: claim marks · its binding: everything but what others chose, with the clusters in the same write
-//! Order   marks before the binding, so that no binding exists whose object does not show its owner.
+//! Reads   the template, policies, Clusters, its binding
+//! Writes  the template (claim labels and annotations) · its binding, including its clusters, in one write
+//! Order   claim before binding: no binding exists whose template has no claim
 
 use std::sync::Arc;
 
@@ -13,81 +13,80 @@ use serde_json::{Value, json};
 use super::{add_finalizer, tree};
 use crate::claim::{self, Claim};
 use crate::error::Error;
-use crate::interpreter::Target;
-use crate::matching::{Policy, is_propagatable, is_propagatable_namespace};
+use crate::interpreter::TypeMeta;
+use crate::matching::{AnyPolicy, is_propagatable, is_propagatable_namespace};
 use crate::names;
-use crate::object::{self, Identity};
-use crate::planes::{Fault, Kind};
-use crate::queue::Outcome;
-use crate::world::{Key, World, kinds};
+use crate::object::{self, ObjectKey};
+use crate::planes::{ApiErrorKind, ResourceKind};
+use crate::queue::Requeue;
+use crate::state::{FederationState, Key, kinds};
 
-impl World {
-    pub(super) async fn settle_template(&self, identity: &Identity) -> Result<Outcome, Error> {
-        if !is_propagatable(&identity.api_version, &identity.kind)
-            || !is_propagatable_namespace(&identity.namespace)
-        {
-            return Ok(Outcome::Settled);
+impl FederationState {
+    pub(super) async fn reconcile_template(&self, key: &ObjectKey) -> Result<Requeue, Error> {
+        if !is_propagatable(&key.api_version, &key.kind) || !is_propagatable_namespace(&key.namespace) {
+            return Ok(Requeue::OnChange);
         }
-        let namespace = (!identity.namespace.is_empty()).then(|| identity.namespace.clone());
-        let binding_key = Key::Binding(namespace.clone(), names::binding(&identity.kind, &identity.name));
-        let template = match self.template(identity).await {
+        let namespace = (!key.namespace.is_empty()).then(|| key.namespace.clone());
+        let binding_key = Key::Binding(namespace.clone(), names::binding(&key.kind, &key.name));
+        let template = match self.template(key).await {
             Ok(template) => template,
-            // Not looked up yet; the kind has a key of its own.
-            Err(Error::UnknownKind(_)) => return Ok(Outcome::Settled),
+            // Not discovered yet; the kind has its own key.
+            Err(Error::UnknownKind(_)) => return Ok(Requeue::OnChange),
             Err(error) => return Err(error),
         };
         let Some(template) = template.filter(|template| !object::is_deleting(template)) else {
-            self.queue.add(binding_key); // which finds out whether its object is gone
-            return Ok(Outcome::Settled);
+            self.queue.add(binding_key); // which checks whether the template was deleted
+            return Ok(Requeue::OnChange);
         };
-        let policies = self.policies.read().about(&template);
+        let policies = self.policies.read().for_kind_of(&template);
         let claim = claim::decide(&policies, &template);
-        if let Claim::Keep(owner) | Claim::Take(owner) = claim
+        if let Claim::Existing(owner) | Claim::New(owner) = claim
             && let Some(rival) = claim::rival(&policies, owner, &template)
         {
-            self.tell_rival(rival, owner).await;
+            self.record_rival_event(rival, owner).await;
         }
-        let settled = self.settle_claim(identity, &template, claim).await;
-        if let Err(error) = &settled
-            && error.fault() == Some(Fault::Invalid)
+        let result = self.apply_claim(key, &template, claim).await;
+        if let Err(error) = &result
+            && error.kind() == Some(ApiErrorKind::Invalid)
         {
-            self.tell(&template, true, "ApplyPolicyFailed", &error.to_string()).await;
+            self.record_event(&template, true, "ApplyPolicyFailed", &error.to_string()).await;
         }
-        settled.map(|()| Outcome::Settled)
+        result.map(|()| Requeue::OnChange)
     }
 
-    async fn settle_claim(
+    async fn apply_claim(
         &self,
-        identity: &Identity,
+        key: &ObjectKey,
         template: &Arc<Value>,
         claim: Claim<'_>,
     ) -> Result<(), Error> {
         match claim {
             Claim::None => {}
             Claim::Release => {
-                let mut free = (**template).clone();
-                claim::unmark(&mut free);
-                self.remark(template, free).await?;
-                self.release_binding_of(identity).await?;
+                let mut unclaimed = (**template).clone();
+                claim::clear_claim(&mut unclaimed);
+                self.patch_claim(template, unclaimed).await?;
+                self.release_binding_of(key).await?;
             }
-            Claim::Keep(policy) => self.settle_binding_of(template, policy, false).await?,
-            Claim::Take(policy) => {
-                let mut marked = (**template).clone();
-                claim::mark(&mut marked, policy);
-                let template = self.remark(template, marked).await?;
-                self.settle_binding_of(&template, policy, true).await?;
+            Claim::Existing(policy) => self.ensure_binding_of(template, policy, false).await?,
+            Claim::New(policy) => {
+                let mut claimed = (**template).clone();
+                claim::set_claim(&mut claimed, policy);
+                let template = self.patch_claim(template, claimed).await?;
+                self.ensure_binding_of(&template, policy, true).await?;
             }
         }
         Ok(())
     }
 
-    /// Says on a policy that another one has what it selects. Once for each pair, whatever the number of objects.
-    async fn tell_rival(&self, rival: &Policy, owner: &Policy) {
-        let mirror = match rival.namespace {
+    /// Records an event on a policy whose selected object belongs to another policy. Once per pair of
+    /// policies.
+    async fn record_rival_event(&self, rival: &AnyPolicy, owner: &AnyPolicy) {
+        let informer = match rival.namespace {
             Some(_) => &self.hub.policies,
             None => &self.hub.cluster_policies,
         };
-        let Some(object) = mirror.get(rival.namespace.as_deref().unwrap_or_default(), &rival.name) else {
+        let Some(object) = informer.get(rival.namespace.as_deref().unwrap_or_default(), &rival.name) else {
             return;
         };
         let owner = match &owner.namespace {
@@ -95,67 +94,72 @@ impl World {
             None => format!("ClusterPropagationPolicy {}", owner.name),
         };
         let message = format!(
-            "objects that this policy selects belong to {owner}, which was first, by time or by name; a claim is kept until \
-             its policy goes or no longer selects the object"
+            "objects that this policy selects are claimed by {owner}, which was first by time or by name; a claim is kept \
+             until its policy is deleted or no longer selects the object"
         );
-        self.tell(&object, true, "ClaimedByAnother", &message).await;
+        self.record_event(&object, true, "ClaimedByAnother", &message).await;
     }
 
-    /// Writes the marks of an object, and nothing else of it.
-    async fn remark(&self, standing: &Value, wanted: Value) -> Result<Arc<Value>, Error> {
-        let identity = Identity::of(standing);
-        let target = Target::of(standing);
-        let mirror = self.templates(&target).ok_or(Error::UnknownKind(target))?;
-        if wanted == *standing {
+    /// Patches the claim labels and annotations of an object, and nothing else.
+    async fn patch_claim(&self, existing: &Value, wanted: Value) -> Result<Arc<Value>, Error> {
+        let key = ObjectKey::of(existing);
+        let type_meta = TypeMeta::of(existing);
+        let informer = self.template_informer(&type_meta).ok_or(Error::UnknownKind(type_meta))?;
+        if wanted == *existing {
             return Ok(Arc::new(wanted));
         }
         let patch = json!({"metadata": {
-            "uid": object::meta(standing, "uid"),
-            "resourceVersion": object::meta(standing, "resourceVersion"),
-            "labels": difference(&standing["metadata"]["labels"], &wanted["metadata"]["labels"]),
-            "annotations": difference(&standing["metadata"]["annotations"], &wanted["metadata"]["annotations"]),
+            "uid": object::meta(existing, "uid"),
+            "resourceVersion": object::meta(existing, "resourceVersion"),
+            "labels": difference(&existing["metadata"]["labels"], &wanted["metadata"]["labels"]),
+            "annotations": difference(&existing["metadata"]["annotations"], &wanted["metadata"]["annotations"]),
         }});
-        let answer = self.hub.api.patch(mirror.kind(), &identity.namespace, &identity.name, &patch).await?;
-        Ok(mirror.learn(answer))
+        let answer = self.hub.api.patch(informer.kind(), &key.namespace, &key.name, &patch).await?;
+        Ok(informer.write_through(answer))
     }
 
-    /// Brings the binding of a claimed object to where it should be.
-    async fn settle_binding_of(&self, template: &Value, policy: &Policy, taken: bool) -> Result<(), Error> {
-        let identity = Identity::of(template);
-        let namespace = (!identity.namespace.is_empty()).then_some(identity.namespace.as_str());
-        let name = names::binding(&identity.kind, &identity.name);
-        let mirror = self.bindings(namespace);
-        let standing = mirror.get(&identity.namespace, &name);
-        if let Some(standing) = &standing {
-            if object::is_deleting(standing) {
-                return Ok(()); // of an object that was here before; its end leads back here
+    /// Creates or updates the binding of a claimed object.
+    async fn ensure_binding_of(
+        &self,
+        template: &Value,
+        policy: &AnyPolicy,
+        taken: bool,
+    ) -> Result<(), Error> {
+        let key = ObjectKey::of(template);
+        let namespace = (!key.namespace.is_empty()).then_some(key.namespace.as_str());
+        let name = names::binding(&key.kind, &key.name);
+        let informer = self.bindings(namespace);
+        let existing = informer.get(&key.namespace, &name);
+        if let Some(existing) = &existing {
+            if object::is_deleting(existing) {
+                return Ok(()); // of a deleted object with the same name; its deletion requeues this one
             }
-            let of = &standing["spec"]["resource"];
+            let of = &existing["spec"]["resource"];
             if of["uid"].as_str().is_some_and(|uid| uid != object::meta(template, "uid")) {
                 self.queue.add(Key::Binding(namespace.map(str::to_owned), name));
                 return Ok(());
             }
             if (&of["apiVersion"], &of["kind"]) != (&template["apiVersion"], &template["kind"]) {
                 let message = format!(
-                    "binding {name} belongs to {} {}: names of bindings leave out the API group, so this object cannot be propagated",
+                    "binding {name} belongs to {} {}: binding names do not include the API group, so this object cannot be propagated",
                     of["apiVersion"], of["kind"]
                 );
-                self.tell(template, true, "BindingNameTaken", &message).await;
+                self.record_event(template, true, "BindingNameTaken", &message).await;
                 return Ok(());
             }
             let lazy = policy.spec.activation_preference.as_deref() == Some("Lazy");
-            let seen = of["resourceVersion"] == template["metadata"]["resourceVersion"];
-            if lazy && !taken && seen {
-                return Ok(()); // changes of the policy wait until the object changes
+            let unchanged = of["resourceVersion"] == template["metadata"]["resourceVersion"];
+            if lazy && !taken && unchanged {
+                return Ok(()); // a lazy policy takes effect when the object changes
             }
         }
-        let mut wanted = self.wanted_binding(template, policy, standing.as_deref()).await?;
+        let mut wanted = self.wanted_binding(template, policy, existing.as_deref()).await?;
         self.schedule(&mut wanted)?;
         let kind = binding_kind(namespace);
-        match &standing {
-            None => mirror.learn(self.hub.api.create(&kind, &wanted).await?),
-            Some(standing) if !same_but_version(standing, &wanted) => {
-                mirror.learn(self.hub.api.replace(&kind, &wanted).await?)
+        match &existing {
+            None => informer.write_through(self.hub.api.create(&kind, &wanted).await?),
+            Some(existing) if !equal_except_version(existing, &wanted) => {
+                informer.write_through(self.hub.api.replace(&kind, &wanted).await?)
             }
             Some(_) => return Ok(()),
         };
@@ -165,11 +169,11 @@ impl World {
     async fn wanted_binding(
         &self,
         template: &Value,
-        policy: &Policy,
-        standing: Option<&Value>,
+        policy: &AnyPolicy,
+        existing: Option<&Value>,
     ) -> Result<Value, Error> {
-        let identity = Identity::of(template);
-        let (kind, finalizer, id) = if identity.namespace.is_empty() {
+        let key = ObjectKey::of(template);
+        let (kind, finalizer, id) = if key.namespace.is_empty() {
             (
                 kinds::CLUSTER_BINDING,
                 finalizers::karmada::CLUSTER_BINDING,
@@ -178,32 +182,32 @@ impl World {
         } else {
             (kinds::BINDING, finalizers::karmada::BINDING, labels::karmada::BINDING_ID)
         };
-        let mut wanted = standing.cloned().unwrap_or_else(|| {
-            let mut fresh = json!({"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": names::binding(&identity.kind, &identity.name)}, "spec": {}});
-            if !identity.namespace.is_empty() {
-                fresh["metadata"]["namespace"] = Value::String(identity.namespace.clone());
+        let mut wanted = existing.cloned().unwrap_or_else(|| {
+            let mut fresh = json!({"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": names::binding(&key.kind, &key.name)}, "spec": {}});
+            if !key.namespace.is_empty() {
+                fresh["metadata"]["namespace"] = Value::String(key.namespace.clone());
             }
             fresh
         });
-        claim::mark(&mut wanted, policy);
+        claim::set_claim(&mut wanted, policy);
         if object::label(&wanted, id).is_empty() {
             object::set_label(&mut wanted, id, &self.new_id());
         }
         add_finalizer(&mut wanted, finalizer);
         wanted["metadata"]["ownerReferences"] = json!([{
-            "apiVersion": identity.api_version, "kind": identity.kind, "name": identity.name, "uid": object::meta(template, "uid"),
+            "apiVersion": key.api_version, "kind": key.kind, "name": key.name, "uid": object::meta(template, "uid"),
             "controller": true, "blockOwnerDeletion": true,
         }]);
         let mut resource = json!({
-            "apiVersion": identity.api_version, "kind": identity.kind, "name": identity.name, "uid": object::meta(template, "uid"),
+            "apiVersion": key.api_version, "kind": key.kind, "name": key.name, "uid": object::meta(template, "uid"),
             "resourceVersion": object::meta(template, "resourceVersion"),
         });
-        if !identity.namespace.is_empty() {
-            resource["namespace"] = Value::String(identity.namespace.clone());
+        if !key.namespace.is_empty() {
+            resource["namespace"] = Value::String(key.namespace.clone());
         }
         let spec = &mut wanted["spec"];
         spec["resource"] = resource;
-        lay_policy(spec, &policy.spec)?;
+        apply_policy(spec, &policy.spec)?;
         match self.interpreter().replicas(template) {
             Ok(Some(replicas)) => {
                 spec["replicas"] = Value::from(replicas.count);
@@ -213,48 +217,49 @@ impl World {
                 set(spec, "replicas", None);
                 set(spec, "replicaRequirements", None);
             }
-            // The count of before stands; the condition of the binding says what is wrong.
-            Err(error) => self.tell(template, true, "GetReplicasFailed", &error.to_string()).await,
+            // The previous count is kept; the condition Interpreted reports the error.
+            Err(error) => self.record_event(template, true, "GetReplicasFailed", &error.to_string()).await,
         }
         Ok(wanted)
     }
 
-    /// Takes the marks off the binding of an object that nobody claims any more. The rest of it stays as it is.
-    async fn release_binding_of(&self, identity: &Identity) -> Result<(), Error> {
-        let namespace = (!identity.namespace.is_empty()).then_some(identity.namespace.as_str());
-        let name = names::binding(&identity.kind, &identity.name);
-        match self.bindings(namespace).get(&identity.namespace, &name) {
+    /// Removes the claim from the binding of an object that no policy claims. The binding is otherwise
+    /// unchanged.
+    async fn release_binding_of(&self, key: &ObjectKey) -> Result<(), Error> {
+        let namespace = (!key.namespace.is_empty()).then_some(key.namespace.as_str());
+        let name = names::binding(&key.kind, &key.name);
+        match self.bindings(namespace).get(&key.namespace, &name) {
             Some(binding) => self.release_binding(&binding).await,
             None => Ok(()),
         }
     }
 
     pub(super) async fn release_binding(&self, binding: &Value) -> Result<(), Error> {
-        let mut free = binding.clone();
-        claim::unmark(&mut free);
-        if free == *binding {
+        let mut unclaimed = binding.clone();
+        claim::clear_claim(&mut unclaimed);
+        if unclaimed == *binding {
             return Ok(());
         }
         let namespace = binding["metadata"]["namespace"].as_str();
-        let answer = self.hub.api.replace(&binding_kind(namespace), &free).await?;
-        self.bindings(namespace).learn(answer);
+        let answer = self.hub.api.replace(&binding_kind(namespace), &unclaimed).await?;
+        self.bindings(namespace).write_through(answer);
         Ok(())
     }
 }
 
-pub(super) fn binding_kind(namespace: Option<&str>) -> Kind {
+pub(super) fn binding_kind(namespace: Option<&str>) -> ResourceKind {
     if namespace.is_some() { kinds::BINDING } else { kinds::CLUSTER_BINDING }
 }
 
-/// Carries over what the policy says.
-fn lay_policy(spec: &mut Value, policy: &PropagationSpec) -> Result<(), Error> {
+/// Copies the fields of the policy to the spec of a binding.
+fn apply_policy(spec: &mut Value, policy: &PropagationSpec) -> Result<(), Error> {
     spec["placement"] = tree("placement", &policy.placement)?;
     spec["schedulerName"] = json!(policy.scheduler_name.as_deref().unwrap_or("default-scheduler"));
     spec["conflictResolution"] = json!(policy.conflict_resolution.as_deref().unwrap_or("Abort"));
     set(spec, "propagateDeps", policy.propagate_deps.then_some(Value::Bool(true)));
     set(spec, "preserveResourcesOnDeletion", policy.preserve_resources_on_deletion.map(Value::Bool));
     set(spec, "failover", policy.extra.get("failover").cloned());
-    // Whether clusters are chosen at all is not the policy's business: another controller may have said so.
+    // Not part of the policy: another controller may have suspended scheduling.
     let scheduling = spec["suspension"].get("scheduling").cloned();
     let mut suspension = match &policy.suspension {
         Some(suspension) => tree("suspension", suspension)?,
@@ -278,23 +283,25 @@ fn set(object: &mut Value, field: &str, value: Option<Value>) {
     }
 }
 
-/// What a merge patch must say to bring one map to another; null removes.
-fn difference(standing: &Value, wanted: &Value) -> Value {
-    let (standing, wanted) = (object::texts(standing), object::texts(wanted));
-    let gone = standing.keys().filter(|key| !wanted.contains_key(*key)).map(|key| (key.clone(), Value::Null));
+/// The merge patch from one map to another; null removes a key.
+fn difference(existing: &Value, wanted: &Value) -> Value {
+    let (existing, wanted) = (object::string_map(existing), object::string_map(wanted));
+    let removed =
+        existing.keys().filter(|key| !wanted.contains_key(*key)).map(|key| (key.clone(), Value::Null));
     let new = wanted
         .iter()
-        .filter(|(key, value)| standing.get(*key) != Some(value))
+        .filter(|(key, value)| existing.get(*key) != Some(value))
         .map(|(key, value)| (key.clone(), Value::String(value.clone())));
-    Value::Object(gone.chain(new).collect())
+    Value::Object(removed.chain(new).collect())
 }
 
-/// A binding need not be written only because its object has another version: what changed in it goes to the Works directly.
-fn same_but_version(standing: &Value, wanted: &Value) -> bool {
+/// Whether two bindings differ at most in the resource version of their template. Such a change goes to the
+/// Works directly and needs no write of the binding.
+fn equal_except_version(existing: &Value, wanted: &Value) -> bool {
     let bare = |binding: &Value| {
         let mut binding = binding.clone();
         object::remove(&mut binding, &["spec", "resource", "resourceVersion"]);
         binding
     };
-    standing == wanted || bare(standing) == bare(wanted)
+    existing == wanted || bare(existing) == bare(wanted)
 }

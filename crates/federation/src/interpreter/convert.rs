@@ -1,23 +1,23 @@
-//! JSON objects as Lua tables, and back.
+//! Conversion between JSON and Lua tables.
 //!
-//! A Lua table does not say whether it is an empty list or an empty map. Lists that come from JSON carry a mark
-//! (a metatable that scripts cannot reach), so what a script passes through comes back as it was. An empty table
-//! that the script made itself is judged by what the reference objects hold at the same path; where none knows
-//! the path, the field is dropped, because the wrong guess would be refused by the API server.
-//! Whole numbers beyond 2^53 lose their last digits, as in every Lua 5.1.
+//! A Lua table does not distinguish an empty list from an empty map. Lists from JSON have a metatable that
+//! scripts cannot reach, so values that a script passes through are unchanged. An empty table that the script
+//! created gets the type of the value at the same path in the reference objects; without one the field is
+//! dropped, because the API server would reject a wrong guess. Integers beyond 2^53 lose precision, as in
+//! every Lua 5.1.
 
 use mlua::{Lua, Table, Value as LuaValue};
 use serde_json::{Map, Number, Value};
 
-/// Nesting beyond this is a cycle or an attack; Kubernetes refuses far less.
+/// Maximum nesting; beyond it the table is a cycle or an attack. Kubernetes rejects far less.
 const MAX_DEPTH: usize = 100;
-/// 2^53: beyond it a double no longer counts in ones.
+/// 2^53: beyond it a double does not represent every integer.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
-/// What a script returned that JSON cannot say.
+/// Why a Lua value cannot be converted to JSON.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum ConvertError {
-    #[error("{path} is a {what}, which has no form in JSON")]
+    #[error("{path} is a {what}, which JSON cannot represent")]
     Foreign { path: String, what: &'static str },
     #[error("{path} is a list with holes or a mixture of list and map")]
     Mixed { path: String },
@@ -29,8 +29,8 @@ pub(crate) enum ConvertError {
     NotText { path: String },
 }
 
-/// Builds the Lua form of `value`; lists get `mark` as their metatable.
-pub(crate) fn to_lua(lua: &Lua, mark: &Table, value: &Value) -> mlua::Result<LuaValue> {
+/// Converts JSON to Lua; lists get `array_metatable`.
+pub(crate) fn to_lua(lua: &Lua, array_metatable: &Table, value: &Value) -> mlua::Result<LuaValue> {
     Ok(match value {
         Value::Null => LuaValue::Nil,
         Value::Bool(flag) => LuaValue::Boolean(*flag),
@@ -39,33 +39,33 @@ pub(crate) fn to_lua(lua: &Lua, mark: &Table, value: &Value) -> mlua::Result<Lua
         Value::Array(items) => {
             let table = lua.create_table_with_capacity(items.len(), 0)?;
             for (at, item) in items.iter().enumerate() {
-                table.raw_set(at + 1, to_lua(lua, mark, item)?)?;
+                table.raw_set(at + 1, to_lua(lua, array_metatable, item)?)?;
             }
-            table.set_metatable(Some(mark.clone()))?;
+            table.set_metatable(Some(array_metatable.clone()))?;
             LuaValue::Table(table)
         }
         Value::Object(fields) => {
             let table = lua.create_table_with_capacity(0, fields.len())?;
             for (key, field) in fields {
-                table.raw_set(key.as_str(), to_lua(lua, mark, field)?)?;
+                table.raw_set(key.as_str(), to_lua(lua, array_metatable, field)?)?;
             }
             LuaValue::Table(table)
         }
     })
 }
 
-/// Reads a Lua value back; `references` decide about empty tables that carry no mark.
-/// `None` is a value that is better left out: nil, or an empty table that nobody knows.
+/// Converts Lua to JSON; `references` decide the type of empty tables without the metatable. `None` for nil
+/// and for an empty table without a reference.
 pub(crate) fn from_lua(
-    mark: &Table,
+    array_metatable: &Table,
     value: &LuaValue,
     references: &[&Value],
 ) -> Result<Option<Value>, ConvertError> {
-    Reader { mark }.read(value, references, "the result", 0)
+    Reader { array_metatable }.read(value, references, "the result", 0)
 }
 
 struct Reader<'a> {
-    mark: &'a Table,
+    array_metatable: &'a Table,
 }
 
 impl Reader<'_> {
@@ -92,7 +92,7 @@ impl Reader<'_> {
             LuaValue::Table(table) => self.read_table(table, references, path, depth),
             LuaValue::Function(_) => foreign("function"),
             LuaValue::Thread(_) => foreign("coroutine"),
-            _ => foreign("value of the host"),
+            _ => foreign("host value"),
         }
     }
 
@@ -130,7 +130,7 @@ impl Reader<'_> {
             return Err(mixed());
         }
         let mut object = Map::with_capacity(fields.len());
-        // Sorted, so that the same table always reads the same, whatever order its hash gives.
+        // Sorted, because the iteration order of a Lua table is not defined.
         fields.sort_by(|(a, _), (b, _)| a.cmp(b));
         for (key, value) in fields {
             let beneath: Vec<&Value> =
@@ -154,7 +154,7 @@ impl Reader<'_> {
         if !whole {
             return Err(ConvertError::Mixed { path: path.to_owned() });
         }
-        // Positions say nothing: a list that the script sorted is judged by every item of the references.
+        // A script may reorder a list, so every item of the reference lists is a reference for each item.
         let beneath: Vec<&Value> =
             references.iter().filter_map(|reference| reference.as_array()).flatten().collect();
         let mut list = Vec::with_capacity(items.len());
@@ -166,7 +166,7 @@ impl Reader<'_> {
     }
 
     fn empty(&self, table: &Table, references: &[&Value]) -> Option<Value> {
-        if table.metatable().is_some_and(|metatable| metatable == *self.mark) {
+        if table.metatable().is_some_and(|metatable| metatable == *self.array_metatable) {
             return Some(Value::Array(Vec::new()));
         }
         references.iter().find_map(|reference| match reference {

@@ -1,8 +1,9 @@
-//! Runs Lua that others wrote, without trusting it.
+//! A pool of sandboxed Lua VMs for untrusted scripts.
 //!
-//! A script gets three limits: instructions, wall-clock time and memory. The first makes runs repeatable, the
-//! second holds on a busy machine, the third stops a string that doubles. None can be caught away with `pcall`.
-//! A VM costs 43 µs to make and 32 KiB to keep, so VMs are pooled; one that hit a limit is thrown away.
+//! A call has three limits: instructions, wall-clock time and memory. The instruction limit is deterministic,
+//! the time limit holds on a busy machine, and the memory limit stops growing strings. `pcall` cannot catch
+//! any of them. A VM takes 43 µs to create and 32 KiB of memory, so VMs are pooled; a VM that hit a limit is
+//! dropped.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,43 +18,44 @@ use serde_json::Value;
 use super::convert::{self, ConvertError};
 use super::library;
 
-/// Instructions between two looks at the budget; 1,000 cost about 10 µs, a look 0.1 µs.
-const STRIDE: u32 = 1_000;
-/// Idle VMs kept; more calls at once than this make VMs that are dropped afterwards.
-const KEPT: usize = 16;
-/// Scripts compiled in one VM before all are forgotten: changed customizations must not pile up.
-const COMPILED: usize = 256;
+/// Instructions between two checks of the budget; 1,000 instructions take about 10 µs, a check 0.1 µs.
+const HOOK_INTERVAL: u32 = 1_000;
+/// Idle VMs in the pool; further concurrent calls create VMs that are dropped afterwards.
+const MAX_IDLE_VMS: usize = 16;
+/// Compiled scripts per VM; at this number the cache is cleared, so that old versions do not accumulate.
+const MAX_COMPILED: usize = 256;
 
-/// What one call may use.
+/// Limits of one call.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
+pub struct ScriptLimits {
     /// VM instructions; 20 million are about 0.2 s.
     pub instructions: u64,
     /// Wall-clock time.
     pub time: Duration,
-    /// Bytes of Lua memory. Two objects of the largest size that Kubernetes takes fit in the default of 64 MiB.
+    /// Bytes of Lua memory. The default of 64 MiB holds two objects of the largest size that Kubernetes
+    /// accepts.
     pub memory: usize,
 }
 
-impl Default for Limits {
+impl Default for ScriptLimits {
     fn default() -> Self {
-        Limits { instructions: 20_000_000, time: Duration::from_secs(1), memory: 64 << 20 }
+        ScriptLimits { instructions: 20_000_000, time: Duration::from_secs(1), memory: 64 << 20 }
     }
 }
 
-/// Why a script gave no answer.
+/// Why a script returned no result.
 #[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
 pub enum ScriptError {
-    /// The text is not Lua.
+    /// The script is not valid Lua.
     #[error("failed to compile the script: {message}")]
     Compile {
-        /// What the compiler said.
+        /// The message of the compiler.
         message: String,
     },
     /// The script lacks the function that the operation calls.
     #[error("the script defines no function {function}")]
     Missing {
-        /// The name that was looked for.
+        /// The name of the function.
         function: &'static str,
     },
     /// The script raised an error.
@@ -61,80 +63,80 @@ pub enum ScriptError {
     Raised {
         /// The function that was called.
         function: &'static str,
-        /// What it raised.
+        /// The raised message.
         message: String,
     },
-    /// The script ran into its budget of instructions or time.
-    #[error("{function} was stopped: it ran longer than a script may (endless loop?)")]
+    /// The script exceeded its limit of instructions or time.
+    #[error("{function} was stopped: it exceeded the limit of instructions or time (endless loop?)")]
     Interrupted {
         /// The function that was called.
         function: &'static str,
     },
-    /// The script ran into its budget of memory.
-    #[error("{function} was stopped: it used more memory than a script may")]
+    /// The script exceeded its memory limit.
+    #[error("{function} was stopped: it exceeded the memory limit")]
     Memory {
         /// The function that was called.
         function: &'static str,
     },
-    /// The answer has the wrong type, or no form in JSON.
-    #[error("{function} returned what cannot be used: {message}")]
+    /// The result has the wrong type or cannot be converted to JSON.
+    #[error("{function} returned an invalid result: {message}")]
     Unusable {
         /// The function that was called.
         function: &'static str,
-        /// What is wrong with the answer.
+        /// The cause.
         message: String,
     },
 }
 
-/// The clock that scripts see through `os.time` and `os.date`.
-pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+/// The clock for `os.time` and `os.date` in scripts.
+pub type ScriptClock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// A pool of sandboxed Lua VMs.
-pub struct Host {
-    limits: Limits,
-    clock: Clock,
+pub struct LuaHost {
+    limits: ScriptLimits,
+    clock: ScriptClock,
     idle: Mutex<Vec<Vm>>,
 }
 
-impl Host {
-    /// A host whose scripts see `clock`.
-    pub fn new(limits: Limits, clock: Clock) -> Self {
-        Host { limits, clock, idle: Mutex::new(Vec::new()) }
+impl LuaHost {
+    /// A host with these limits and this clock.
+    pub fn new(limits: ScriptLimits, clock: ScriptClock) -> Self {
+        LuaHost { limits, clock, idle: Mutex::new(Vec::new()) }
     }
 
     /// Checks that a script compiles, without running it.
     pub fn check(&self, script: &str) -> Result<(), ScriptError> {
-        let mut vm = self.take(script)?;
-        let outcome = vm.compile(script).map(drop);
-        self.give_back(vm);
-        outcome
+        let mut vm = self.acquire(script)?;
+        let result = vm.compile(script).map(drop);
+        self.release(vm);
+        result
     }
 
-    /// Bytes that the idle VMs hold, after a collection.
+    /// Bytes of memory of the idle VMs after a garbage collection.
     pub fn memory(&self) -> usize {
         let idle = self.idle.lock();
-        idle.iter().map(Vm::settle).sum()
+        idle.iter().map(Vm::collect_garbage).sum()
     }
 
-    /// Calls `function` of `script` and reads its first `N` results with the eyes of `read`.
+    /// Calls `function` of `script` and converts its results with `read`.
     pub(super) fn call<T>(
         &self,
         script: &str,
         function: &'static str,
         arguments: &[&Value],
-        read: impl FnOnce(&Answer<'_>) -> Result<T, String>,
+        read: impl FnOnce(&ScriptOutput<'_>) -> Result<T, String>,
     ) -> Result<T, ScriptError> {
-        let mut vm = self.take(script)?;
-        let outcome = vm.call(self.limits, script, function, arguments, read);
-        match &outcome {
+        let mut vm = self.acquire(script)?;
+        let result = vm.call(self.limits, script, function, arguments, read);
+        match &result {
             Err(ScriptError::Interrupted { .. } | ScriptError::Memory { .. }) => drop(vm),
-            _ => self.give_back(vm),
+            _ => self.release(vm),
         }
-        outcome
+        result
     }
 
-    /// An idle VM, by preference one that has already compiled the script.
-    fn take(&self, script: &str) -> Result<Vm, ScriptError> {
+    /// Takes an idle VM, preferably one that has compiled the script, or creates one.
+    fn acquire(&self, script: &str) -> Result<Vm, ScriptError> {
         let mut idle = self.idle.lock();
         let position = idle.iter().rposition(|vm| vm.compiled.contains_key(script));
         if let Some(vm) = position.map(|at| idle.swap_remove(at)).or_else(|| idle.pop()) {
@@ -142,21 +144,21 @@ impl Host {
         }
         drop(idle);
         Vm::new(self.limits, self.clock.clone())
-            .map_err(|error| ScriptError::Compile { message: format!("failed to prepare a Lua VM: {error}") })
+            .map_err(|error| ScriptError::Compile { message: format!("failed to create a Lua VM: {error}") })
     }
 
-    fn give_back(&self, vm: Vm) {
+    fn release(&self, vm: Vm) {
         if vm.lua.used_memory() > self.limits.memory / 8 {
-            vm.settle();
+            vm.collect_garbage();
         }
         let mut idle = self.idle.lock();
-        if idle.len() < KEPT {
+        if idle.len() < MAX_IDLE_VMS {
             idle.push(vm);
         }
     }
 }
 
-/// What one call has left, shared between the VM's hook and the host's functions.
+/// The remaining budget of one call, shared by the VM's hook and the host functions.
 #[derive(Debug)]
 pub(super) struct Budget {
     left: AtomicU64,
@@ -165,13 +167,13 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    fn reset(&self, limits: Limits) {
+    fn reset(&self, limits: ScriptLimits) {
         self.left.store(limits.instructions, Ordering::Relaxed);
         self.expired.store(false, Ordering::Relaxed);
         *self.deadline.lock() = Instant::now() + limits.time;
     }
 
-    /// Takes `amount` from the budget; false once it is used up.
+    /// Takes `amount` from the budget; false when it is exhausted.
     pub(super) fn spend(&self, amount: u64) -> bool {
         let left = self.left.load(Ordering::Relaxed);
         self.left.store(left.saturating_sub(amount), Ordering::Relaxed);
@@ -181,7 +183,7 @@ impl Budget {
         !self.expired()
     }
 
-    /// Steps that a pattern match may take.
+    /// The remaining instructions, which also limit the steps of a pattern match.
     pub(super) fn left(&self) -> u64 {
         self.left.load(Ordering::Relaxed)
     }
@@ -195,16 +197,16 @@ struct Vm {
     lua: Lua,
     budget: Arc<Budget>,
     /// Metatable of lists that came from JSON.
-    mark: Table,
-    /// Makes the globals of one call.
+    array_metatable: Table,
+    /// Creates the globals of one call.
     fresh: Function,
-    /// Start value of `math.random`, the same for every call.
+    /// The generator of `math.random`, reset for every call.
     random: library::Random,
     compiled: HashMap<Box<str>, Function>,
 }
 
 impl Vm {
-    fn new(limits: Limits, clock: Clock) -> mlua::Result<Self> {
+    fn new(limits: ScriptLimits, clock: ScriptClock) -> mlua::Result<Self> {
         let lua = Lua::new_with(StdLib::TABLE | StdLib::STRING | StdLib::MATH, LuaOptions::new())?;
         lua.set_memory_limit(limits.memory)?;
         let budget = Arc::new(Budget {
@@ -212,8 +214,8 @@ impl Vm {
             expired: AtomicBool::new(false),
             deadline: Mutex::new(Instant::now() + limits.time),
         });
-        let mark = lua.create_table()?;
-        let random = library::install(&lua, &mark, &budget, clock)?;
+        let array_metatable = lua.create_table()?;
+        let random = library::install(&lua, &array_metatable, &budget, clock)?;
         let expired = {
             let budget = budget.clone();
             lua.create_function(move |_, ()| Ok(budget.expired()))?
@@ -226,21 +228,21 @@ impl Vm {
         let fresh: Function =
             lua.load(include_str!("sandbox.lua")).set_name("=sandbox").call((expired, refuse))?;
         let hook = budget.clone();
-        lua.set_hook(HookTriggers::new().every_nth_instruction(STRIDE), move |_, _| {
-            if hook.spend(u64::from(STRIDE)) {
+        lua.set_hook(HookTriggers::new().every_nth_instruction(HOOK_INTERVAL), move |_, _| {
+            if hook.spend(u64::from(HOOK_INTERVAL)) {
                 Ok(VmState::Continue)
             } else {
-                Err(mlua::Error::runtime("interrupted: the script used up its budget"))
+                Err(mlua::Error::runtime("interrupted: the script exceeded its budget"))
             }
         })?;
-        Ok(Vm { lua, budget, mark, fresh, random, compiled: HashMap::new() })
+        Ok(Vm { lua, budget, array_metatable, fresh, random, compiled: HashMap::new() })
     }
 
     fn compile(&mut self, script: &str) -> Result<Function, ScriptError> {
         if let Some(function) = self.compiled.get(script) {
             return Ok(function.clone());
         }
-        if self.compiled.len() >= COMPILED {
+        if self.compiled.len() >= MAX_COMPILED {
             self.compiled.clear();
         }
         let function = self
@@ -256,24 +258,24 @@ impl Vm {
 
     fn call<T>(
         &mut self,
-        limits: Limits,
+        limits: ScriptLimits,
         script: &str,
         function: &'static str,
         arguments: &[&Value],
-        read: impl FnOnce(&Answer<'_>) -> Result<T, String>,
+        read: impl FnOnce(&ScriptOutput<'_>) -> Result<T, String>,
     ) -> Result<T, ScriptError> {
         let chunk = self.compile(script)?;
         self.budget.reset(limits);
         self.random.reset();
-        let outcome = self.run(&chunk, function, arguments);
-        let results = outcome.map_err(|error| match error {
+        let result = self.run(&chunk, function, arguments);
+        let results = result.map_err(|error| match error {
             _ if self.budget.expired() => ScriptError::Interrupted { function },
             RunError::Missing => ScriptError::Missing { function },
             RunError::Lua(error) if ran_out_of_memory(&error) => ScriptError::Memory { function },
             RunError::Lua(error) => ScriptError::Raised { function, message: plain(&error) },
         })?;
-        let answer = Answer { mark: &self.mark, values: results.into_vec() };
-        read(&answer).map_err(|message| ScriptError::Unusable { function, message })
+        let output = ScriptOutput { array_metatable: &self.array_metatable, values: results.into_vec() };
+        read(&output).map_err(|message| ScriptError::Unusable { function, message })
     }
 
     fn run(
@@ -290,15 +292,15 @@ impl Vm {
         };
         let arguments: MultiValue = arguments
             .iter()
-            .map(|argument| convert::to_lua(&self.lua, &self.mark, argument))
+            .map(|argument| convert::to_lua(&self.lua, &self.array_metatable, argument))
             .collect::<mlua::Result<_>>()?;
         Ok(function.call(arguments)?)
     }
 
-    /// Collects garbage; the bytes that remain.
-    fn settle(&self) -> usize {
+    /// Runs the garbage collector and returns the used bytes.
+    fn collect_garbage(&self) -> usize {
         for _ in 0..2 {
-            // Collecting cannot fail here: no finalizer of a script exists that could raise.
+            // This cannot fail: scripts cannot create finalizers.
             let _ = self.lua.gc_collect();
         }
         self.lua.used_memory()
@@ -316,24 +318,25 @@ impl From<mlua::Error> for RunError {
     }
 }
 
-/// What a function returned, not yet read.
-pub(super) struct Answer<'a> {
-    mark: &'a Table,
+/// The results of a function, before conversion.
+pub(super) struct ScriptOutput<'a> {
+    array_metatable: &'a Table,
     values: Vec<LuaValue>,
 }
 
-impl Answer<'_> {
+impl ScriptOutput<'_> {
     pub(super) fn value(&self, at: usize) -> &LuaValue {
         self.values.get(at).unwrap_or(&LuaValue::Nil)
     }
 
-    /// The result at `at` as JSON; it must be a table. An empty one that nobody knows is an empty object.
+    /// The result at index `at` as JSON; it must be a table. An empty table without a reference is an empty
+    /// object.
     pub(super) fn table(&self, at: usize, references: &[&Value]) -> Result<Value, String> {
         let value = self.value(at);
         if !matches!(value, LuaValue::Table(_)) {
-            return Err(format!("a table is wanted, {} was given", value.type_name()));
+            return Err(format!("expected a table, got {}", value.type_name()));
         }
-        let read = convert::from_lua(self.mark, value, references)
+        let read = convert::from_lua(self.array_metatable, value, references)
             .map_err(|error: ConvertError| error.to_string())?;
         Ok(read.unwrap_or_else(|| Value::Object(serde_json::Map::new())))
     }
@@ -348,7 +351,7 @@ fn ran_out_of_memory(error: &mlua::Error) -> bool {
     }
 }
 
-/// The message alone: a traceback of the sandbox helps nobody.
+/// The message without the traceback, which shows only the sandbox.
 fn plain(error: &mlua::Error) -> String {
     let text = match error {
         mlua::Error::CallbackError { cause, .. } => return plain(cause),

@@ -1,4 +1,4 @@
-//! What scripts may call: the parts of Lua's library that are safe only when made anew, and the `kube` module.
+//! The library of scripts: safe replacements for parts of Lua's standard library, and the `kube` module.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,11 +7,11 @@ use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
 use mlua::{Function, Lua, LuaString, MultiValue, Table, Value as LuaValue};
 
-use super::host::{Budget, Clock};
+use super::host::{Budget, ScriptClock};
 use super::pattern::{self, Capture, Match};
 use super::{convert, pods, quantity::Quantity};
 
-/// The generator behind `math.random`; every call starts it anew, so that a script gives the same answer twice.
+/// The generator of `math.random`; reset for every call, so that scripts are deterministic.
 #[derive(Clone)]
 pub(super) struct Random(Arc<AtomicU64>);
 
@@ -22,7 +22,7 @@ impl Random {
         self.0.store(SEED, Ordering::Relaxed);
     }
 
-    /// A number in [0, 1), by xorshift.
+    /// A number in [0, 1), from a xorshift generator.
     fn next(&self) -> f64 {
         let mut state = self.0.load(Ordering::Relaxed);
         state ^= state << 13;
@@ -33,8 +33,13 @@ impl Random {
     }
 }
 
-/// Puts our functions in the place of Lua's.
-pub(super) fn install(lua: &Lua, mark: &Table, budget: &Arc<Budget>, clock: Clock) -> mlua::Result<Random> {
+/// Replaces functions of Lua's standard library.
+pub(super) fn install(
+    lua: &Lua,
+    array_metatable: &Table,
+    budget: &Arc<Budget>,
+    clock: ScriptClock,
+) -> mlua::Result<Random> {
     let globals = lua.globals();
     install_patterns(lua, &globals.get("string")?, budget)?;
     let random = Random(Arc::new(AtomicU64::new(SEED)));
@@ -52,7 +57,7 @@ pub(super) fn install(lua: &Lua, mark: &Table, budget: &Arc<Budget>, clock: Cloc
             Ok(())
         })?,
     )?;
-    let kube = kube_module(lua, mark)?;
+    let kube = kube_module(lua, array_metatable)?;
     globals.set(
         "require",
         lua.create_function(move |lua, name: String| {
@@ -121,7 +126,7 @@ fn install_patterns(lua: &Lua, string: &Table, budget: &Arc<Budget>) -> mlua::Re
                 let Some(found) = search(&spent, &bytes, &pattern.as_bytes(), from)? else {
                     return Ok(nil());
                 };
-                // An empty match moves on by one, or the loop would never end.
+                // An empty match advances by one; otherwise the loop would not end.
                 let after = if found.end == found.start { found.end + 1 } else { found.end };
                 next.store(after as u64, Ordering::Relaxed);
                 matched(lua, &bytes, &found)
@@ -154,7 +159,7 @@ fn captured(lua: &Lua, text: &[u8], capture: Capture) -> mlua::Result<LuaValue> 
     })
 }
 
-/// Lua's one-based, possibly negative start as an offset; nothing beyond the end.
+/// Converts Lua's one-based, possibly negative start to an offset; `None` beyond the end.
 fn start(text: &[u8], init: Option<f64>) -> Option<usize> {
     let init = init.unwrap_or(1.0) as i64;
     let length = i64::try_from(text.len()).unwrap_or(i64::MAX);
@@ -202,8 +207,8 @@ fn install_random(lua: &Lua, math: &Table, random: &Random) -> mlua::Result<()> 
     )
 }
 
-/// `os.time` and `os.date`, in UTC; nothing else of `os` exists.
-fn time_library(lua: &Lua, clock: Clock) -> mlua::Result<Table> {
+/// `os.time` and `os.date`, in UTC; no other functions of `os` exist.
+fn time_library(lua: &Lua, clock: ScriptClock) -> mlua::Result<Table> {
     let os = lua.create_table()?;
     let now = clock.clone();
     os.set(
@@ -221,7 +226,9 @@ fn time_library(lua: &Lua, clock: Clock) -> mlua::Result<Table> {
                 .zip(i8::try_from(day).ok())
                 .and_then(|((year, month), day)| jiff::civil::Date::new(year, month, day).ok())
                 .and_then(|date| date.to_zoned(TimeZone::UTC).ok())
-                .ok_or_else(|| mlua::Error::runtime(format!("os.time: {year}-{month}-{day} is no date")))?;
+                .ok_or_else(|| {
+                    mlua::Error::runtime(format!("os.time: {year}-{month}-{day} is not a date"))
+                })?;
             Ok((date.timestamp().as_second() + seconds) as f64)
         })?,
     )?;
@@ -260,8 +267,8 @@ fn date_table(lua: &Lua, at: &Zoned) -> mlua::Result<Table> {
     Ok(table)
 }
 
-/// The module that scripts get by `require("kube")`.
-fn kube_module(lua: &Lua, mark: &Table) -> mlua::Result<Table> {
+/// The module `kube` for scripts.
+fn kube_module(lua: &Lua, array_metatable: &Table) -> mlua::Result<Table> {
     let kube = lua.create_table()?;
     kube.set(
         "resourceAdd",
@@ -285,28 +292,28 @@ fn kube_module(lua: &Lua, mark: &Table) -> mlua::Result<Table> {
             Ok(amount)
         })?,
     )?;
-    let kept = mark.clone();
+    let lists = array_metatable.clone();
     kube.set(
         "accuratePodRequirements",
         lua.create_function(move |lua, template: Table| {
-            let template = convert::from_lua(&kept, &LuaValue::Table(template), &[])
+            let template = convert::from_lua(&lists, &LuaValue::Table(template), &[])
                 .map_err(mlua::Error::runtime)?
                 .unwrap_or_default();
             match pods::requirements(&template).map_err(mlua::Error::runtime)? {
-                Some(requirements) => convert::to_lua(lua, &kept, &requirements),
+                Some(requirements) => convert::to_lua(lua, &lists, &requirements),
                 None => Ok(LuaValue::Nil),
             }
         })?,
     )?;
-    let kept = mark.clone();
+    let lists = array_metatable.clone();
     kube.set(
         "getPodDependencies",
         lua.create_function(move |lua, (template, namespace): (Table, Option<String>)| {
-            let template = convert::from_lua(&kept, &LuaValue::Table(template), &[])
+            let template = convert::from_lua(&lists, &LuaValue::Table(template), &[])
                 .map_err(mlua::Error::runtime)?
                 .unwrap_or_default();
             let namespace = namespace.unwrap_or_else(|| "default".to_owned());
-            convert::to_lua(lua, &kept, &pods::dependencies(&template, &namespace))
+            convert::to_lua(lua, &lists, &pods::dependencies(&template, &namespace))
         })?,
     )?;
     Ok(kube)
@@ -317,7 +324,7 @@ fn quantity(value: &LuaValue) -> mlua::Result<Quantity> {
         LuaValue::Nil => Ok(Quantity::ZERO),
         LuaValue::String(text) => Quantity::parse(&text.to_string_lossy()).map_err(mlua::Error::runtime),
         other => Err(mlua::Error::runtime(format!(
-            "a quantity is text such as \"100m\", {} was given",
+            "expected a quantity such as \"100m\", got {}",
             other.type_name()
         ))),
     }

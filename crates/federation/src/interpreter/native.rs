@@ -1,17 +1,17 @@
-//! What the federation knows about Kubernetes' own kinds without being told.
+//! Built-in interpreter for Kubernetes' own kinds.
 //!
-//! Karmada has handlers for many kinds; here are those whose absence would break a member: fields that a member's
-//! API server fills in and that nobody may take away again, and the replica counts of the usual workloads. For every
-//! other kind the answer is the neutral one.
+//! Karmada has handlers for many kinds. This module has those without which a member would break: fields that
+//! the member's API server sets and that must not be removed, and the replicas of built-in workloads. Other
+//! kinds get the defaults.
 
 use serde_json::{Value, json};
 
 use super::{Health, Replicas, pods};
 
-/// Label on a Deployment whose replicas are the member's business, because an autoscaler there sets them.
+/// Label of a Deployment whose replicas are set on the member, for example by an autoscaler.
 const RETAIN_REPLICAS: &str = "resourcetemplate.karmada.io/retain-replicas";
 
-/// Keeps what the member's API server or controllers filled in.
+/// Retains the fields that the member's API server or controllers set.
 pub(super) fn retain(mut desired: Value, observed: &Value) -> Value {
     match kind(observed) {
         ("apps/v1", "Deployment") if desired["metadata"]["labels"][RETAIN_REPLICAS] == json!("true") => {
@@ -44,7 +44,7 @@ pub(super) fn retain(mut desired: Value, observed: &Value) -> Value {
     desired
 }
 
-/// Replicas of the workloads that Kubernetes itself has.
+/// Replicas of built-in workloads.
 pub(super) fn replicas(object: &Value) -> Option<Replicas> {
     let field = replica_field(object)?;
     let count = object["spec"][field].as_i64().unwrap_or(1);
@@ -54,7 +54,7 @@ pub(super) fn replicas(object: &Value) -> Option<Replicas> {
     })
 }
 
-/// Sets the replicas of the workloads that Kubernetes itself has; other kinds stay as they are.
+/// Sets the replicas of built-in workloads; other kinds are unchanged.
 pub(super) fn revise_replicas(mut object: Value, replicas: i32) -> Value {
     if let Some(field) = replica_field(&object) {
         object["spec"][field] = Value::from(replicas);
@@ -70,7 +70,7 @@ fn replica_field(object: &Value) -> Option<&'static str> {
     }
 }
 
-/// The sum of the members' counters, for the workloads that Kubernetes itself has.
+/// Sums the status counters of the members, for built-in workloads.
 pub(super) fn aggregate_status(object: &Value, items: &[Value]) -> Option<Value> {
     let counters: &[&str] = match kind(object) {
         ("apps/v1", "Deployment") => {
@@ -100,10 +100,10 @@ pub(super) fn aggregate_status(object: &Value, items: &[Value]) -> Option<Value>
     Some(status)
 }
 
-/// Whether the usual workloads run as many replicas as they should.
+/// The health of built-in workloads, Pods and volume claims.
 pub(super) fn health(observed: &Value) -> Health {
     let (spec, status) = (&observed["spec"], &observed["status"]);
-    let well = match kind(observed) {
+    let healthy = match kind(observed) {
         ("apps/v1", "Deployment" | "StatefulSet") => {
             let wanted = spec["replicas"].as_i64().unwrap_or(1);
             status["observedGeneration"] == observed["metadata"]["generation"]
@@ -115,10 +115,10 @@ pub(super) fn health(observed: &Value) -> Health {
         ("v1", "PersistentVolumeClaim") => status["phase"] == json!("Bound"),
         _ => true,
     };
-    if well { Health::Healthy } else { Health::Unhealthy }
+    if healthy { Health::Healthy } else { Health::Unhealthy }
 }
 
-/// What the pods of the usual workloads read.
+/// The dependencies of the pods of built-in workloads.
 pub(super) fn dependencies(object: &Value) -> Vec<Value> {
     let template = match kind(object) {
         ("apps/v1", "Deployment" | "StatefulSet" | "ReplicaSet" | "DaemonSet") | ("batch/v1", "Job") => {
@@ -139,7 +139,7 @@ fn kind(object: &Value) -> (&str, &str) {
     (object["apiVersion"].as_str().unwrap_or_default(), object["kind"].as_str().unwrap_or_default())
 }
 
-/// Replaces a field of `desired` by the observed one, present or not.
+/// Replaces a field of `desired` by the observed one, if it exists.
 fn keep(desired: &mut Value, observed: &Value, parent: &str, field: &str) {
     let kept = observed.pointer(parent).and_then(|parent| parent.get(field)).cloned();
     if let (Some(kept), Some(Value::Object(fields))) = (kept, desired.pointer_mut(parent)) {

@@ -1,26 +1,26 @@
-//! Lua 5.1 patterns with a budget.
+//! Lua 5.1 pattern matching with a step budget.
 //!
-//! Lua's own matcher backtracks inside C code, where no instruction is counted: a handful of `a*` over a long
-//! string would hold the host for hours. This matcher counts every step against the budget of the call instead.
+//! Lua's own matcher backtracks in C code, where instructions are not counted: a few `a*` over a long string
+//! would block the host for hours. This matcher counts every step against the budget of the call.
 
-/// Captures that one pattern may hold, as in Lua.
+/// Maximum number of captures of a pattern, as in Lua.
 const MAX_CAPTURES: usize = 32;
-/// Nesting of the matcher on its own stack; Lua allows 200 nested C calls.
+/// Maximum recursion depth of the matcher; Lua allows 200 nested C calls.
 const MAX_DEPTH: usize = 200;
 const ESCAPE: u8 = b'%';
 
-/// Why a match could not be tried to its end.
+/// Why a match was aborted.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum PatternError {
     #[error("malformed pattern: {0}")]
     Malformed(&'static str),
     #[error("pattern too complex")]
     TooComplex,
-    #[error("interrupted: the script used up its budget inside a pattern match")]
+    #[error("interrupted: the script exceeded its budget in a pattern match")]
     OutOfBudget,
 }
 
-/// What a pair of parentheses caught.
+/// A capture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Capture {
     Text {
@@ -31,7 +31,7 @@ pub(crate) enum Capture {
     Position(usize),
 }
 
-/// One match: where it lies and what it captured.
+/// A match: its range and its captures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Match {
     pub(crate) start: usize,
@@ -65,7 +65,7 @@ pub(crate) fn find(
     Ok(None)
 }
 
-/// Whether a pattern has no special characters, so that a plain search will do.
+/// Whether a pattern has no special characters, so that a plain search is sufficient.
 pub(crate) fn is_plain(pattern: &[u8]) -> bool {
     !pattern.iter().any(|byte| b"^$*+?.([%-".contains(byte))
 }
@@ -101,7 +101,7 @@ impl Matcher<'_, '_> {
         Ok(())
     }
 
-    /// Matches the pattern from `p` against the text from `s`; the end of the match, if there is one.
+    /// Matches the pattern from `p` against the text from `s`; returns the end of the match, if any.
     fn run(&mut self, s: usize, p: usize) -> Found {
         self.depth += 1;
         let found = if self.depth > MAX_DEPTH { Err(PatternError::TooComplex) } else { self.advance(s, p) };
@@ -263,7 +263,7 @@ impl Matcher<'_, '_> {
         Ok(self.text[s..].starts_with(wanted).then_some(s + wanted.len()))
     }
 
-    /// Where the single class that begins at `p` ends.
+    /// The end of the character class at `p`.
     fn class_end(&self, p: usize) -> Result<usize, PatternError> {
         match self.pattern[p] {
             ESCAPE if p + 1 >= self.pattern.len() => Err(PatternError::Malformed("ends with '%'")),
@@ -273,7 +273,7 @@ impl Matcher<'_, '_> {
                 if self.pattern.get(at) == Some(&b'^') {
                     at += 1;
                 }
-                // A ']' in the first place stands for itself.
+                // A ']' in the first position is a literal.
                 let first = at;
                 loop {
                     match self.pattern.get(at) {
@@ -357,8 +357,8 @@ fn in_class(byte: u8, class: u8) -> bool {
 mod tests {
     use super::*;
 
-    fn caught(text: &str, pattern: &str) -> Option<Vec<String>> {
-        let found = find(text.as_bytes(), pattern.as_bytes(), 0, &mut 100_000).expect("a fair pattern")?;
+    fn captured(text: &str, pattern: &str) -> Option<Vec<String>> {
+        let found = find(text.as_bytes(), pattern.as_bytes(), 0, &mut 100_000).expect("a valid pattern")?;
         let mut all = vec![text[found.start..found.end].to_owned()];
         all.extend(found.captures.iter().map(|capture| match capture {
             Capture::Text { start, end } => text[*start..*end].to_owned(),
@@ -386,12 +386,12 @@ mod tests {
             ("", "^$", Some(&[""])),
         ] {
             let expected = expected.map(|all| all.iter().map(ToString::to_string).collect::<Vec<_>>());
-            assert_eq!(caught(text, pattern), expected, "{pattern:?} in {text:?}");
+            assert_eq!(captured(text, pattern), expected, "{pattern:?} in {text:?}");
         }
     }
 
     #[test]
-    fn a_pattern_that_never_ends_runs_out_of_budget() {
+    fn an_exponential_pattern_exceeds_the_budget() {
         let text = "a".repeat(10_000);
         let pattern = format!("{}b", "a*".repeat(20));
         let mut steps = 1_000_000;
@@ -399,17 +399,17 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_pattern_is_named() {
+    fn a_malformed_pattern_is_an_error() {
         for pattern in ["%", "[a", "(", ")", "%1", "%b(", "%fa"] {
-            let outcome = find(b"(abc)", pattern.as_bytes(), 0, &mut 1000);
-            assert!(matches!(outcome, Err(PatternError::Malformed(_))), "{pattern:?} gave {outcome:?}");
+            let result = find(b"(abc)", pattern.as_bytes(), 0, &mut 1000);
+            assert!(matches!(result, Err(PatternError::Malformed(_))), "{pattern:?} gave {result:?}");
         }
     }
 
     proptest::proptest! {
         #![proptest_config(proptest::prelude::ProptestConfig::with_cases(256))]
         #[test]
-        fn any_pattern_ends(text in "[ab(%]{0,40}", pattern in "[ab()%.*+?$^\\[\\]1-]{0,12}") {
+        fn any_pattern_terminates(text in "[ab(%]{0,40}", pattern in "[ab()%.*+?$^\\[\\]1-]{0,12}") {
             let mut steps = 10_000;
             let _ = find(text.as_bytes(), pattern.as_bytes(), 0, &mut steps);
         }

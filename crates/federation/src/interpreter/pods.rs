@@ -1,4 +1,4 @@
-//! What a pod template asks for: resources and nodes, and the objects that it needs beside it.
+//! Requirements and dependencies of a pod template.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,9 +6,10 @@ use serde_json::{Map, Value, json};
 
 use super::quantity::{Format, Quantity, QuantityError};
 
-/// Requirements of one replica: `nodeClaim` and `resourceRequest`, or nothing when the template asks for neither.
+/// Requirements of one replica: `nodeClaim` and `resourceRequest`; `None` if the template has neither.
 ///
-/// Containers add up; init containers run one after another, so only the largest counts; overhead comes on top.
+/// Requests of containers are summed; init containers run in sequence, so only the largest counts; overhead
+/// is added.
 pub(crate) fn requirements(template: &Value) -> Result<Option<Value>, QuantityError> {
     let spec = &template["spec"];
     let mut total: BTreeMap<String, i64> = BTreeMap::new();
@@ -34,17 +35,17 @@ pub(crate) fn requirements(template: &Value) -> Result<Option<Value>, QuantityEr
             (name, Value::String(written))
         })
         .collect();
-    let mut answer = Map::new();
+    let mut requirements = Map::new();
     if let Some(claim) = node_claim(spec) {
-        answer.insert("nodeClaim".to_owned(), claim);
+        requirements.insert("nodeClaim".to_owned(), claim);
     }
     if !request.is_empty() {
-        answer.insert("resourceRequest".to_owned(), Value::Object(request));
+        requirements.insert("resourceRequest".to_owned(), Value::Object(request));
     }
-    Ok((!answer.is_empty()).then_some(Value::Object(answer)))
+    Ok((!requirements.is_empty()).then_some(Value::Object(requirements)))
 }
 
-/// The amounts that a container requests; where only a limit is given, the limit is requested.
+/// The requests of a container; a limit without a request counts as request.
 fn requests(container: &Value) -> Result<BTreeMap<String, i64>, QuantityError> {
     let mut wanted = amounts(&container["resources"]["limits"])?;
     wanted.extend(amounts(&container["resources"]["requests"])?);
@@ -87,7 +88,7 @@ fn node_claim(spec: &Value) -> Option<Value> {
     (!claim.is_empty()).then_some(Value::Object(claim))
 }
 
-/// References to the config maps, secrets, service account and volume claims that a pod of the template mounts or reads.
+/// References to the ConfigMaps, Secrets, ServiceAccount and PersistentVolumeClaims of a pod template.
 pub(crate) fn dependencies(template: &Value, namespace: &str) -> Value {
     let spec = &template["spec"];
     let mut config_maps = BTreeSet::new();
@@ -156,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn containers_add_up_and_the_largest_init_container_counts_alone() {
+    fn containers_are_summed_and_only_the_largest_init_container_counts() {
         let template = json!({"spec": {
             "containers": [
                 {"resources": {"requests": {"cpu": "100m", "memory": "1Gi"}, "limits": {"cpu": "2", "example.com/gpu": "1"}}},
@@ -170,12 +171,12 @@ mod tests {
     }
 
     #[test]
-    fn a_template_that_asks_for_nothing_has_no_requirements() {
+    fn a_template_without_requests_has_no_requirements() {
         assert_eq!(requirements(&json!({"spec": {"containers": [{"name": "a"}]}})), Ok(None));
     }
 
     #[test]
-    fn wishes_about_nodes_are_claimed() {
+    fn node_constraints_are_in_the_node_claim() {
         let template = json!({"spec": {"nodeSelector": {"disk": "ssd"}, "tolerations": []}});
         assert_eq!(
             requirements(&template),
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_a_pod_reads_is_a_dependency_once() {
+    fn every_referenced_object_is_a_dependency_once() {
         let template = json!({"spec": {
             "serviceAccountName": "runner",
             "imagePullSecrets": [{"name": "pull"}],

@@ -1,13 +1,13 @@
-//! Kubernetes quantities, as far as scripts add and compare them.
+//! Kubernetes quantities: parsing, addition and formatting.
 //!
-//! A quantity is kept exactly, in nano units; adding two keeps the suffix family of the first that is not zero,
-//! as the Kubernetes library does, so `100m` + `1` is `1100m` and `1Gi` + `1Gi` is `2Gi`.
+//! A quantity is stored exactly, in nano units. A sum has the suffix family of the first operand that is not
+//! zero, as in apimachinery: `100m` + `1` is `1100m`, and `1Gi` + `1Gi` is `2Gi`.
 
 use std::fmt;
 
 const NANO: i128 = 1_000_000_000;
 
-/// Which suffixes a quantity is written with.
+/// The suffix family of a quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
     Decimal,
@@ -15,16 +15,16 @@ pub(crate) enum Format {
     Exponent,
 }
 
-/// An exact amount with the suffix family that it is written in.
+/// An exact amount with its suffix family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Quantity {
     nano: i128,
     format: Format,
 }
 
-/// A text that is no quantity.
+/// A string that is not a quantity.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("failed to read quantity {0:?}: a number with an optional suffix such as m, k, Mi or e3 is wanted")]
+#[error("failed to parse quantity {0:?}: expected a number with an optional suffix such as m, k, Mi or e3")]
 pub(crate) struct QuantityError(String);
 
 const DECIMAL: [(&str, i32); 10] =
@@ -99,7 +99,7 @@ fn scaled(number: &str, factor: i128, power: i32) -> Option<i128> {
         return None;
     }
     let mantissa = format!("{whole}{fraction}");
-    // 38 digits are the most that fit; a quantity longer than that is no quantity of this world.
+    // An i128 holds at most 38 digits.
     if mantissa.len() > 38 {
         return None;
     }
@@ -190,14 +190,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_quantity_is_refused() {
+    fn an_invalid_quantity_is_rejected() {
         for text in ["", "m", "1x", "1.2.3", "1 Gi", "--1", "1e", "e3"] {
             assert!(Quantity::parse(text).is_err(), "{text:?}");
         }
     }
 
     #[test]
-    fn parts_of_a_unit_are_rounded_up() {
+    fn fractions_of_a_unit_are_rounded_up() {
         let half = Quantity::parse("1500u").expect("quantity");
         assert_eq!((half.milli(), half.units()), (2, 1));
     }

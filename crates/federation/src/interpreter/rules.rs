@@ -1,15 +1,15 @@
-//! The customizations in force: which script answers which question about which kind.
+//! The active rule set: the script for each operation and kind, from the ResourceInterpreterCustomizations.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use polis_api::karmada::{LuaRule, ResourceInterpreterCustomization};
 
-use super::{Host, ScriptError, Target};
+use super::{LuaHost, ScriptError, TypeMeta};
 
-/// A question that a script may answer.
+/// An interpreter operation that a script may define.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Question {
+pub enum InterpreterOperation {
     /// `Retain`
     Retain,
     /// `GetReplicas`
@@ -26,89 +26,95 @@ pub enum Question {
     Health,
 }
 
-/// Two customizations that answer the same question about the same kind; the first by name is heard.
+/// Two customizations with a script for the same operation and kind; the first by name has precedence.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Clash {
-    /// The customization that is not heard.
+pub struct ScriptConflict {
+    /// The customization whose script is ignored.
     pub name: String,
-    /// The one that is.
-    pub heard: String,
-    /// What both answer.
-    pub question: Question,
+    /// The customization with precedence.
+    pub winner: String,
+    /// The operation.
+    pub operation: InterpreterOperation,
 }
 
 /// The scripts for one kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Rules {
-    answers: BTreeMap<Question, (Arc<str>, Arc<str>)>,
+pub struct KindRules {
+    scripts: BTreeMap<InterpreterOperation, (Arc<str>, Arc<str>)>,
     dependencies: Vec<Arc<str>>,
 }
 
 /// All customizations, by kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Table {
-    kinds: BTreeMap<Target, Rules>,
+pub struct RuleSet {
+    kinds: BTreeMap<TypeMeta, KindRules>,
 }
 
-impl Table {
-    /// Collects customizations. The order of the list does not matter: names decide clashes.
-    /// One that is being deleted is not heard.
+impl RuleSet {
+    /// Builds the rule set. Conflicts are decided by name, independent of the order of the list.
+    /// Customizations that are being deleted are ignored.
     pub fn collect<'a>(
         all: impl IntoIterator<Item = &'a ResourceInterpreterCustomization>,
-    ) -> (Self, Vec<Clash>) {
+    ) -> (Self, Vec<ScriptConflict>) {
         let mut sorted: Vec<_> =
             all.into_iter().filter(|one| one.metadata.deletion_timestamp.is_none()).collect();
         sorted.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
-        let (mut table, mut clashes) = (Table::default(), Vec::new());
+        let (mut rule_set, mut conflicts) = (RuleSet::default(), Vec::new());
         for customization in sorted {
             let name: Arc<str> = customization.metadata.name.as_deref().unwrap_or_default().into();
-            let target = &customization.spec.target;
-            let target = Target { api_version: target.api_version.clone(), kind: target.kind.clone() };
-            let rules = table.kinds.entry(target).or_default();
-            for (question, rule) in questions(customization) {
+            let type_meta = &customization.spec.target;
+            let type_meta =
+                TypeMeta { api_version: type_meta.api_version.clone(), kind: type_meta.kind.clone() };
+            let rules = rule_set.kinds.entry(type_meta).or_default();
+            for (operation, rule) in operations(customization) {
                 let Some(script) = text(rule) else { continue };
-                if let Some((heard, _)) = rules.answers.get(&question) {
-                    clashes.push(Clash { name: name.to_string(), heard: heard.to_string(), question });
+                if let Some((winner, _)) = rules.scripts.get(&operation) {
+                    conflicts.push(ScriptConflict {
+                        name: name.to_string(),
+                        winner: winner.to_string(),
+                        operation,
+                    });
                 } else {
-                    rules.answers.insert(question, (name.clone(), script));
+                    rules.scripts.insert(operation, (name.clone(), script));
                 }
             }
             rules
                 .dependencies
                 .extend(text(customization.spec.customizations.dependency_interpretation.as_ref()));
         }
-        table.kinds.retain(|_, rules| *rules != Rules::default());
-        (table, clashes)
+        rule_set.kinds.retain(|_, rules| *rules != KindRules::default());
+        (rule_set, conflicts)
     }
 
-    /// The script that answers a question about a kind.
-    pub fn script(&self, target: &Target, question: Question) -> Option<&str> {
-        self.kinds.get(target)?.answers.get(&question).map(|(_, script)| &**script)
+    /// The script for an operation on a kind.
+    pub fn script(&self, type_meta: &TypeMeta, operation: InterpreterOperation) -> Option<&str> {
+        self.kinds.get(type_meta)?.scripts.get(&operation).map(|(_, script)| &**script)
     }
 
-    /// All scripts that tell what objects of a kind depend on.
-    pub fn dependency_scripts(&self, target: &Target) -> &[Arc<str>] {
-        self.kinds.get(target).map_or(&[], |rules| rules.dependencies.as_slice())
+    /// All dependency scripts of a kind.
+    pub fn dependency_scripts(&self, type_meta: &TypeMeta) -> &[Arc<str>] {
+        self.kinds.get(type_meta).map_or(&[], |rules| rules.dependencies.as_slice())
     }
 
-    /// The kinds for which the two tables differ: what must be looked at again when one replaces the other.
-    pub fn differing(&self, other: &Table) -> Vec<Target> {
-        let mut targets: Vec<Target> = self.kinds.keys().chain(other.kinds.keys()).cloned().collect();
-        targets.sort();
-        targets.dedup();
-        targets.retain(|target| self.kinds.get(target) != other.kinds.get(target));
-        targets
+    /// The kinds for which two rule sets differ; their objects must be reconciled when one replaces the
+    /// other.
+    pub fn differing(&self, other: &RuleSet) -> Vec<TypeMeta> {
+        let mut type_metas: Vec<TypeMeta> = self.kinds.keys().chain(other.kinds.keys()).cloned().collect();
+        type_metas.sort();
+        type_metas.dedup();
+        type_metas.retain(|type_meta| self.kinds.get(type_meta) != other.kinds.get(type_meta));
+        type_metas
     }
 }
 
-/// Checks that every script of a customization compiles; the first that does not is named with its rule.
+/// Checks that every script of a customization compiles; returns the first error with its operation.
 pub fn check(
-    host: &Host,
+    host: &LuaHost,
     customization: &ResourceInterpreterCustomization,
-) -> Result<(), (Option<Question>, ScriptError)> {
-    for (question, rule) in questions(customization) {
+) -> Result<(), (Option<InterpreterOperation>, ScriptError)> {
+    for (operation, rule) in operations(customization) {
         if let Some(script) = text(rule) {
-            host.check(&script).map_err(|error| (Some(question), error))?;
+            host.check(&script).map_err(|error| (Some(operation), error))?;
         }
     }
     match text(customization.spec.customizations.dependency_interpretation.as_ref()) {
@@ -117,16 +123,18 @@ pub fn check(
     }
 }
 
-fn questions(customization: &ResourceInterpreterCustomization) -> [(Question, Option<&LuaRule>); 7] {
+fn operations(
+    customization: &ResourceInterpreterCustomization,
+) -> [(InterpreterOperation, Option<&LuaRule>); 7] {
     let rules = &customization.spec.customizations;
     [
-        (Question::Retain, rules.retention.as_ref()),
-        (Question::Replicas, rules.replica_resource.as_ref()),
-        (Question::Components, rules.component_resource.as_ref()),
-        (Question::ReviseReplica, rules.replica_revision.as_ref()),
-        (Question::ReflectStatus, rules.status_reflection.as_ref()),
-        (Question::AggregateStatus, rules.status_aggregation.as_ref()),
-        (Question::Health, rules.health_interpretation.as_ref()),
+        (InterpreterOperation::Retain, rules.retention.as_ref()),
+        (InterpreterOperation::Replicas, rules.replica_resource.as_ref()),
+        (InterpreterOperation::Components, rules.component_resource.as_ref()),
+        (InterpreterOperation::ReviseReplica, rules.replica_revision.as_ref()),
+        (InterpreterOperation::ReflectStatus, rules.status_reflection.as_ref()),
+        (InterpreterOperation::AggregateStatus, rules.status_aggregation.as_ref()),
+        (InterpreterOperation::Health, rules.health_interpretation.as_ref()),
     ]
 }
 

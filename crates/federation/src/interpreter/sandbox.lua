@@ -1,32 +1,32 @@
--- Runs once in every new VM, before any script: takes away what a script must not have.
--- Arguments: expired() tells whether the call has used up its budget; refuse(name) makes a function that raises.
+-- Runs once in every new VM, before any script: removes the functions that scripts must not use.
+-- Arguments: expired() returns whether the call has exceeded its budget; refuse(name) returns a function that raises.
 local expired, refuse = ...
 local pcall, xpcall, error, tostring, type, select = pcall, xpcall, error, tostring, type, select
 
--- A script that catches the interrupt would run on for ever: the error is raised again at every level.
-local function settle(ok, first, ...)
+-- A script that catches the interrupt could run forever: the error is raised again at every level.
+local function rethrow_interrupt(ok, first, ...)
   if not ok then
-    if expired() then error("interrupted: the script used up its budget", 0) end
+    if expired() then error("interrupted: the script exceeded its budget", 0) end
     if type(first) == "userdata" then first = tostring(first) end
   end
   return ok, first, ...
 end
--- Lua 5.1 gives a C function 20 slots and does not look whether the results of a protected call fit.
+-- Lua 5.1 gives a C function 20 stack slots and does not check whether the results of a protected call fit.
 local function fitting(count, ...)
   if count > 16 then error("a protected call may return at most 16 values", 0) end
   return ...
 end
 local function counted(...) return fitting(select("#", ...), ...) end
 local function guard(call, ...) return counted(call(...)) end
-_G.pcall = function(...) return settle(pcall(guard, ...)) end
--- A handler is called where the error is raised. That of the interrupt is raised in the hook that counts, which does not
--- count itself: a handler called there would never be stopped.
+_G.pcall = function(...) return rethrow_interrupt(pcall(guard, ...)) end
+-- A handler runs where the error is raised. The interrupt is raised in the counting hook, in which instructions are not
+-- counted: a handler called there would never be stopped.
 _G.xpcall = function(call, handler)
   local function handle(message)
     if expired() then return message end
     return handler(message)
   end
-  return settle(xpcall(function() return counted(call()) end, handle))
+  return rethrow_interrupt(xpcall(function() return counted(call()) end, handle))
 end
 
 for _, name in ipairs({
@@ -40,8 +40,8 @@ for _, name in ipairs({ "dump", "gsub", "rep" }) do
 end
 string.gfind, coroutine, gcinfo, debug, io, package = nil, nil, nil, nil, nil, nil
 
--- Every call gets globals of its own: nothing that one script does to a library, or leaves in a global, is seen by
--- the next call, which may belong to another object.
+-- Every call gets its own globals: changes of a library or global by one call are not visible to the next call, which
+-- may belong to another object.
 local base, ipairs, pairs = _G, ipairs, pairs
 local plain = {
   "assert", "collectgarbage", "dofile", "error", "getfenv", "getmetatable", "ipairs", "load", "loadfile", "loadstring",

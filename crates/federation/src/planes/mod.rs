@@ -1,12 +1,12 @@
-//! Planes as the federation sees them: objects of kinds that are only known at run time.
+//! Dynamic clients and informers of a plane, for kinds that are known only at run time.
 //!
-//! Which kinds are propagated is said by policies while everything runs, so nothing here is declared beforehand:
-//! a kind is looked up on the hub when a policy first names it, and mirrored from then on.
+//! Policies name the propagated kinds while the federation runs. A kind is looked up in the discovery of the
+//! hub when a policy first names it; from then on an informer watches it.
 
 mod api;
-mod kind;
-mod mirror;
+mod informer;
+mod resource_kind;
 
-pub use api::{Api, ApiError, Fault};
-pub use kind::Kind;
-pub use mirror::{Change, Mirror};
+pub use api::{Api, ApiError, ApiErrorKind};
+pub use informer::{Informer, InformerEvent};
+pub use resource_kind::ResourceKind;

@@ -1,21 +1,21 @@
-//! The suite on the embedded federation, over planes of the embedded API server, all in this process; what it costs;
-//! and that it may end at any write.
+//! The conformance cases on the embedded federation over embedded planes, in this process; its request
+//! budget; and crashes after every write.
 
-mod cost;
 mod crash;
-mod lives;
+mod fixture;
+mod lifecycles;
+mod request_budget;
 #[path = "../suite/mod.rs"]
 mod suite;
-mod world;
 
-use world::world;
+use fixture::federation;
 
 macro_rules! as_tests {
-    ($($room:ident::$case:ident),* $(,)?) => {
+    ($($module:ident::$case:ident),* $(,)?) => {
         $(
             #[tokio::test]
             async fn $case() {
-                suite::$room::$case(&world().await).await;
+                suite::$module::$case(&federation().await).await;
             }
         )*
     };

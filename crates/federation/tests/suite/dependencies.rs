@@ -1,9 +1,9 @@
-//! What an object needs goes along.
+//! Propagation of dependencies.
 
 use serde_json::{Value, json};
 
-use super::placement::own_kind;
-use super::world::*;
+use super::fixture::*;
+use super::placement::install_own_kind;
 
 const SCRIPT: &str = "function GetDependencies(obj)
   return {{apiVersion = 'v1', kind = 'ConfigMap', namespace = obj.metadata.namespace, name = obj.spec.needs}}
@@ -13,11 +13,14 @@ pub fn mk_config(namespace: &str, name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": namespace, "name": name}, "data": {"k": "v"}})
 }
 
-/// A kind whose objects need a ConfigMap, and a policy that takes it along.
-pub async fn needy(world: &World, placement: Value) -> (polis_federation::planes::Kind, String) {
-    let shop = world.namespace().await;
-    let (kind, plural) = own_kind(world).await;
-    world
+/// Creates a kind whose objects depend on a ConfigMap, and a policy with `propagateDeps`.
+pub async fn with_dependency(
+    federation: &TestFederation,
+    placement: Value,
+) -> (polis_federation::planes::ResourceKind, String) {
+    let shop = federation.namespace().await;
+    let (kind, plural) = install_own_kind(federation).await;
+    federation
         .hub
         .create(json!({
             "apiVersion": "config.karmada.io/v1alpha1", "kind": "ResourceInterpreterCustomization", "metadata": {"name": plural},
@@ -29,75 +32,80 @@ pub async fn needy(world: &World, placement: Value) -> (polis_federation::planes
         .await;
     let selectors = json!([{"apiVersion": kind.api_version, "kind": kind.kind}]);
     let policy = with(mk_policy(&shop, "p", placement), "/spec/resourceSelectors", selectors);
-    world.hub.create(with(policy, "/spec/propagateDeps", json!(true))).await;
+    federation.hub.create(with(policy, "/spec/propagateDeps", json!(true))).await;
     (kind, shop)
 }
 
-pub fn mk_object(kind: &polis_federation::planes::Kind, namespace: &str, name: &str, needs: &str) -> Value {
+pub fn mk_object(
+    kind: &polis_federation::planes::ResourceKind,
+    namespace: &str,
+    name: &str,
+    needs: &str,
+) -> Value {
     json!({"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"namespace": namespace, "name": name}, "spec": {"needs": needs}})
 }
 
-pub async fn what_an_object_needs_goes_where_it_goes(world: &World) {
-    let (kind, shop) = needy(world, to(&["dfw"])).await;
-    world.hub.create(mk_config(&shop, "settings")).await;
-    world.hub.create(mk_config(&shop, "other")).await;
-    world.hub.api.create(&kind, &mk_object(&kind, &shop, "a", "settings")).await.expect("created");
-    world.dfw().arrives(&CONFIG_MAP, &shop, "settings").await;
-    let binding = world.hub.arrives(&BINDING, &shop, "settings-configmap").await;
+pub async fn dependencies_are_propagated_with_their_object(federation: &TestFederation) {
+    let (kind, shop) = with_dependency(federation, to(&["dfw"])).await;
+    federation.hub.create(mk_config(&shop, "settings")).await;
+    federation.hub.create(mk_config(&shop, "other")).await;
+    federation.hub.api.create(&kind, &mk_object(&kind, &shop, "a", "settings")).await.expect("created");
+    federation.dfw().arrives(&CONFIG_MAP, &shop, "settings").await;
+    let binding = federation.hub.arrives(&BINDING, &shop, "settings-configmap").await;
     assert_eq!(binding["spec"]["requiredBy"][0]["name"], polis_federation::names::binding(&kind.kind, "a"));
-    world.ord().lacks(&CONFIG_MAP, &shop, "settings").await;
-    world.dfw().lacks(&CONFIG_MAP, &shop, "other").await;
-    // It moves along.
-    world.hub.change(&POLICY, &shop, "p", |policy| policy["spec"]["placement"] = to(&["ord"])).await;
-    world.ord().arrives(&CONFIG_MAP, &shop, "settings").await;
-    world.dfw().loses(&CONFIG_MAP, &shop, "settings").await;
-    // Its own changes travel.
-    world.hub.change(&CONFIG_MAP, &shop, "settings", |config| config["data"]["k"] = json!("w")).await;
-    world.ord().has(&CONFIG_MAP, &shop, "settings", |copy| copy["data"]["k"] == "w").await;
+    federation.ord().lacks(&CONFIG_MAP, &shop, "settings").await;
+    federation.dfw().lacks(&CONFIG_MAP, &shop, "other").await;
+    // It moves with its object.
+    federation.hub.change(&POLICY, &shop, "p", |policy| policy["spec"]["placement"] = to(&["ord"])).await;
+    federation.ord().arrives(&CONFIG_MAP, &shop, "settings").await;
+    federation.dfw().loses(&CONFIG_MAP, &shop, "settings").await;
+    // Its own changes are propagated.
+    federation.hub.change(&CONFIG_MAP, &shop, "settings", |config| config["data"]["k"] = json!("w")).await;
+    federation.ord().has(&CONFIG_MAP, &shop, "settings", |copy| copy["data"]["k"] == "w").await;
 }
 
-pub async fn what_nobody_needs_any_more_goes_from_members(world: &World) {
-    let (kind, shop) = needy(world, to(&["dfw"])).await;
+pub async fn an_unused_dependency_is_removed_from_members(federation: &TestFederation) {
+    let (kind, shop) = with_dependency(federation, to(&["dfw"])).await;
     for name in ["one", "two"] {
-        world.hub.create(mk_config(&shop, name)).await;
+        federation.hub.create(mk_config(&shop, name)).await;
     }
-    world.hub.api.create(&kind, &mk_object(&kind, &shop, "a", "one")).await.expect("created");
-    world.hub.api.create(&kind, &mk_object(&kind, &shop, "b", "one")).await.expect("created");
-    world.dfw().arrives(&CONFIG_MAP, &shop, "one").await;
-    world
+    federation.hub.api.create(&kind, &mk_object(&kind, &shop, "a", "one")).await.expect("created");
+    federation.hub.api.create(&kind, &mk_object(&kind, &shop, "b", "one")).await.expect("created");
+    federation.dfw().arrives(&CONFIG_MAP, &shop, "one").await;
+    federation
         .hub
         .has(&BINDING, &shop, "one-configmap", |binding| {
             binding["spec"]["requiredBy"].as_array().is_some_and(|all| all.len() == 2)
         })
         .await;
-    world.hub.change(&kind, &shop, "a", |object| object["spec"]["needs"] = json!("two")).await;
-    world.dfw().arrives(&CONFIG_MAP, &shop, "two").await;
-    world.dfw().keeps(&CONFIG_MAP, &shop, "one", |_| true).await;
-    world.hub.delete(&kind, &shop, "b").await;
-    world.dfw().loses(&CONFIG_MAP, &shop, "one").await;
-    world.dfw().keeps(&CONFIG_MAP, &shop, "two", |_| true).await;
-    world.hub.arrives(&CONFIG_MAP, &shop, "one").await;
+    federation.hub.change(&kind, &shop, "a", |object| object["spec"]["needs"] = json!("two")).await;
+    federation.dfw().arrives(&CONFIG_MAP, &shop, "two").await;
+    federation.dfw().keeps(&CONFIG_MAP, &shop, "one", |_| true).await;
+    federation.hub.delete(&kind, &shop, "b").await;
+    federation.dfw().loses(&CONFIG_MAP, &shop, "one").await;
+    federation.dfw().keeps(&CONFIG_MAP, &shop, "two", |_| true).await;
+    federation.hub.arrives(&CONFIG_MAP, &shop, "one").await;
 }
 
-pub async fn what_an_object_needs_may_come_later(world: &World) {
-    let (kind, shop) = needy(world, to(&["dfw"])).await;
-    world.hub.api.create(&kind, &mk_object(&kind, &shop, "a", "late")).await.expect("created");
-    world.dfw().arrives(&kind, &shop, "a").await;
-    world.hub.create(mk_config(&shop, "late")).await;
-    world.dfw().arrives(&CONFIG_MAP, &shop, "late").await;
+pub async fn a_dependency_can_be_created_after_its_object(federation: &TestFederation) {
+    let (kind, shop) = with_dependency(federation, to(&["dfw"])).await;
+    federation.hub.api.create(&kind, &mk_object(&kind, &shop, "a", "late")).await.expect("created");
+    federation.dfw().arrives(&kind, &shop, "a").await;
+    federation.hub.create(mk_config(&shop, "late")).await;
+    federation.dfw().arrives(&CONFIG_MAP, &shop, "late").await;
 }
 
-pub async fn what_an_object_needs_may_have_a_policy_of_its_own(world: &World) {
-    let (kind, shop) = needy(world, to(&["dfw"])).await;
-    world.hub.create(mk_config(&shop, "settings")).await;
+pub async fn a_dependency_can_have_its_own_policy(federation: &TestFederation) {
+    let (kind, shop) = with_dependency(federation, to(&["dfw"])).await;
+    federation.hub.create(mk_config(&shop, "settings")).await;
     let selectors = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "settings"}]);
     let own = with(mk_policy(&shop, "own", to(&["ord"])), "/spec/resourceSelectors", selectors);
-    world.hub.create(own).await;
-    world.ord().arrives(&CONFIG_MAP, &shop, "settings").await;
-    world.hub.api.create(&kind, &mk_object(&kind, &shop, "a", "settings")).await.expect("created");
-    world.dfw().arrives(&CONFIG_MAP, &shop, "settings").await;
-    // It is needed no more, and goes back to where its own policy wants it.
-    world.hub.delete(&kind, &shop, "a").await;
-    world.dfw().loses(&CONFIG_MAP, &shop, "settings").await;
-    world.ord().arrives(&CONFIG_MAP, &shop, "settings").await;
+    federation.hub.create(own).await;
+    federation.ord().arrives(&CONFIG_MAP, &shop, "settings").await;
+    federation.hub.api.create(&kind, &mk_object(&kind, &shop, "a", "settings")).await.expect("created");
+    federation.dfw().arrives(&CONFIG_MAP, &shop, "settings").await;
+    // Without its dependent object it is only on the clusters of its own policy.
+    federation.hub.delete(&kind, &shop, "a").await;
+    federation.dfw().loses(&CONFIG_MAP, &shop, "settings").await;
+    federation.ord().arrives(&CONFIG_MAP, &shop, "settings").await;
 }

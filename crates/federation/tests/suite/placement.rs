@@ -1,12 +1,12 @@
-//! Which clusters an object goes to.
+//! Placement of objects on clusters.
 
 use serde_json::{Value, json};
 
-use super::world::*;
+use super::fixture::*;
 
-/// A label that only this case sets on clusters.
-async fn mark_cluster(world: &World, cluster: &str, label: &str, value: Option<&str>) {
-    world
+/// Sets or removes a label of a Cluster.
+async fn label_cluster(federation: &TestFederation, cluster: &str, label: &str, value: Option<&str>) {
+    federation
         .hub
         .change(&CLUSTER, "", cluster, |cluster| {
             if !cluster["metadata"]["labels"].is_object() {
@@ -24,48 +24,50 @@ fn by_label(label: &str, value: &str) -> Value {
     json!({"clusterAffinity": {"labelSelector": {"matchLabels": {label: value}}}})
 }
 
-pub async fn an_empty_placement_means_everywhere(world: &World) {
-    let shop = world.namespace().await;
-    world.hub.create(mk_policy(&shop, "p", json!({}))).await;
-    world.hub.create(mk_thing(&shop, "a")).await;
-    world.dfw().arrives(&THING, &shop, "a").await;
-    world.ord().arrives(&THING, &shop, "a").await;
+pub async fn an_empty_placement_selects_all_clusters(federation: &TestFederation) {
+    let shop = federation.namespace().await;
+    federation.hub.create(mk_policy(&shop, "p", json!({}))).await;
+    federation.hub.create(mk_thing(&shop, "a")).await;
+    federation.dfw().arrives(&THING, &shop, "a").await;
+    federation.ord().arrives(&THING, &shop, "a").await;
     let binding =
-        world.binding(&shop, "a", |binding| condition(binding, "Scheduled")["status"] == "True").await;
+        federation.binding(&shop, "a", |binding| condition(binding, "Scheduled")["status"] == "True").await;
     assert_eq!(names(&binding["spec"]["clusters"]).len(), 2);
 }
 
-pub async fn an_excluded_cluster_gets_nothing(world: &World) {
-    let shop = world.namespace().await;
-    world.hub.create(mk_policy(&shop, "p", json!({"clusterAffinity": {"exclude": ["ord"]}}))).await;
-    world.hub.create(mk_thing(&shop, "a")).await;
-    world.dfw().arrives(&THING, &shop, "a").await;
-    world.ord().lacks(&THING, &shop, "a").await;
+pub async fn an_excluded_cluster_gets_nothing(federation: &TestFederation) {
+    let shop = federation.namespace().await;
+    federation.hub.create(mk_policy(&shop, "p", json!({"clusterAffinity": {"exclude": ["ord"]}}))).await;
+    federation.hub.create(mk_thing(&shop, "a")).await;
+    federation.dfw().arrives(&THING, &shop, "a").await;
+    federation.ord().lacks(&THING, &shop, "a").await;
 }
 
-pub async fn an_object_follows_the_labels_of_clusters(world: &World) {
-    let shop = world.namespace().await;
+pub async fn placement_follows_the_labels_of_clusters(federation: &TestFederation) {
+    let shop = federation.namespace().await;
     let label = format!("suite.polis.test/{shop}");
-    world.hub.create(mk_policy(&shop, "p", by_label(&label, "yes"))).await;
-    world.hub.create(mk_thing(&shop, "a")).await;
-    world.binding(&shop, "a", |binding| condition(binding, "Scheduled")["reason"] == "NoClusterFit").await;
-    mark_cluster(world, "dfw", &label, Some("yes")).await;
-    world.dfw().arrives(&THING, &shop, "a").await;
-    mark_cluster(world, "ord", &label, Some("yes")).await;
-    world.ord().arrives(&THING, &shop, "a").await;
-    mark_cluster(world, "dfw", &label, None).await;
-    world.dfw().loses(&THING, &shop, "a").await;
-    world.ord().keeps(&THING, &shop, "a", |_| true).await;
-    mark_cluster(world, "ord", &label, None).await;
-    world.ord().loses(&THING, &shop, "a").await;
+    federation.hub.create(mk_policy(&shop, "p", by_label(&label, "yes"))).await;
+    federation.hub.create(mk_thing(&shop, "a")).await;
+    federation
+        .binding(&shop, "a", |binding| condition(binding, "Scheduled")["reason"] == "NoClusterFit")
+        .await;
+    label_cluster(federation, "dfw", &label, Some("yes")).await;
+    federation.dfw().arrives(&THING, &shop, "a").await;
+    label_cluster(federation, "ord", &label, Some("yes")).await;
+    federation.ord().arrives(&THING, &shop, "a").await;
+    label_cluster(federation, "dfw", &label, None).await;
+    federation.dfw().loses(&THING, &shop, "a").await;
+    federation.ord().keeps(&THING, &shop, "a", |_| true).await;
+    label_cluster(federation, "ord", &label, None).await;
+    federation.ord().loses(&THING, &shop, "a").await;
 }
 
-pub async fn nothing_that_fits_is_said_on_the_binding(world: &World) {
-    let shop = world.namespace().await;
-    world.hub.create(mk_policy(&shop, "p", to(&["nowhere"]))).await;
-    world.hub.create(mk_thing(&shop, "a")).await;
+pub async fn no_matching_cluster_is_reported_on_the_binding(federation: &TestFederation) {
+    let shop = federation.namespace().await;
+    federation.hub.create(mk_policy(&shop, "p", to(&["nowhere"]))).await;
+    federation.hub.create(mk_thing(&shop, "a")).await;
     let binding =
-        world.binding(&shop, "a", |binding| condition(binding, "Scheduled")["status"] == "False").await;
+        federation.binding(&shop, "a", |binding| condition(binding, "Scheduled")["status"] == "False").await;
     assert_eq!(condition(&binding, "Scheduled")["reason"], "NoClusterFit");
     assert!(
         condition(&binding, "Scheduled")["message"]
@@ -74,12 +76,13 @@ pub async fn nothing_that_fits_is_said_on_the_binding(world: &World) {
     );
 }
 
-pub async fn a_changed_placement_moves_the_object(world: &World) {
-    let shop = world.delivered(&[]).await;
-    world.hub.change(&POLICY, &shop, "p", |policy| policy["spec"]["placement"] = to(&["ord"])).await;
-    world.ord().arrives(&THING, &shop, "a").await;
-    world.dfw().loses(&THING, &shop, "a").await;
-    let binding = world.binding(&shop, "a", |binding| names(&binding["spec"]["clusters"]) == ["ord"]).await;
+pub async fn a_changed_placement_moves_the_object(federation: &TestFederation) {
+    let shop = federation.delivered(&[]).await;
+    federation.hub.change(&POLICY, &shop, "p", |policy| policy["spec"]["placement"] = to(&["ord"])).await;
+    federation.ord().arrives(&THING, &shop, "a").await;
+    federation.dfw().loses(&THING, &shop, "a").await;
+    let binding =
+        federation.binding(&shop, "a", |binding| names(&binding["spec"]["clusters"]) == ["ord"]).await;
     let applied: Value = serde_json::from_str(
         binding["metadata"]["annotations"]["policy.karmada.io/applied-placement"]
             .as_str()
@@ -89,32 +92,32 @@ pub async fn a_changed_placement_moves_the_object(world: &World) {
     assert_eq!(applied["clusterAffinity"]["clusterNames"], json!(["ord"]));
 }
 
-pub async fn one_of_several_clusters_is_chosen_and_stays_chosen(world: &World) {
-    let shop = world.namespace().await;
+pub async fn one_of_several_clusters_is_selected_and_stays_selected(federation: &TestFederation) {
+    let shop = federation.namespace().await;
     let label = format!("suite.polis.test/{shop}");
-    mark_cluster(world, "ord", &label, Some("yes")).await;
+    label_cluster(federation, "ord", &label, Some("yes")).await;
     let mut placement = by_label(&label, "yes");
     placement["spreadConstraints"] = json!([{"spreadByField": "cluster", "minGroups": 1, "maxGroups": 1}]);
-    world.hub.create(mk_policy(&shop, "p", placement)).await;
-    world.hub.create(mk_thing(&shop, "a")).await;
-    world.ord().arrives(&THING, &shop, "a").await;
-    // `dfw` comes before `ord` in the alphabet, but the object is where it is.
-    mark_cluster(world, "dfw", &label, Some("yes")).await;
-    world.hub.change(&THING, &shop, "a", |thing| thing["spec"]["n"] = json!(2)).await;
-    world.ord().has(&THING, &shop, "a", |copy| copy["spec"]["n"] == 2).await;
-    world.dfw().lacks(&THING, &shop, "a").await;
-    // A new one goes by the alphabet.
-    world.hub.create(mk_thing(&shop, "b")).await;
-    world.dfw().arrives(&THING, &shop, "b").await;
-    world.ord().lacks(&THING, &shop, "b").await;
-    // The label gone, it moves.
-    mark_cluster(world, "ord", &label, None).await;
-    world.dfw().arrives(&THING, &shop, "a").await;
-    world.ord().loses(&THING, &shop, "a").await;
+    federation.hub.create(mk_policy(&shop, "p", placement)).await;
+    federation.hub.create(mk_thing(&shop, "a")).await;
+    federation.ord().arrives(&THING, &shop, "a").await;
+    // `dfw` sorts before `ord`, but the object stays on its cluster.
+    label_cluster(federation, "dfw", &label, Some("yes")).await;
+    federation.hub.change(&THING, &shop, "a", |thing| thing["spec"]["n"] = json!(2)).await;
+    federation.ord().has(&THING, &shop, "a", |copy| copy["spec"]["n"] == 2).await;
+    federation.dfw().lacks(&THING, &shop, "a").await;
+    // A new object goes to the first cluster by name.
+    federation.hub.create(mk_thing(&shop, "b")).await;
+    federation.dfw().arrives(&THING, &shop, "b").await;
+    federation.ord().lacks(&THING, &shop, "b").await;
+    // Without the label, the object moves.
+    label_cluster(federation, "ord", &label, None).await;
+    federation.dfw().arrives(&THING, &shop, "a").await;
+    federation.ord().loses(&THING, &shop, "a").await;
 }
 
-async fn set_taints(world: &World, cluster: &str, key: &str, on: bool) {
-    world
+async fn set_taints(federation: &TestFederation, cluster: &str, key: &str, on: bool) {
+    federation
         .hub
         .change(&CLUSTER, "", cluster, |cluster| {
             let mut taints = cluster["spec"]["taints"].as_array().cloned().unwrap_or_default();
@@ -127,147 +130,153 @@ async fn set_taints(world: &World, cluster: &str, key: &str, on: bool) {
         .await;
 }
 
-pub async fn a_tainted_cluster_gets_nothing_new_and_keeps_what_it_has(world: &World) {
-    let shop = world.namespace().await;
-    // Only policies that do not tolerate it see this taint: others in this world may run beside us.
+pub async fn a_tainted_cluster_gets_nothing_new_and_keeps_what_it_has(federation: &TestFederation) {
+    let shop = federation.namespace().await;
+    // The key is unique to this case; the runner also runs taint cases alone.
     let key = format!("suite.polis.test/{shop}");
-    world.hub.create(mk_policy(&shop, "p", to(&["dfw"]))).await;
-    world.hub.create(mk_thing(&shop, "before")).await;
-    world.dfw().arrives(&THING, &shop, "before").await;
-    set_taints(world, "dfw", &key, true).await;
-    world.hub.create(mk_thing(&shop, "after")).await;
-    world.binding(&shop, "after", |binding| condition(binding, "Scheduled")["status"] == "False").await;
-    world.dfw().lacks(&THING, &shop, "after").await;
-    world.dfw().keeps(&THING, &shop, "before", |_| true).await;
+    federation.hub.create(mk_policy(&shop, "p", to(&["dfw"]))).await;
+    federation.hub.create(mk_thing(&shop, "before")).await;
+    federation.dfw().arrives(&THING, &shop, "before").await;
+    set_taints(federation, "dfw", &key, true).await;
+    federation.hub.create(mk_thing(&shop, "after")).await;
+    federation.binding(&shop, "after", |binding| condition(binding, "Scheduled")["status"] == "False").await;
+    federation.dfw().lacks(&THING, &shop, "after").await;
+    federation.dfw().keeps(&THING, &shop, "before", |_| true).await;
     let mut tolerant = to(&["dfw"]);
     tolerant["clusterTolerations"] = json!([{"key": key, "operator": "Exists"}]);
-    world.hub.change(&POLICY, &shop, "p", |policy| policy["spec"]["placement"] = tolerant.clone()).await;
-    world.dfw().arrives(&THING, &shop, "after").await;
-    set_taints(world, "dfw", &key, false).await;
+    federation.hub.change(&POLICY, &shop, "p", |policy| policy["spec"]["placement"] = tolerant.clone()).await;
+    federation.dfw().arrives(&THING, &shop, "after").await;
+    set_taints(federation, "dfw", &key, false).await;
 }
 
-pub async fn a_taint_that_goes_lets_waiting_objects_in(world: &World) {
-    let shop = world.namespace().await;
+pub async fn removing_a_taint_schedules_waiting_objects(federation: &TestFederation) {
+    let shop = federation.namespace().await;
     let key = format!("suite.polis.test/{shop}");
-    set_taints(world, "ord", &key, true).await;
-    world.hub.create(mk_policy(&shop, "p", to(&["ord"]))).await;
-    world.hub.create(mk_thing(&shop, "a")).await;
-    world.binding(&shop, "a", |binding| condition(binding, "Scheduled")["status"] == "False").await;
-    set_taints(world, "ord", &key, false).await;
-    world.ord().arrives(&THING, &shop, "a").await;
+    set_taints(federation, "ord", &key, true).await;
+    federation.hub.create(mk_policy(&shop, "p", to(&["ord"]))).await;
+    federation.hub.create(mk_thing(&shop, "a")).await;
+    federation.binding(&shop, "a", |binding| condition(binding, "Scheduled")["status"] == "False").await;
+    set_taints(federation, "ord", &key, false).await;
+    federation.ord().arrives(&THING, &shop, "a").await;
 }
 
-pub async fn groups_of_clusters_are_tried_in_order(world: &World) {
-    let shop = world.namespace().await;
+pub async fn affinity_groups_are_tried_in_order(federation: &TestFederation) {
+    let shop = federation.namespace().await;
     let placement = json!({"clusterAffinities": [
         {"affinityName": "first", "clusterNames": ["nowhere"]},
         {"affinityName": "second", "clusterNames": ["ord"]},
     ]});
-    world.hub.create(mk_policy(&shop, "p", placement)).await;
-    world.hub.create(mk_thing(&shop, "a")).await;
-    world.ord().arrives(&THING, &shop, "a").await;
-    world
+    federation.hub.create(mk_policy(&shop, "p", placement)).await;
+    federation.hub.create(mk_thing(&shop, "a")).await;
+    federation.ord().arrives(&THING, &shop, "a").await;
+    federation
         .binding(&shop, "a", |binding| binding["status"]["schedulerObservingAffinityName"] == "second")
         .await;
 }
 
-pub async fn a_wish_for_more_clusters_than_fit_is_said_on_the_binding(world: &World) {
-    let shop = world.namespace().await;
+pub async fn too_few_clusters_for_the_spread_is_reported_on_the_binding(federation: &TestFederation) {
+    let shop = federation.namespace().await;
     let mut placement = to(&["dfw"]);
     placement["spreadConstraints"] = json!([{"spreadByField": "cluster", "minGroups": 2, "maxGroups": 2}]);
-    world.hub.create(mk_policy(&shop, "p", placement)).await;
-    world.hub.create(mk_thing(&shop, "a")).await;
-    world.binding(&shop, "a", |binding| condition(binding, "Scheduled")["status"] == "False").await;
-    world.dfw().lacks(&THING, &shop, "a").await;
+    federation.hub.create(mk_policy(&shop, "p", placement)).await;
+    federation.hub.create(mk_thing(&shop, "a")).await;
+    federation.binding(&shop, "a", |binding| condition(binding, "Scheduled")["status"] == "False").await;
+    federation.dfw().lacks(&THING, &shop, "a").await;
 }
 
-pub async fn a_field_of_clusters_chooses_among_them(world: &World) {
-    let shop = world.namespace().await;
-    world.hub.change(&CLUSTER, "", "ord", |cluster| cluster["spec"]["provider"] = json!(shop)).await;
+pub async fn a_field_selector_selects_clusters(federation: &TestFederation) {
+    let shop = federation.namespace().await;
+    federation.hub.change(&CLUSTER, "", "ord", |cluster| cluster["spec"]["provider"] = json!(shop)).await;
     let fields = json!({"matchExpressions": [{"key": "provider", "operator": "In", "values": [shop]}]});
-    world.hub.create(mk_policy(&shop, "p", json!({"clusterAffinity": {"fieldSelector": fields}}))).await;
-    world.hub.create(mk_thing(&shop, "a")).await;
-    world.ord().arrives(&THING, &shop, "a").await;
-    let binding = world.binding(&shop, "a", |binding| binding["spec"]["clusters"].is_array()).await;
+    federation.hub.create(mk_policy(&shop, "p", json!({"clusterAffinity": {"fieldSelector": fields}}))).await;
+    federation.hub.create(mk_thing(&shop, "a")).await;
+    federation.ord().arrives(&THING, &shop, "a").await;
+    let binding = federation.binding(&shop, "a", |binding| binding["spec"]["clusters"].is_array()).await;
     assert_eq!(names(&binding["spec"]["clusters"]), ["ord"]);
 }
 
-pub async fn an_exclusion_outranks_a_name(world: &World) {
-    let shop = world.namespace().await;
+pub async fn an_exclusion_has_precedence_over_a_name(federation: &TestFederation) {
+    let shop = federation.namespace().await;
     let affinity = json!({"clusterNames": ["dfw", "ord"], "exclude": ["dfw"]});
-    world.hub.create(mk_policy(&shop, "p", json!({"clusterAffinity": affinity}))).await;
-    world.hub.create(mk_thing(&shop, "a")).await;
-    world.ord().arrives(&THING, &shop, "a").await;
-    let binding = world.binding(&shop, "a", |binding| binding["spec"]["clusters"].is_array()).await;
+    federation.hub.create(mk_policy(&shop, "p", json!({"clusterAffinity": affinity}))).await;
+    federation.hub.create(mk_thing(&shop, "a")).await;
+    federation.ord().arrives(&THING, &shop, "a").await;
+    let binding = federation.binding(&shop, "a", |binding| binding["spec"]["clusters"].is_array()).await;
     assert_eq!(names(&binding["spec"]["clusters"]), ["ord"]);
 }
 
-pub async fn clusters_must_fit_by_name_and_by_label(world: &World) {
-    let shop = world.namespace().await;
+pub async fn clusters_must_match_by_name_and_by_label(federation: &TestFederation) {
+    let shop = federation.namespace().await;
     let label = format!("suite.polis.test/{shop}");
     for member in ["dfw", "ord"] {
-        mark_cluster(world, member, &label, Some(member)).await;
+        label_cluster(federation, member, &label, Some(member)).await;
     }
     let labels = json!({"matchExpressions": [{"key": label, "operator": "Exists"}]});
     let affinity = json!({"clusterNames": ["ord", "nowhere"], "labelSelector": labels});
-    world.hub.create(mk_policy(&shop, "p", json!({"clusterAffinity": affinity}))).await;
-    world.hub.create(mk_thing(&shop, "a")).await;
-    world.ord().arrives(&THING, &shop, "a").await;
-    let binding = world.binding(&shop, "a", |binding| binding["spec"]["clusters"].is_array()).await;
+    federation.hub.create(mk_policy(&shop, "p", json!({"clusterAffinity": affinity}))).await;
+    federation.hub.create(mk_thing(&shop, "a")).await;
+    federation.ord().arrives(&THING, &shop, "a").await;
+    let binding = federation.binding(&shop, "a", |binding| binding["spec"]["clusters"].is_array()).await;
     assert_eq!(names(&binding["spec"]["clusters"]), ["ord"]);
     for member in ["dfw", "ord"] {
-        mark_cluster(world, member, &label, None).await;
+        label_cluster(federation, member, &label, None).await;
     }
-    world.ord().loses(&THING, &shop, "a").await;
+    federation.ord().loses(&THING, &shop, "a").await;
 }
 
-pub async fn a_cluster_that_is_added_leaves_the_first_copy_as_it_is(world: &World) {
-    let shop = world.namespace().await;
-    world.hub.create(mk_policy(&shop, "p", to(&["dfw"]))).await;
-    world.hub.create(mk_thing(&shop, "a")).await;
-    let first = world.dfw().arrives(&THING, &shop, "a").await;
-    world.hub.change(&POLICY, &shop, "p", |policy| policy["spec"]["placement"] = to(&["dfw", "ord"])).await;
-    world.ord().arrives(&THING, &shop, "a").await;
-    let still = world.dfw().arrives(&THING, &shop, "a").await;
+pub async fn adding_a_cluster_does_not_change_the_first_copy(federation: &TestFederation) {
+    let shop = federation.namespace().await;
+    federation.hub.create(mk_policy(&shop, "p", to(&["dfw"]))).await;
+    federation.hub.create(mk_thing(&shop, "a")).await;
+    let first = federation.dfw().arrives(&THING, &shop, "a").await;
+    federation
+        .hub
+        .change(&POLICY, &shop, "p", |policy| policy["spec"]["placement"] = to(&["dfw", "ord"]))
+        .await;
+    federation.ord().arrives(&THING, &shop, "a").await;
+    let still = federation.dfw().arrives(&THING, &shop, "a").await;
     assert_eq!(still["metadata"]["uid"], first["metadata"]["uid"]);
-    // And one that is taken away takes only its own copy along.
-    world.hub.change(&POLICY, &shop, "p", |policy| policy["spec"]["placement"] = to(&["dfw"])).await;
-    world.ord().loses(&THING, &shop, "a").await;
-    let still = world.dfw().arrives(&THING, &shop, "a").await;
+    // Removing a cluster deletes only its own copy.
+    federation.hub.change(&POLICY, &shop, "p", |policy| policy["spec"]["placement"] = to(&["dfw"])).await;
+    federation.ord().loses(&THING, &shop, "a").await;
+    let still = federation.dfw().arrives(&THING, &shop, "a").await;
     assert_eq!(still["metadata"]["uid"], first["metadata"]["uid"]);
 }
 
-pub async fn a_binding_tells_which_of_its_states_was_placed(world: &World) {
-    let shop = world.namespace().await;
-    world.hub.create(mk_policy(&shop, "p", to(&["dfw"]))).await;
-    world.hub.create(mk_thing(&shop, "a")).await;
+pub async fn a_binding_reports_its_scheduled_generation(federation: &TestFederation) {
+    let shop = federation.namespace().await;
+    federation.hub.create(mk_policy(&shop, "p", to(&["dfw"]))).await;
+    federation.hub.create(mk_thing(&shop, "a")).await;
     let placed = |binding: &Value| {
         binding["status"]["schedulerObservedGeneration"] == binding["metadata"]["generation"]
             && binding["status"]["lastScheduledTime"].is_string()
             && condition(binding, "Scheduled")["status"] == "True"
     };
-    let binding = world.binding(&shop, "a", placed).await;
+    let binding = federation.binding(&shop, "a", placed).await;
     assert_eq!(condition(&binding, "Scheduled")["reason"], "Success");
     assert_eq!(binding["spec"]["schedulerName"], "default-scheduler");
 }
 
-pub async fn a_tainted_cluster_takes_what_tolerates_it(world: &World) {
-    let shop = world.namespace().await;
+pub async fn a_tainted_cluster_gets_objects_that_tolerate_the_taint(federation: &TestFederation) {
+    let shop = federation.namespace().await;
     let key = format!("suite.polis.test/{shop}");
-    set_taints(world, "ord", &key, true).await;
+    set_taints(federation, "ord", &key, true).await;
     let mut tolerant = to(&["ord"]);
     tolerant["clusterTolerations"] =
         json!([{"key": key, "operator": "Equal", "value": "x", "effect": "NoSchedule"}]);
-    world.hub.create(mk_policy(&shop, "p", tolerant)).await;
-    world.hub.create(mk_thing(&shop, "a")).await;
-    world.ord().arrives(&THING, &shop, "a").await;
-    set_taints(world, "ord", &key, false).await;
+    federation.hub.create(mk_policy(&shop, "p", tolerant)).await;
+    federation.hub.create(mk_thing(&shop, "a")).await;
+    federation.ord().arrives(&THING, &shop, "a").await;
+    set_taints(federation, "ord", &key, false).await;
 }
 
-/// A kind whose objects have a size, which scripts read and write; and a policy over it.
-async fn sized(world: &World, placement: Value) -> (polis_federation::planes::Kind, String) {
-    let shop = world.namespace().await;
-    let (kind, plural) = own_kind(world).await;
+/// Creates a kind with replicas, defined by scripts, and a policy for it.
+async fn with_replicas(
+    federation: &TestFederation,
+    placement: Value,
+) -> (polis_federation::planes::ResourceKind, String) {
+    let shop = federation.namespace().await;
+    let (kind, plural) = install_own_kind(federation).await;
     let scripts = json!({
         "apiVersion": "config.karmada.io/v1alpha1", "kind": "ResourceInterpreterCustomization", "metadata": {"name": plural},
         "spec": {
@@ -278,24 +287,25 @@ async fn sized(world: &World, placement: Value) -> (polis_federation::planes::Ki
             },
         },
     });
-    world.hub.create(scripts).await;
+    federation.hub.create(scripts).await;
     let selectors = json!([{"apiVersion": "suite.polis.test/v1", "kind": kind.kind}]);
-    world.hub.create(with(mk_policy(&shop, "p", placement), "/spec/resourceSelectors", selectors)).await;
+    federation.hub.create(with(mk_policy(&shop, "p", placement), "/spec/resourceSelectors", selectors)).await;
     (kind, shop)
 }
 
-fn mk_sized(kind: &polis_federation::planes::Kind, namespace: &str, size: u32) -> Value {
+fn mk_replicated(kind: &polis_federation::planes::ResourceKind, namespace: &str, size: u32) -> Value {
     json!({"apiVersion": "suite.polis.test/v1", "kind": kind.kind, "metadata": {"namespace": namespace, "name": "a"}, "spec": {"size": size}})
 }
 
-pub async fn replicas_that_are_not_divided_are_the_same_everywhere(world: &World) {
-    let (kind, shop) = sized(world, to(&["dfw", "ord"])).await;
-    world.hub.api.create(&kind, &mk_sized(&kind, &shop, 4)).await.expect("created");
-    for member in [world.dfw(), world.ord()] {
+pub async fn duplicated_replicas_are_equal_on_all_members(federation: &TestFederation) {
+    let (kind, shop) = with_replicas(federation, to(&["dfw", "ord"])).await;
+    federation.hub.api.create(&kind, &mk_replicated(&kind, &shop, 4)).await.expect("created");
+    for member in [federation.dfw(), federation.ord()] {
         member.has(&kind, &shop, "a", |copy| copy["spec"]["size"] == 4).await;
     }
     let name = polis_federation::names::binding(&kind.kind, "a");
-    let binding = world.hub.has(&BINDING, &shop, &name, |binding| binding["spec"]["replicas"] == 4).await;
+    let binding =
+        federation.hub.has(&BINDING, &shop, &name, |binding| binding["spec"]["replicas"] == 4).await;
     let counts: Vec<&Value> = binding["spec"]["clusters"]
         .as_array()
         .expect("clusters")
@@ -303,13 +313,13 @@ pub async fn replicas_that_are_not_divided_are_the_same_everywhere(world: &World
         .map(|one| &one["replicas"])
         .collect();
     assert_eq!(counts, [&json!(4), &json!(4)]);
-    world.hub.change(&kind, &shop, "a", |object| object["spec"]["size"] = json!(6)).await;
-    for member in [world.dfw(), world.ord()] {
+    federation.hub.change(&kind, &shop, "a", |object| object["spec"]["size"] = json!(6)).await;
+    for member in [federation.dfw(), federation.ord()] {
         member.has(&kind, &shop, "a", |copy| copy["spec"]["size"] == 6).await;
     }
 }
 
-pub async fn replicas_are_shared_out_by_static_weights(world: &World) {
+pub async fn replicas_are_divided_by_static_weights(federation: &TestFederation) {
     let mut placement = to(&["dfw", "ord"]);
     placement["replicaScheduling"] = json!({
         "replicaSchedulingType": "Divided", "replicaDivisionPreference": "Weighted",
@@ -317,32 +327,34 @@ pub async fn replicas_are_shared_out_by_static_weights(world: &World) {
             {"targetCluster": {"clusterNames": ["dfw"]}, "weight": 1}, {"targetCluster": {"clusterNames": ["ord"]}, "weight": 2},
         ]},
     });
-    let (kind, shop) = sized(world, placement).await;
-    world.hub.api.create(&kind, &mk_sized(&kind, &shop, 9)).await.expect("created");
-    world.dfw().has(&kind, &shop, "a", |copy| copy["spec"]["size"] == 3).await;
-    world.ord().has(&kind, &shop, "a", |copy| copy["spec"]["size"] == 6).await;
-    world.hub.change(&kind, &shop, "a", |object| object["spec"]["size"] = json!(3)).await;
-    world.dfw().has(&kind, &shop, "a", |copy| copy["spec"]["size"] == 1).await;
-    world.ord().has(&kind, &shop, "a", |copy| copy["spec"]["size"] == 2).await;
+    let (kind, shop) = with_replicas(federation, placement).await;
+    federation.hub.api.create(&kind, &mk_replicated(&kind, &shop, 9)).await.expect("created");
+    federation.dfw().has(&kind, &shop, "a", |copy| copy["spec"]["size"] == 3).await;
+    federation.ord().has(&kind, &shop, "a", |copy| copy["spec"]["size"] == 6).await;
+    federation.hub.change(&kind, &shop, "a", |object| object["spec"]["size"] = json!(3)).await;
+    federation.dfw().has(&kind, &shop, "a", |copy| copy["spec"]["size"] == 1).await;
+    federation.ord().has(&kind, &shop, "a", |copy| copy["spec"]["size"] == 2).await;
 }
 
-/// A kind that only this case uses, on the hub and both members.
-pub async fn own_kind(world: &World) -> (polis_federation::planes::Kind, String) {
+/// Installs a new kind on the hub and both members.
+pub async fn install_own_kind(
+    federation: &TestFederation,
+) -> (polis_federation::planes::ResourceKind, String) {
     let kind = mk_own_kind();
-    for plane in [&world.hub, world.dfw(), world.ord()] {
+    for plane in [&federation.hub, federation.dfw(), federation.ord()] {
         install(plane, &kind).await;
     }
     let enabled = |cluster: &Value| cluster["status"]["apiEnablements"].to_string().contains(&*kind.plural);
     for member in ["dfw", "ord"] {
-        world.hub.has(&CLUSTER, "", member, enabled).await;
+        federation.hub.has(&CLUSTER, "", member, enabled).await;
     }
     let plural = kind.plural.to_string();
     (kind, plural)
 }
 
-pub fn mk_own_kind() -> polis_federation::planes::Kind {
+pub fn mk_own_kind() -> polis_federation::planes::ResourceKind {
     let name = unique("own").replace('-', "x");
-    polis_federation::planes::Kind {
+    polis_federation::planes::ResourceKind {
         api_version: "suite.polis.test/v1".into(),
         kind: format!("O{}", &name[1..]).into(),
         plural: format!("{name}s").into(),
@@ -350,12 +362,12 @@ pub fn mk_own_kind() -> polis_federation::planes::Kind {
     }
 }
 
-pub async fn install(plane: &Plane, kind: &polis_federation::planes::Kind) {
-    plane.create(mk_definition(kind)).await;
+pub async fn install(plane: &Plane, kind: &polis_federation::planes::ResourceKind) {
+    plane.create(mk_crd(kind)).await;
     eventually(&format!("{kind} is served by {}", plane.name), || async {
         plane
             .api
-            .find_kind(&polis_federation::interpreter::Target {
+            .find_kind(&polis_federation::interpreter::TypeMeta {
                 api_version: kind.api_version.to_string(),
                 kind: kind.kind.to_string(),
             })
@@ -365,7 +377,7 @@ pub async fn install(plane: &Plane, kind: &polis_federation::planes::Kind) {
     .await;
 }
 
-pub fn mk_definition(kind: &polis_federation::planes::Kind) -> Value {
+pub fn mk_crd(kind: &polis_federation::planes::ResourceKind) -> Value {
     let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": format!("{}.suite.polis.test", kind.plural)},
@@ -380,22 +392,23 @@ pub fn mk_definition(kind: &polis_federation::planes::Kind) -> Value {
     })
 }
 
-/// Better than Karmada, which places such a binding only after its object or a cluster's labels change.
-pub async fn an_object_waits_for_its_api_and_is_placed_when_the_api_appears(world: &World) {
-    let shop = world.namespace().await;
+/// Embedded only: Karmada schedules such a binding only after a change of its object or of a cluster's
+/// labels.
+pub async fn an_object_is_scheduled_when_its_api_appears(federation: &TestFederation) {
+    let shop = federation.namespace().await;
     let kind = mk_own_kind();
-    install(&world.hub, &kind).await;
-    install(world.dfw(), &kind).await;
+    install(&federation.hub, &kind).await;
+    install(federation.dfw(), &kind).await;
     let selectors = json!([{"apiVersion": "suite.polis.test/v1", "kind": kind.kind}]);
-    world.hub.create(with(mk_policy(&shop, "p", json!({})), "/spec/resourceSelectors", selectors)).await;
+    federation.hub.create(with(mk_policy(&shop, "p", json!({})), "/spec/resourceSelectors", selectors)).await;
     let object = json!({"apiVersion": "suite.polis.test/v1", "kind": kind.kind, "metadata": {"namespace": shop, "name": "a"}, "spec": {"n": 1}});
-    world.hub.api.create(&kind, &object).await.expect("created");
-    world.dfw().arrives(&kind, &shop, "a").await;
+    federation.hub.api.create(&kind, &object).await.expect("created");
+    federation.dfw().arrives(&kind, &shop, "a").await;
     let binding_name = polis_federation::names::binding(&kind.kind, "a");
-    world
+    federation
         .hub
         .has(&BINDING, &shop, &binding_name, |binding| names(&binding["spec"]["clusters"]) == ["dfw"])
         .await;
-    install(world.ord(), &kind).await;
-    world.ord().arrives(&kind, &shop, "a").await;
+    install(federation.ord(), &kind).await;
+    federation.ord().arrives(&kind, &shop, "a").await;
 }

@@ -1,64 +1,64 @@
-//! What members say, and where it can be read.
+//! Status of members on bindings and hub objects.
 
 use serde_json::{Value, json};
 
-use super::placement::own_kind;
-use super::world::*;
+use super::fixture::*;
+use super::placement::install_own_kind;
 
-pub fn mk_scripts(kind: &polis_federation::planes::Kind, rules: Value) -> Value {
+pub fn mk_scripts(kind: &polis_federation::planes::ResourceKind, rules: Value) -> Value {
     json!({
         "apiVersion": "config.karmada.io/v1alpha1", "kind": "ResourceInterpreterCustomization", "metadata": {"name": kind.plural},
         "spec": {"target": {"apiVersion": kind.api_version, "kind": kind.kind}, "customizations": rules},
     })
 }
 
-/// An object of a kind of its own, on both members, with a policy that sends it there.
+/// Creates an object of a new kind and propagates it to both members.
 async fn spread_object(
-    world: &World,
+    federation: &TestFederation,
     rules: Option<Value>,
-) -> (polis_federation::planes::Kind, String, String) {
-    let shop = world.namespace().await;
-    let (kind, _) = own_kind(world).await;
+) -> (polis_federation::planes::ResourceKind, String, String) {
+    let shop = federation.namespace().await;
+    let (kind, _) = install_own_kind(federation).await;
     if let Some(rules) = rules {
-        world.hub.create(mk_scripts(&kind, rules)).await;
+        federation.hub.create(mk_scripts(&kind, rules)).await;
     }
     let selectors = json!([{"apiVersion": kind.api_version, "kind": kind.kind}]);
-    world.hub.create(with(mk_policy(&shop, "p", json!({})), "/spec/resourceSelectors", selectors)).await;
+    federation.hub.create(with(mk_policy(&shop, "p", json!({})), "/spec/resourceSelectors", selectors)).await;
     let object = json!({"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"namespace": shop, "name": "a"}, "spec": {"n": 1}});
-    world.hub.api.create(&kind, &object).await.expect("created");
-    world.dfw().arrives(&kind, &shop, "a").await;
-    world.ord().arrives(&kind, &shop, "a").await;
+    federation.hub.api.create(&kind, &object).await.expect("created");
+    federation.dfw().arrives(&kind, &shop, "a").await;
+    federation.ord().arrives(&kind, &shop, "a").await;
     let binding = polis_federation::names::binding(&kind.kind, "a");
     (kind, shop, binding)
 }
 
-pub async fn a_binding_tells_what_each_member_says(world: &World) {
-    let (kind, shop, binding) = spread_object(world, None).await;
-    world.dfw().set_status(&kind, &shop, "a", json!({"ready": 1})).await;
-    world.ord().set_status(&kind, &shop, "a", json!({"ready": 2})).await;
-    let told = |binding: &Value| {
+pub async fn a_binding_reports_the_status_of_each_member(federation: &TestFederation) {
+    let (kind, shop, binding) = spread_object(federation, None).await;
+    federation.dfw().set_status(&kind, &shop, "a", json!({"ready": 1})).await;
+    federation.ord().set_status(&kind, &shop, "a", json!({"ready": 2})).await;
+    let reported = |binding: &Value| {
         let items = &binding["status"]["aggregatedStatus"];
         items[0]["clusterName"] == "dfw"
             && items[0]["status"]["ready"] == 1
             && items[1]["status"]["ready"] == 2
     };
-    let binding = world.hub.has(&BINDING, &shop, &binding, told).await;
+    let binding = federation.hub.has(&BINDING, &shop, &binding, reported).await;
     assert_eq!(binding["status"]["aggregatedStatus"][0]["applied"], true);
     assert_eq!(binding["status"]["aggregatedStatus"][0]["health"], "Healthy");
     assert_eq!(condition(&binding, "FullyApplied")["status"], "True");
     assert_eq!(condition(&binding, "Scheduled")["status"], "True");
 }
 
-pub async fn without_a_script_the_object_itself_says_nothing(world: &World) {
-    let (kind, shop, binding) = spread_object(world, None).await;
-    world.dfw().set_status(&kind, &shop, "a", json!({"ready": 1})).await;
-    world
+pub async fn without_a_script_the_hub_object_gets_no_status(federation: &TestFederation) {
+    let (kind, shop, binding) = spread_object(federation, None).await;
+    federation.dfw().set_status(&kind, &shop, "a", json!({"ready": 1})).await;
+    federation
         .hub
         .has(&BINDING, &shop, &binding, |binding| {
             binding["status"]["aggregatedStatus"][0]["status"]["ready"] == 1
         })
         .await;
-    world.hub.keeps(&kind, &shop, "a", |object| object.get("status").is_none()).await;
+    federation.hub.keeps(&kind, &shop, "a", |object| object.get("status").is_none()).await;
 }
 
 pub const SUM: &str = "function AggregateStatus(desired, items)
@@ -70,29 +70,31 @@ pub const SUM: &str = "function AggregateStatus(desired, items)
   return desired
 end";
 
-pub async fn a_script_adds_the_members_up_and_follows_them(world: &World) {
-    let (kind, shop, _) = spread_object(world, Some(json!({"statusAggregation": {"luaScript": SUM}}))).await;
-    world.dfw().set_status(&kind, &shop, "a", json!({"ready": 1})).await;
-    world.hub.has(&kind, &shop, "a", |object| object["status"]["ready"] == 1).await;
-    world.ord().set_status(&kind, &shop, "a", json!({"ready": 2})).await;
-    world.hub.has(&kind, &shop, "a", |object| object["status"]["ready"] == 3).await;
-    world.dfw().set_status(&kind, &shop, "a", json!({"ready": 5})).await;
-    world.hub.has(&kind, &shop, "a", |object| object["status"]["ready"] == 7).await;
+pub async fn a_script_aggregates_the_status_of_the_members(federation: &TestFederation) {
+    let (kind, shop, _) =
+        spread_object(federation, Some(json!({"statusAggregation": {"luaScript": SUM}}))).await;
+    federation.dfw().set_status(&kind, &shop, "a", json!({"ready": 1})).await;
+    federation.hub.has(&kind, &shop, "a", |object| object["status"]["ready"] == 1).await;
+    federation.ord().set_status(&kind, &shop, "a", json!({"ready": 2})).await;
+    federation.hub.has(&kind, &shop, "a", |object| object["status"]["ready"] == 3).await;
+    federation.dfw().set_status(&kind, &shop, "a", json!({"ready": 5})).await;
+    federation.hub.has(&kind, &shop, "a", |object| object["status"]["ready"] == 7).await;
 }
 
-pub async fn a_status_on_the_hub_does_not_come_to_members(world: &World) {
-    let (kind, shop, _) = spread_object(world, Some(json!({"statusAggregation": {"luaScript": SUM}}))).await;
-    world.dfw().set_status(&kind, &shop, "a", json!({"ready": 1})).await;
-    world.hub.has(&kind, &shop, "a", |object| object["status"]["ready"] == 1).await;
-    world.ord().keeps(&kind, &shop, "a", |copy| copy.get("status").is_none()).await;
+pub async fn the_status_of_the_hub_object_is_not_propagated(federation: &TestFederation) {
+    let (kind, shop, _) =
+        spread_object(federation, Some(json!({"statusAggregation": {"luaScript": SUM}}))).await;
+    federation.dfw().set_status(&kind, &shop, "a", json!({"ready": 1})).await;
+    federation.hub.has(&kind, &shop, "a", |object| object["status"]["ready"] == 1).await;
+    federation.ord().keeps(&kind, &shop, "a", |copy| copy.get("status").is_none()).await;
 }
 
-pub async fn a_script_chooses_what_is_carried_back(world: &World) {
+pub async fn a_script_selects_the_reflected_status(federation: &TestFederation) {
     let reflect = "function ReflectStatus(obj) local s = {} if obj.status ~= nil then s.ready = obj.status.ready end s.seen = true return s end";
     let (kind, shop, binding) =
-        spread_object(world, Some(json!({"statusReflection": {"luaScript": reflect}}))).await;
-    world.dfw().set_status(&kind, &shop, "a", json!({"ready": 1, "secret": "no"})).await;
-    world
+        spread_object(federation, Some(json!({"statusReflection": {"luaScript": reflect}}))).await;
+    federation.dfw().set_status(&kind, &shop, "a", json!({"ready": 1, "secret": "no"})).await;
+    federation
         .hub
         .has(&BINDING, &shop, &binding, |binding| {
             binding["status"]["aggregatedStatus"][0]["status"] == json!({"ready": 1, "seen": true})
@@ -100,28 +102,28 @@ pub async fn a_script_chooses_what_is_carried_back(world: &World) {
         .await;
 }
 
-pub async fn a_script_tells_whether_a_copy_is_well(world: &World) {
+pub async fn a_script_interprets_the_health_of_a_copy(federation: &TestFederation) {
     let health = "function InterpretHealth(obj) return obj.status ~= nil and obj.status.ready == 1 end";
     let (kind, shop, binding) =
-        spread_object(world, Some(json!({"healthInterpretation": {"luaScript": health}}))).await;
-    world.dfw().set_status(&kind, &shop, "a", json!({"ready": 1})).await;
-    world.ord().set_status(&kind, &shop, "a", json!({"ready": 0})).await;
-    let told = |binding: &Value| {
+        spread_object(federation, Some(json!({"healthInterpretation": {"luaScript": health}}))).await;
+    federation.dfw().set_status(&kind, &shop, "a", json!({"ready": 1})).await;
+    federation.ord().set_status(&kind, &shop, "a", json!({"ready": 0})).await;
+    let reported = |binding: &Value| {
         let items = &binding["status"]["aggregatedStatus"];
         items[0]["health"] == "Healthy" && items[1]["health"] == "Unhealthy"
     };
-    world.hub.has(&BINDING, &shop, &binding, told).await;
+    federation.hub.has(&BINDING, &shop, &binding, reported).await;
 }
 
-pub async fn a_script_keeps_what_the_member_decides(world: &World) {
+pub async fn a_script_retains_fields_of_the_member(federation: &TestFederation) {
     let retain =
         "function Retain(desired, observed) desired.spec.paused = observed.spec.paused return desired end";
-    let (kind, shop, _) = spread_object(world, Some(json!({"retention": {"luaScript": retain}}))).await;
-    world.dfw().change(&kind, &shop, "a", |copy| copy["spec"]["paused"] = json!(true)).await;
-    world.hub.change(&kind, &shop, "a", |object| object["spec"]["n"] = json!(2)).await;
-    let copy = world.dfw().has(&kind, &shop, "a", |copy| copy["spec"]["n"] == 2).await;
+    let (kind, shop, _) = spread_object(federation, Some(json!({"retention": {"luaScript": retain}}))).await;
+    federation.dfw().change(&kind, &shop, "a", |copy| copy["spec"]["paused"] = json!(true)).await;
+    federation.hub.change(&kind, &shop, "a", |object| object["spec"]["n"] = json!(2)).await;
+    let copy = federation.dfw().has(&kind, &shop, "a", |copy| copy["spec"]["n"] == 2).await;
     assert_eq!(copy["spec"]["paused"], true);
-    world.dfw().keeps(&kind, &shop, "a", |copy| copy["spec"]["paused"] == true).await;
+    federation.dfw().keeps(&kind, &shop, "a", |copy| copy["spec"]["paused"] == true).await;
 }
 
 const MIRROR: &str = "function AggregateStatus(desired, items)
@@ -131,76 +133,76 @@ const MIRROR: &str = "function AggregateStatus(desired, items)
   return desired
 end";
 
-/// Better than Karmada, where lists and maps that are empty vanish on the way.
-pub async fn the_whole_status_of_a_member_comes_to_the_hub_with_its_empty_lists(world: &World) {
+/// Embedded only: Karmada drops empty lists and maps.
+pub async fn empty_lists_and_maps_survive_status_aggregation(federation: &TestFederation) {
     let (kind, shop, _) =
-        spread_object(world, Some(json!({"statusAggregation": {"luaScript": MIRROR}}))).await;
+        spread_object(federation, Some(json!({"statusAggregation": {"luaScript": MIRROR}}))).await;
     let status = json!({"ready": 1, "conditions": [], "nested": {"map": {}, "list": []}});
-    world.dfw().set_status(&kind, &shop, "a", status.clone()).await;
-    world.hub.has(&kind, &shop, "a", |object| object["status"] == status).await;
+    federation.dfw().set_status(&kind, &shop, "a", status.clone()).await;
+    federation.hub.has(&kind, &shop, "a", |object| object["status"] == status).await;
 }
 
-/// Better than Karmada, where a script has no effect before the next event of each object.
-pub async fn a_script_that_comes_later_is_applied_to_what_is_there(world: &World) {
-    let (kind, shop, binding) = spread_object(world, None).await;
-    world.dfw().set_status(&kind, &shop, "a", json!({"ready": 4})).await;
-    world
+/// Embedded only: in Karmada a new script takes effect on the next event of each object.
+pub async fn a_new_script_is_applied_to_existing_objects(federation: &TestFederation) {
+    let (kind, shop, binding) = spread_object(federation, None).await;
+    federation.dfw().set_status(&kind, &shop, "a", json!({"ready": 4})).await;
+    federation
         .hub
         .has(&BINDING, &shop, &binding, |binding| {
             binding["status"]["aggregatedStatus"][0]["status"]["ready"] == 4
         })
         .await;
-    world.hub.create(mk_scripts(&kind, json!({"statusAggregation": {"luaScript": SUM}}))).await;
-    world.hub.has(&kind, &shop, "a", |object| object["status"]["ready"] == 4).await;
+    federation.hub.create(mk_scripts(&kind, json!({"statusAggregation": {"luaScript": SUM}}))).await;
+    federation.hub.has(&kind, &shop, "a", |object| object["status"]["ready"] == 4).await;
     let doubled = SUM.replace("ready = total", "ready = total * 2");
-    world
+    federation
         .hub
         .change(&SCRIPTS, "", &kind.plural, |scripts| {
             scripts["spec"]["customizations"]["statusAggregation"]["luaScript"] = json!(doubled)
         })
         .await;
-    world.hub.has(&kind, &shop, "a", |object| object["status"]["ready"] == 8).await;
+    federation.hub.has(&kind, &shop, "a", |object| object["status"]["ready"] == 8).await;
 }
 
-/// Better than Karmada, where a script that fails is silent.
-pub async fn a_script_that_fails_is_named_and_stops_nothing_else(world: &World) {
+/// Embedded only: Karmada does not report a failing script.
+pub async fn a_failing_script_is_reported_and_stops_nothing_else(federation: &TestFederation) {
     let broken = "function AggregateStatus(desired, items) error('no idea') end";
     let (kind, shop, binding) =
-        spread_object(world, Some(json!({"statusAggregation": {"luaScript": broken}}))).await;
-    let said = |binding: &Value| {
+        spread_object(federation, Some(json!({"statusAggregation": {"luaScript": broken}}))).await;
+    let reported = |binding: &Value| {
         let interpreted = condition(binding, "Interpreted");
         interpreted["status"] == "False"
             && interpreted["message"].as_str().is_some_and(|message| message.contains("no idea"))
     };
-    world.hub.has(&BINDING, &shop, &binding, said).await;
-    world.hub.change(&kind, &shop, "a", |object| object["spec"]["n"] = json!(2)).await;
-    world.dfw().has(&kind, &shop, "a", |copy| copy["spec"]["n"] == 2).await;
-    world.dfw().set_status(&kind, &shop, "a", json!({"ready": 1})).await;
-    world
+    federation.hub.has(&BINDING, &shop, &binding, reported).await;
+    federation.hub.change(&kind, &shop, "a", |object| object["spec"]["n"] = json!(2)).await;
+    federation.dfw().has(&kind, &shop, "a", |copy| copy["spec"]["n"] == 2).await;
+    federation.dfw().set_status(&kind, &shop, "a", json!({"ready": 1})).await;
+    federation
         .hub
         .has(&BINDING, &shop, &binding, |binding| {
             binding["status"]["aggregatedStatus"][0]["status"]["ready"] == 1
         })
         .await;
-    world
+    federation
         .hub
         .change(&SCRIPTS, "", &kind.plural, |scripts| {
             scripts["spec"]["customizations"]["statusAggregation"]["luaScript"] = json!(SUM)
         })
         .await;
-    world
+    federation
         .hub
         .has(&BINDING, &shop, &binding, |binding| condition(binding, "Interpreted")["status"] == "True")
         .await;
-    world.hub.has(&kind, &shop, "a", |object| object["status"]["ready"] == 1).await;
+    federation.hub.has(&kind, &shop, "a", |object| object["status"]["ready"] == 1).await;
 }
 
-/// Better than Karmada, which waits a second for each call of such a script and says nothing.
-pub async fn a_script_that_never_ends_is_stopped_and_named(world: &World) {
+/// Embedded only: Karmada waits a second for each call of such a script and does not report it.
+pub async fn an_endless_script_is_stopped_and_reported(federation: &TestFederation) {
     let endless = "function AggregateStatus(desired, items) while true do end end";
     let (_, shop, binding) =
-        spread_object(world, Some(json!({"statusAggregation": {"luaScript": endless}}))).await;
-    world
+        spread_object(federation, Some(json!({"statusAggregation": {"luaScript": endless}}))).await;
+    federation
         .hub
         .has(&BINDING, &shop, &binding, |binding| {
             condition(binding, "Interpreted")["message"]
@@ -210,27 +212,27 @@ pub async fn a_script_that_never_ends_is_stopped_and_named(world: &World) {
         .await;
 }
 
-pub async fn a_member_that_an_object_has_left_is_no_longer_told_of(world: &World) {
-    let shop = world.namespace().await;
-    world.hub.create(mk_policy(&shop, "p", to(&["dfw", "ord"]))).await;
-    world.hub.create(mk_thing(&shop, "a")).await;
-    let told = |binding: &Value| {
+pub async fn the_status_of_a_former_member_is_removed(federation: &TestFederation) {
+    let shop = federation.namespace().await;
+    federation.hub.create(mk_policy(&shop, "p", to(&["dfw", "ord"]))).await;
+    federation.hub.create(mk_thing(&shop, "a")).await;
+    let reported = |binding: &Value| {
         let items = binding["status"]["aggregatedStatus"].as_array().into_iter().flatten();
         items.map(|item| item["clusterName"].as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>()
     };
-    world.binding(&shop, "a", |binding| told(binding) == ["dfw", "ord"]).await;
-    world.hub.change(&POLICY, &shop, "p", |policy| policy["spec"]["placement"] = to(&["ord"])).await;
-    let binding = world.binding(&shop, "a", |binding| told(binding) == ["ord"]).await;
+    federation.binding(&shop, "a", |binding| reported(binding) == ["dfw", "ord"]).await;
+    federation.hub.change(&POLICY, &shop, "p", |policy| policy["spec"]["placement"] = to(&["ord"])).await;
+    let binding = federation.binding(&shop, "a", |binding| reported(binding) == ["ord"]).await;
     assert_eq!(condition(&binding, "FullyApplied")["status"], "True");
 }
 
-pub async fn a_script_for_a_kind_that_nobody_has_harms_nothing(world: &World) {
-    let shop = world.namespace().await;
+pub async fn a_script_for_an_unserved_kind_has_no_side_effects(federation: &TestFederation) {
+    let shop = federation.namespace().await;
     let kind = super::placement::mk_own_kind();
-    world.hub.create(mk_scripts(&kind, json!({"statusAggregation": {"luaScript": SUM}}))).await;
-    world.hub.create(mk_policy(&shop, "p", to(&["dfw"]))).await;
-    world.hub.create(mk_thing(&shop, "a")).await;
-    world.dfw().arrives(&THING, &shop, "a").await;
-    world.hub.delete(&SCRIPTS, "", &kind.plural).await;
-    world.hub.loses(&SCRIPTS, "", &kind.plural).await;
+    federation.hub.create(mk_scripts(&kind, json!({"statusAggregation": {"luaScript": SUM}}))).await;
+    federation.hub.create(mk_policy(&shop, "p", to(&["dfw"]))).await;
+    federation.hub.create(mk_thing(&shop, "a")).await;
+    federation.dfw().arrives(&THING, &shop, "a").await;
+    federation.hub.delete(&SCRIPTS, "", &kind.plural).await;
+    federation.hub.loses(&SCRIPTS, "", &kind.plural).await;
 }

@@ -1,4 +1,5 @@
-//! A hub and two members in this process, with a tap on every request of the federation.
+//! Fixture: a hub and two members in this process, with a log of all requests of the federation and crash
+//! points.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -16,53 +17,53 @@ use tokio::sync::{Notify, watch};
 use tower::ServiceExt;
 
 use crate::suite;
-use crate::suite::world::{CLUSTER, PLACE, Plane, THING, World, condition};
+use crate::suite::fixture::{CLUSTER, PLACE, Plane, THING, TestFederation, condition};
 
-/// What the federation asked of which plane; and the place where it dies, if it should.
+/// A log of all requests of the federation, with a crash point.
 #[derive(Default)]
-pub struct Tap {
+pub struct RequestLog {
     requests: Mutex<Vec<(String, String, String)>>,
     armed: AtomicBool,
     writes: AtomicUsize,
-    /// The write after which the federation dies, counted from the moment that the tap is armed.
+    /// The write after which the federation crashes, counted from [`RequestLog::arm`].
     last: AtomicUsize,
-    died: Notify,
-    /// Whether the federation is to stay down.
-    down: watch::Sender<bool>,
+    crashed: Notify,
+    /// Whether the federation stays stopped.
+    stopped: watch::Sender<bool>,
 }
 
-impl Tap {
-    /// Requests since the last look, as plane, method and path; probes of health left out.
+impl RequestLog {
+    /// Takes the requests since the last call, as (plane, method, path), without health probes.
     pub fn drain(&self) -> Vec<(String, String, String)> {
         let mut requests = std::mem::take(&mut *self.requests.lock());
         requests.retain(|(_, _, path)| path != "/readyz");
         requests
     }
 
-    /// Counts writes from now on, and lets the federation die right after the one with this number.
+    /// Counts writes from now on; the federation crashes after the write with this number.
     pub fn arm(&self, last: usize) {
         self.writes.store(0, Ordering::Release);
         self.last.store(last, Ordering::Release);
         self.armed.store(true, Ordering::Release);
     }
 
-    /// Ends the federation, and keeps it down until [`Tap::start`].
+    /// Stops the federation until [`RequestLog::start`].
     pub fn stop(&self) {
-        self.down.send_replace(true);
+        self.stopped.send_replace(true);
     }
 
-    /// Lets the federation run again.
+    /// Starts the federation again.
     pub fn start(&self) {
-        self.down.send_replace(false);
+        self.stopped.send_replace(false);
     }
 
-    /// Writes since the tap was armed.
+    /// Number of writes since [`RequestLog::arm`].
     pub fn writes(&self) -> usize {
         self.writes.load(Ordering::Acquire)
     }
 
-    /// True if this write is the last one that is answered to nobody.
-    fn dies(&self, method: &http::Method) -> bool {
+    /// Whether the federation crashes after this write.
+    fn crashes(&self, method: &http::Method) -> bool {
         if !self.armed.load(Ordering::Acquire) || method == http::Method::GET {
             return false;
         }
@@ -71,81 +72,86 @@ impl Tap {
     }
 }
 
-/// A federation that is started anew whenever it dies; ends with its world.
+/// Restarts the federation after each crash; ends with the fixture.
 struct Running {
-    keeper: tokio::task::JoinHandle<()>,
+    supervisor: tokio::task::JoinHandle<()>,
     _server: Server,
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.keeper.abort();
+        self.supervisor.abort();
     }
 }
 
-/// A world in which every request of the federation passes a tap.
-pub struct Tapped {
-    pub world: World,
-    pub tap: Arc<Tap>,
+/// A federation with a log of its requests.
+pub struct RecordedFederation {
+    pub federation: TestFederation,
+    pub requests: Arc<RequestLog>,
 }
 
-pub async fn world() -> World {
-    tapped().await.world
+pub async fn federation() -> TestFederation {
+    recorded().await.federation
 }
 
 fn plane(server: &Server, name: &str) -> Plane {
     Plane {
         api: Api::new(name, Client::new(server.plane_service(name), "default")),
         name: name.to_owned(),
-        quiet: Duration::from_millis(300),
+        observe_for: Duration::from_millis(300),
     }
 }
 
-/// A client that can be cut off, and that dies when the tap says so: the write is done, its answer never comes.
-fn client(plane: &str, service: Service, reachable: Arc<AtomicBool>, tap: Arc<Tap>) -> Client {
+/// A client that can be disconnected, and that crashes the federation after a write: the write is done, its
+/// response is never returned.
+fn client(plane: &str, service: Service, reachable: Arc<AtomicBool>, requests: Arc<RequestLog>) -> Client {
     let plane = plane.to_owned();
     let service = tower::service_fn(move |request: http::Request<polis_api::kube::client::Body>| {
-        let (service, reachable, tap, plane) =
-            (service.clone(), reachable.clone(), tap.clone(), plane.clone());
+        let (service, reachable, requests, plane) =
+            (service.clone(), reachable.clone(), requests.clone(), plane.clone());
         async move {
             if !reachable.load(Ordering::Acquire) {
-                return Err(std::io::Error::other("cut off"));
+                return Err(std::io::Error::other("disconnected"));
             }
-            tap.requests.lock().push((plane, request.method().to_string(), request.uri().path().to_owned()));
-            let dies = tap.dies(request.method());
-            let answer = match service.oneshot(request).await {
+            requests.requests.lock().push((
+                plane,
+                request.method().to_string(),
+                request.uri().path().to_owned(),
+            ));
+            let crashes = requests.crashes(request.method());
+            let response = match service.oneshot(request).await {
                 Ok(response) => response,
                 Err(never) => match never {},
             };
-            if dies {
-                tap.armed.store(false, Ordering::Release);
-                tap.died.notify_one();
+            if crashes {
+                requests.armed.store(false, Ordering::Release);
+                requests.crashed.notify_one();
                 pending::<()>().await;
             }
-            Ok(answer)
+            Ok(response)
         }
     });
     Client::new(service, "default")
 }
 
-pub async fn tapped() -> Tapped {
+pub async fn recorded() -> RecordedFederation {
     let server = Server::builder().build().await.expect("a server");
     for name in ["hub", "dfw", "ord"] {
-        server.create_plane(PlaneSpec::own(name)).await.expect("a plane");
+        server.create_plane(PlaneSpec::standalone(name)).await.expect("a plane");
         for kind in [&THING, &PLACE] {
-            server.install_crd_in(name, &suite::placement::mk_definition(kind)).await.expect("a definition");
+            server.install_crd_in(name, &suite::placement::mk_crd(kind)).await.expect("a definition");
         }
     }
     for file in polis_api::crds::karmada() {
         let definition = serde_json::to_value(file.definition()).expect("JSON");
         server.install_crd_in("hub", &definition).await.expect("a definition");
     }
-    let tap = Arc::new(Tap::default());
+    let requests = Arc::new(RequestLog::default());
     let switches: BTreeMap<String, Arc<AtomicBool>> =
         ["dfw", "ord"].map(|member| (member.to_owned(), Arc::new(AtomicBool::new(true)))).into();
     let services: BTreeMap<String, Service> =
         ["hub", "dfw", "ord"].map(|name| (name.to_owned(), server.plane_service(name))).into();
-    let keeper = tokio::spawn(keep_running(services, switches.clone(), tap.clone()));
+    let supervisor = tokio::spawn(supervise(services, switches.clone(), requests.clone()));
     let hub = plane(&server, "hub");
     for member in ["dfw", "ord"] {
         hub.create(json!({
@@ -162,33 +168,40 @@ pub async fn tapped() -> Tapped {
         };
         hub.has(&CLUSTER, "", member, ready).await;
     }
-    let cut = move |member: &str, reachable: bool| switches[member].store(reachable, Ordering::Release);
+    let set_reachable =
+        move |member: &str, reachable: bool| switches[member].store(reachable, Ordering::Release);
     let members = vec![plane(&server, "dfw"), plane(&server, "ord")];
-    let running = Running { keeper, _server: server };
-    Tapped { world: World::new(hub, members, Some(Box::new(cut)), running), tap }
+    let running = Running { supervisor, _server: server };
+    RecordedFederation {
+        federation: TestFederation::new(hub, members, Some(Box::new(set_reachable)), running),
+        requests,
+    }
 }
 
-async fn keep_running(
+async fn supervise(
     services: BTreeMap<String, Service>,
     switches: BTreeMap<String, Arc<AtomicBool>>,
-    tap: Arc<Tap>,
+    requests: Arc<RequestLog>,
 ) {
-    let mut down = tap.down.subscribe();
+    let mut stopped = requests.stopped.subscribe();
     loop {
-        let is_up = down.wait_for(|down| !down).await.map(drop);
-        is_up.expect("the tap is held here");
+        let is_up = stopped.wait_for(|stopped| !stopped).await.map(drop);
+        is_up.expect("the request log is held here");
         let always = Arc::new(AtomicBool::new(true));
-        let mut federation = Federation::builder(client("hub", services["hub"].clone(), always, tap.clone()))
-            .probe_every(Duration::from_millis(50))
-            .failure_threshold(Duration::from_millis(150));
+        let mut federation =
+            Federation::builder(client("hub", services["hub"].clone(), always, requests.clone()))
+                .probe_every(Duration::from_millis(50))
+                .failure_threshold(Duration::from_millis(150));
         for (member, reachable) in &switches {
-            federation = federation
-                .member(member, client(member, services[member].clone(), reachable.clone(), tap.clone()));
+            federation = federation.member(
+                member,
+                client(member, services[member].clone(), reachable.clone(), requests.clone()),
+            );
         }
         tokio::select! {
             () = federation.build().run(pending()) => {}
-            () = tap.died.notified() => {}
-            _ = down.wait_for(|down| *down) => {}
+            () = requests.crashed.notified() => {}
+            _ = stopped.wait_for(|stopped| *stopped) => {}
         }
     }
 }

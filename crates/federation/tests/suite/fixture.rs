@@ -1,4 +1,5 @@
-//! A hub with two members, whoever federates them, in the words of the cases.
+//! Fixture of the conformance cases: a hub with two members, independent of the federation, with polling
+//! helpers.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -6,75 +7,89 @@ use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use polis_federation::planes::{Api, Fault, Kind};
+use polis_federation::planes::{Api, ApiErrorKind, ResourceKind};
 use serde_json::{Value, json};
 
-pub const THING: Kind = Kind::known("suite.polis.test/v1", "Thing", "things", true);
-pub const PLACE: Kind = Kind::known("suite.polis.test/v1", "Place", "places", false);
-pub const CONFIG_MAP: Kind = Kind::known("v1", "ConfigMap", "configmaps", true);
-pub const NAMESPACE: Kind = Kind::known("v1", "Namespace", "namespaces", false);
-pub const CLUSTER: Kind = Kind::known("cluster.karmada.io/v1alpha1", "Cluster", "clusters", false);
-pub const POLICY: Kind =
-    Kind::known("policy.karmada.io/v1alpha1", "PropagationPolicy", "propagationpolicies", true);
-pub const CLUSTER_POLICY: Kind = Kind::known(
+pub const THING: ResourceKind = ResourceKind::known("suite.polis.test/v1", "Thing", "things", true);
+pub const PLACE: ResourceKind = ResourceKind::known("suite.polis.test/v1", "Place", "places", false);
+pub const CONFIG_MAP: ResourceKind = ResourceKind::known("v1", "ConfigMap", "configmaps", true);
+pub const NAMESPACE: ResourceKind = ResourceKind::known("v1", "Namespace", "namespaces", false);
+pub const CLUSTER: ResourceKind =
+    ResourceKind::known("cluster.karmada.io/v1alpha1", "Cluster", "clusters", false);
+pub const POLICY: ResourceKind =
+    ResourceKind::known("policy.karmada.io/v1alpha1", "PropagationPolicy", "propagationpolicies", true);
+pub const CLUSTER_POLICY: ResourceKind = ResourceKind::known(
     "policy.karmada.io/v1alpha1",
     "ClusterPropagationPolicy",
     "clusterpropagationpolicies",
     false,
 );
-pub const BINDING: Kind =
-    Kind::known("work.karmada.io/v1alpha2", "ResourceBinding", "resourcebindings", true);
-pub const CLUSTER_BINDING: Kind =
-    Kind::known("work.karmada.io/v1alpha2", "ClusterResourceBinding", "clusterresourcebindings", false);
-pub const WORK: Kind = Kind::known("work.karmada.io/v1alpha1", "Work", "works", true);
-pub const SCRIPTS: Kind = Kind::known(
+pub const BINDING: ResourceKind =
+    ResourceKind::known("work.karmada.io/v1alpha2", "ResourceBinding", "resourcebindings", true);
+pub const CLUSTER_BINDING: ResourceKind = ResourceKind::known(
+    "work.karmada.io/v1alpha2",
+    "ClusterResourceBinding",
+    "clusterresourcebindings",
+    false,
+);
+pub const WORK: ResourceKind = ResourceKind::known("work.karmada.io/v1alpha1", "Work", "works", true);
+pub const SCRIPTS: ResourceKind = ResourceKind::known(
     "config.karmada.io/v1alpha1",
     "ResourceInterpreterCustomization",
     "resourceinterpretercustomizations",
     false,
 );
-pub const SECRET: Kind = Kind::known("v1", "Secret", "secrets", true);
-pub const CRD: Kind =
-    Kind::known("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", false);
+pub const SECRET: ResourceKind = ResourceKind::known("v1", "Secret", "secrets", true);
+pub const CRD: ResourceKind = ResourceKind::known(
+    "apiextensions.k8s.io/v1",
+    "CustomResourceDefinition",
+    "customresourcedefinitions",
+    false,
+);
 
-/// How long a condition may take to come true. Karmada looks for new kinds every 30 s, and the machine may be busy.
-const WITHIN: Duration = Duration::from_secs(90);
-/// Pause between two looks.
-const LOOK: Duration = Duration::from_millis(10);
+/// Timeout of a wait. Karmada discovers new kinds every 30 s, and the machine may be busy.
+const TIMEOUT: Duration = Duration::from_secs(90);
+/// Interval between two polls.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Cuts a member off (false), or brings it back (true).
-pub type Cut = Box<dyn Fn(&str, bool) + Send + Sync>;
+/// Makes a member unreachable (false) or reachable (true).
+pub type Connectivity = Box<dyn Fn(&str, bool) + Send + Sync>;
 
-/// One API server.
+/// One plane.
 #[derive(Clone)]
 pub struct Plane {
     pub api: Api,
     pub name: String,
-    /// How long "still the same" is watched.
-    pub quiet: Duration,
+    /// How long [`Plane::keeps`] and [`Plane::lacks`] observe.
+    pub observe_for: Duration,
 }
 
-/// The whole.
-pub struct World {
+/// A hub and its members.
+pub struct TestFederation {
     pub hub: Plane,
     members: BTreeMap<String, Plane>,
-    /// Where the world can do that.
-    cut: Option<Cut>,
-    /// What must live as long as the world.
-    _keep: Box<dyn Any + Send + Sync>,
+    /// Set if the fixture can disconnect members.
+    set_reachable: Option<Connectivity>,
+    /// Resources that live as long as the fixture.
+    _resources: Box<dyn Any + Send + Sync>,
 }
 
 static COUNTER: AtomicUsize = AtomicUsize::new(0);
 
-/// A name that no other case has.
+/// A unique name.
 pub fn unique(base: &str) -> String {
     format!("{base}-{}-{}", std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed))
 }
 
-impl World {
-    pub fn new(hub: Plane, members: Vec<Plane>, cut: Option<Cut>, keep: impl Any + Send + Sync) -> Self {
+impl TestFederation {
+    pub fn new(
+        hub: Plane,
+        members: Vec<Plane>,
+        set_reachable: Option<Connectivity>,
+        resources: impl Any + Send + Sync,
+    ) -> Self {
         let members = members.into_iter().map(|member| (member.name.clone(), member)).collect();
-        World { hub, members, cut, _keep: Box::new(keep) }
+        TestFederation { hub, members, set_reachable, _resources: Box::new(resources) }
     }
 
     pub fn member(&self, name: &str) -> &Plane {
@@ -89,22 +104,23 @@ impl World {
         self.member("ord")
     }
 
-    pub fn cut_off(&self, member: &str) {
-        self.cut.as_ref().expect("a world that can cut members off")(member, false);
+    pub fn disconnect(&self, member: &str) {
+        self.set_reachable.as_ref().expect("a fixture that can disconnect members")(member, false);
     }
 
-    pub fn bring_back(&self, member: &str) {
-        self.cut.as_ref().expect("a world that can cut members off")(member, true);
+    pub fn reconnect(&self, member: &str) {
+        self.set_reachable.as_ref().expect("a fixture that can disconnect members")(member, true);
     }
 
-    /// A namespace of its own for a case.
+    /// Creates a namespace for one case.
     pub async fn namespace(&self) -> String {
         let name = unique("shop");
         self.hub.create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})).await;
         name
     }
 
-    /// A namespace of its own, in which the policy `p`, with these fields set, has brought the Thing `a` to dfw.
+    /// Creates a namespace in which the policy `p`, with these fields set, has propagated the Thing `a` to
+    /// dfw.
     pub async fn delivered(&self, fields: &[(&str, Value)]) -> String {
         let shop = self.namespace().await;
         let policy = mk_policy(&shop, "p", to(&["dfw"]));
@@ -115,8 +131,8 @@ impl World {
         shop
     }
 
-    /// The marks on an object of the hub: label and annotations of whoever claimed it.
-    pub async fn claimed_by(&self, kind: &Kind, namespace: &str, name: &str, policy: &str) -> Value {
+    /// Waits until an object of the hub has the claim of this policy.
+    pub async fn claimed_by(&self, kind: &ResourceKind, namespace: &str, name: &str, policy: &str) -> Value {
         self.hub
             .has(kind, namespace, name, |object| {
                 let marks = &object["metadata"]["annotations"];
@@ -141,18 +157,18 @@ impl Plane {
         }
     }
 
-    pub async fn get(&self, kind: &Kind, namespace: &str, name: &str) -> Option<Value> {
-        // A world that was just brought back may still refuse.
-        eventually(&format!("{} answers", self.name), || async {
+    pub async fn get(&self, kind: &ResourceKind, namespace: &str, name: &str) -> Option<Value> {
+        // A reconnected member may still fail.
+        eventually(&format!("{} responds", self.name), || async {
             self.api.get(kind, namespace, name).await.ok()
         })
         .await
     }
 
-    /// Changes an object as it is now; again if someone was faster.
+    /// Updates an object; retries on conflict.
     pub async fn change(
         &self,
-        kind: &Kind,
+        kind: &ResourceKind,
         namespace: &str,
         name: &str,
         change: impl Fn(&mut Value),
@@ -162,14 +178,14 @@ impl Plane {
             change(&mut object);
             match self.api.replace(kind, &object).await {
                 Ok(changed) => Some(changed),
-                Err(error) if error.fault == Fault::Conflict => None,
+                Err(error) if error.kind == ApiErrorKind::Conflict => None,
                 Err(error) => panic!("{error}"),
             }
         })
         .await
     }
 
-    pub async fn set_status(&self, kind: &Kind, namespace: &str, name: &str, status: Value) -> Value {
+    pub async fn set_status(&self, kind: &ResourceKind, namespace: &str, name: &str, status: Value) -> Value {
         eventually(
             &format!("the status of {kind} {namespace}/{name} on {} can be set", self.name),
             || async {
@@ -181,49 +197,49 @@ impl Plane {
         .await
     }
 
-    pub async fn delete(&self, kind: &Kind, namespace: &str, name: &str) {
+    pub async fn delete(&self, kind: &ResourceKind, namespace: &str, name: &str) {
         let Some(object) = self.get(kind, namespace, name).await else { return };
         let uid = object["metadata"]["uid"].as_str().unwrap_or_default();
         self.api.delete(kind, namespace, name, uid).await.unwrap_or_else(|error| panic!("{error}"));
     }
 
-    /// Waits until the object is there and something holds of it.
+    /// Waits until the object exists and the condition holds.
     pub async fn has(
         &self,
-        kind: &Kind,
+        kind: &ResourceKind,
         namespace: &str,
         name: &str,
         holds: impl Fn(&Value) -> bool,
     ) -> Value {
         let mut last = None;
-        let begun = Instant::now();
-        while begun.elapsed() < WITHIN {
+        let started = Instant::now();
+        while started.elapsed() < TIMEOUT {
             if let Ok(found) = self.api.get(kind, namespace, name).await {
                 if let Some(object) = found.as_ref().filter(|object| holds(object)) {
                     return object.clone();
                 }
                 last = found;
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
-        panic!("{kind} {namespace}/{name} on {} is not as it should be: {last:#?}", self.name)
+        panic!("{kind} {namespace}/{name} on {} does not meet the condition: {last:#?}", self.name)
     }
 
-    pub async fn arrives(&self, kind: &Kind, namespace: &str, name: &str) -> Value {
+    pub async fn arrives(&self, kind: &ResourceKind, namespace: &str, name: &str) -> Value {
         self.has(kind, namespace, name, |_| true).await
     }
 
-    /// Waits until the object is gone.
-    pub async fn loses(&self, kind: &Kind, namespace: &str, name: &str) {
-        eventually(&format!("{kind} {namespace}/{name} is gone from {}", self.name), || async {
+    /// Waits until the object is deleted.
+    pub async fn loses(&self, kind: &ResourceKind, namespace: &str, name: &str) {
+        eventually(&format!("{kind} {namespace}/{name} is deleted on {}", self.name), || async {
             matches!(self.api.get(kind, namespace, name).await, Ok(None)).then_some(())
         })
         .await;
     }
 
-    /// The object is not there, and does not come.
-    pub async fn lacks(&self, kind: &Kind, namespace: &str, name: &str) {
-        self.throughout(
+    /// Checks that the object does not exist and is not created.
+    pub async fn lacks(&self, kind: &ResourceKind, namespace: &str, name: &str) {
+        self.consistently(
             || async { self.api.get(kind, namespace, name).await.ok().flatten().is_none() },
             || format!("{kind} {namespace}/{name} came to {}", self.name),
         )
@@ -231,8 +247,14 @@ impl Plane {
     }
 
     /// Something holds of the object, and goes on holding.
-    pub async fn keeps(&self, kind: &Kind, namespace: &str, name: &str, holds: impl Fn(&Value) -> bool) {
-        self.throughout(
+    pub async fn keeps(
+        &self,
+        kind: &ResourceKind,
+        namespace: &str,
+        name: &str,
+        holds: impl Fn(&Value) -> bool,
+    ) {
+        self.consistently(
             || async {
                 self.api.get(kind, namespace, name).await.ok().flatten().is_some_and(|object| holds(&object))
             },
@@ -241,32 +263,32 @@ impl Plane {
         .await;
     }
 
-    async fn throughout<F: Future<Output = bool>>(
+    async fn consistently<F: Future<Output = bool>>(
         &self,
         holds: impl Fn() -> F,
         otherwise: impl Fn() -> String,
     ) {
-        let begun = Instant::now();
-        while begun.elapsed() < self.quiet {
+        let started = Instant::now();
+        while started.elapsed() < self.observe_for {
             assert!(holds().await, "{}", otherwise());
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 }
 
-/// Waits until something is there.
-pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
-    let begun = Instant::now();
-    while begun.elapsed() < WITHIN {
-        if let Some(found) = look().await {
+/// Polls until there is a value.
+pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut poll: impl FnMut() -> F) -> T {
+    let started = Instant::now();
+    while started.elapsed() < TIMEOUT {
+        if let Some(found) = poll().await {
             return found;
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
-    panic!("not within {WITHIN:?}: {what}")
+    panic!("timed out after {TIMEOUT:?}: {what}")
 }
 
-fn kind_of(object: &Value) -> Kind {
+fn kind_of(object: &Value) -> ResourceKind {
     let all = [
         THING,
         PLACE,
@@ -284,7 +306,7 @@ fn kind_of(object: &Value) -> Kind {
     let found = all
         .into_iter()
         .find(|kind| object["apiVersion"] == *kind.api_version && object["kind"] == *kind.kind);
-    found.unwrap_or_else(|| panic!("a kind that the suite does not know: {object}"))
+    found.unwrap_or_else(|| panic!("unknown kind in the suite: {object}"))
 }
 
 pub fn mk_thing(namespace: &str, name: &str) -> Value {
@@ -299,7 +321,7 @@ pub fn labelled(mut object: Value, key: &str, value: &str) -> Value {
     object
 }
 
-/// A policy over all Things of its namespace.
+/// A policy for all Things of its namespace.
 pub fn mk_policy(namespace: &str, name: &str, placement: Value) -> Value {
     json!({
         "apiVersion": "policy.karmada.io/v1alpha1", "kind": "PropagationPolicy", "metadata": {"namespace": namespace, "name": name},
@@ -313,7 +335,7 @@ pub fn with(mut object: Value, path: &str, value: Value) -> Value {
     object
 }
 
-/// A ClusterPropagationPolicy over the Things of one namespace.
+/// A ClusterPropagationPolicy for the Things of one namespace.
 pub fn mk_cluster_policy(namespace: &str, name: &str, placement: Value) -> Value {
     json!({
         "apiVersion": "policy.karmada.io/v1alpha1", "kind": "ClusterPropagationPolicy", "metadata": {"name": name},
