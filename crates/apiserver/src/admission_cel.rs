@@ -1,59 +1,60 @@
-//! ValidatingAdmissionPolicy: CEL over a request, decided without I/O.
+//! ValidatingAdmissionPolicy: evaluation of CEL expressions on a request, without I/O.
 //!
-//! A policy is compiled when it is written and shared. Whoever has a request gathers what the policy may look at
-//! ([`Inputs`]) and asks for a [`Verdict`]; what a denial means (deny, warn, audit) is for the binding to say.
-//! `authorizer` is not offered: an expression that names it is refused with the policy.
+//! A policy is compiled once and shared. The caller provides the [`PolicyInputs`] of a request and gets a
+//! [`PolicyDecision`]; the binding determines the effect of a denial (deny, warn, audit). `authorizer` is not
+//! supported: a policy that references it is rejected.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::schema::cel::check::Names;
-use crate::schema::cel::eval::{EvalError, Lazy, Outcome, Run, Scope};
+use crate::schema::cel::check::TypeEnv;
+use crate::schema::cel::eval::{Activation, EvalError, EvalResult, Evaluation, LazyVariables};
 use crate::schema::cel::types::Ty;
-use crate::schema::cel::value::{Shape, Val};
+use crate::schema::cel::value::{Val, ValueSchema};
 use crate::schema::cel::{CALL_MAX, Program};
-use crate::schema::error::FieldError;
+use crate::schema::error::ValidationError;
 use crate::schema::node::Node;
 
-/// All expressions of one policy on one request may cost this much.
+/// Cost limit of all expressions of one policy on one request.
 const BUDGET: u64 = 10_000_000;
-/// The conditions that decide whether a policy applies may cost this much.
+/// Cost limit of the match conditions.
 const MATCH_BUDGET: u64 = 2_500_000;
-/// Longest message that an expression may make.
+/// Maximum length of a message computed by `messageExpression`, in bytes.
 const MESSAGE_MAX: usize = 5 << 10;
-/// Longest value of an audit annotation.
+/// Maximum length of an audit annotation's value, in bytes.
 const ANNOTATION_MAX: usize = 10 << 10;
 
-/// What a policy may look at. Absent things are `null`.
+/// The variables of a policy's expressions. Absent values are `null`.
 #[derive(Debug, Clone, Copy)]
-pub struct Inputs<'a> {
-    /// The object as it would be stored; null for a delete.
+pub struct PolicyInputs<'a> {
+    /// The new object; null for a delete.
     pub object: &'a Value,
-    /// The object as it is; null for a create.
+    /// The existing object; null for a create.
     pub old_object: &'a Value,
-    /// The AdmissionRequest without its objects: kind, resource, name, namespace, operation, userInfo, options, dryRun.
+    /// The AdmissionRequest without its objects: kind, resource, name, namespace, operation, userInfo,
+    /// options, dryRun.
     pub request: &'a Value,
-    /// The parameters that the binding names.
+    /// The parameter object that the binding references.
     pub params: &'a Value,
-    /// The namespace of the object; null for cluster-scoped ones.
+    /// The namespace of the object; null for cluster-scoped objects.
     pub namespace_object: &'a Value,
 }
 
-/// One reason to refuse a request.
+/// One reason to deny a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Denial {
-    /// Which validation, for audit; none when a match condition failed.
+    /// Index of the validation, for audit; `None` if a match condition failed.
     pub validation: Option<usize>,
-    /// What to say.
+    /// The message of the Status.
     pub message: String,
-    /// The reason of the Status: `Invalid` unless the validation says otherwise.
+    /// The reason of the Status; `Invalid` unless the validation sets another.
     pub reason: String,
 }
 
 impl Denial {
-    /// The code that belongs to the reason.
+    /// The HTTP status of the reason.
     pub fn code(&self) -> u16 {
         match self.reason.as_str() {
             "Unauthorized" => 401,
@@ -64,10 +65,10 @@ impl Denial {
     }
 }
 
-/// What a policy makes of a request.
+/// The decision of a policy on a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Verdict {
-    /// Reasons to refuse, in the order of the validations; none admits.
+pub struct PolicyDecision {
+    /// Denials in the order of the validations; empty if the policy admits the request.
     pub denials: Vec<Denial>,
     /// Audit annotations by key.
     pub annotations: Vec<(String, String)>,
@@ -82,29 +83,29 @@ struct Validation {
     reason: String,
 }
 
-/// A policy ready to judge.
+/// A compiled ValidatingAdmissionPolicy.
 #[derive(Debug)]
-pub struct Policy {
+pub struct CompiledPolicy {
     conditions: Vec<Program>,
     variables: Vec<(String, Program)>,
     validations: Vec<Validation>,
     annotations: Vec<(String, Program)>,
-    /// An expression that cannot be evaluated admits instead of refusing.
+    /// `failurePolicy: Ignore`: an evaluation error does not deny the request.
     ignores_failures: bool,
 }
 
-/// Does a request meet the match conditions of a webhook or policy?
+/// The result of the match conditions of a webhook or policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Matching {
-    /// All hold.
+pub enum MatchResult {
+    /// All conditions are true.
     Yes,
-    /// One does not.
+    /// A condition is false.
     No,
-    /// None says no, and some cannot be evaluated.
+    /// No condition is false, and some could not be evaluated.
     Failed(String),
 }
 
-/// The schema of `request`, as far as expressions are held to it.
+/// The schema of `request`, for type checking.
 fn request_node() -> &'static Node {
     static NODE: std::sync::OnceLock<Node> = std::sync::OnceLock::new();
     NODE.get_or_init(|| {
@@ -120,21 +121,22 @@ fn request_node() -> &'static Node {
     })
 }
 
-/// The schema of `variables`: each is known by name and nothing else.
-fn variables_node(names: &[&str]) -> Node {
+/// The schema of `variables`: names without types.
+fn variables_node(env: &[&str]) -> Node {
     let properties: serde_json::Map<String, Value> =
-        names.iter().map(|n| ((*n).to_owned(), json!({"x-kubernetes-int-or-string": true}))).collect();
+        env.iter().map(|n| ((*n).to_owned(), json!({"x-kubernetes-int-or-string": true}))).collect();
     Node::parse(&json!({"type": "object", "properties": properties})).unwrap_or_default()
 }
 
-/// Compiles expressions and gathers what is wrong with them.
+/// Compiles expressions and collects validation errors.
 struct Compiler {
     has_params: bool,
-    wrong: Vec<FieldError>,
+    errors: Vec<ValidationError>,
 }
 
 impl Compiler {
-    /// Compiles one expression that must be of one of `wanted`. `variables` are those it may use, if any at all.
+    /// Compiles one expression whose type must be one of `wanted`. `variables` are the variables in scope, if
+    /// any.
     fn compile(
         &mut self,
         source: &str,
@@ -143,36 +145,40 @@ impl Compiler {
         variables: Option<&[&str]>,
     ) -> Option<Program> {
         if source.trim().is_empty() {
-            self.wrong.push(FieldError::required(field, "expression is not specified"));
+            self.errors.push(ValidationError::required(field, "expression is not specified"));
             return None;
         }
         let variables_node = variables.filter(|v| !v.is_empty()).map(variables_node);
-        let names = Names::new(None, "object", Ty::Dyn);
-        let names = Names::new(Some(&names), "oldObject", Ty::Dyn);
-        let names = Names::new(Some(&names), "namespaceObject", Ty::Dyn);
-        let names = Names::new(Some(&names), "request", Ty::Object(request_node(), false));
-        let with_params = Names::new(Some(&names), "params", Ty::Dyn);
-        let names = if self.has_params { &with_params } else { &names };
+        let env = TypeEnv::new(None, "object", Ty::Dyn);
+        let env = TypeEnv::new(Some(&env), "oldObject", Ty::Dyn);
+        let env = TypeEnv::new(Some(&env), "namespaceObject", Ty::Dyn);
+        let env = TypeEnv::new(Some(&env), "request", Ty::Object(request_node(), false));
+        let with_params = TypeEnv::new(Some(&env), "params", Ty::Dyn);
+        let env = if self.has_params { &with_params } else { &env };
         let with_variables =
-            variables_node.as_ref().map(|node| Names::new(Some(names), "variables", Ty::Object(node, false)));
-        let names = with_variables.as_ref().unwrap_or(names);
+            variables_node.as_ref().map(|node| TypeEnv::new(Some(env), "variables", Ty::Object(node, false)));
+        let env = with_variables.as_ref().unwrap_or(env);
         let checked = Program::parse(source).and_then(|program| {
-            let found = program.check(names)?;
+            let found = program.check(env)?;
             Ok((found.ty, program))
         });
         match checked {
             Err(why) => {
-                self.wrong.push(FieldError::invalid(field, source, format!("compilation failed: {why}")));
+                self.errors.push(ValidationError::invalid(
+                    field,
+                    source,
+                    format!("compilation failed: {why}"),
+                ));
                 None
             }
             Ok((ty, program)) => {
                 let name = ty.name();
-                // A call may return what it likes; a plain look at something unknown is no answer.
-                let unknown = name == "dyn" && !program.is_plain_look();
+                // As in Kubernetes, a dynamic type is accepted from a call but not from a plain reference.
+                let unknown = name == "dyn" && !program.is_reference();
                 if wanted.is_empty() || wanted.contains(&name.as_str()) || unknown {
                     return Some(program);
                 }
-                self.wrong.push(FieldError::invalid(
+                self.errors.push(ValidationError::invalid(
                     field,
                     source,
                     format!("must evaluate to {} but got {name}", wanted.join(" or ")),
@@ -191,39 +197,42 @@ fn text<'v>(value: &'v Value, key: &str) -> &'v str {
     value.get(key).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Compiles the match conditions of a webhook; `at` is where they stand, e.g. `webhooks[0].matchConditions`.
-pub fn compile_conditions(conditions: &Value, at: &str) -> Result<Conditions, Vec<FieldError>> {
-    let mut compiler = Compiler { has_params: false, wrong: Vec::new() };
+/// Compiles the match conditions of a webhook; `at` is their path, e.g. `webhooks[0].matchConditions`.
+pub fn compile_match_conditions(
+    conditions: &Value,
+    at: &str,
+) -> Result<MatchConditions, Vec<ValidationError>> {
+    let mut compiler = Compiler { has_params: false, errors: Vec::new() };
     let programs = conditions.as_array().into_iter().flatten().enumerate();
     let programs = programs
         .filter_map(|(i, c)| {
             compiler.compile(text(c, "expression"), format!("{at}[{i}].expression"), &["bool"], None)
         })
         .collect();
-    if compiler.wrong.is_empty() { Ok(Conditions { programs }) } else { Err(compiler.wrong) }
+    if compiler.errors.is_empty() { Ok(MatchConditions { programs }) } else { Err(compiler.errors) }
 }
 
-/// Match conditions ready to ask.
+/// Compiled match conditions of a webhook.
 #[derive(Debug, Default)]
-pub struct Conditions {
+pub struct MatchConditions {
     programs: Vec<Program>,
 }
 
-impl Conditions {
-    /// Does the request meet them?
-    pub fn matches(&self, inputs: &Inputs<'_>) -> Matching {
+impl MatchConditions {
+    /// Evaluates the conditions on a request.
+    pub fn matches(&self, inputs: &PolicyInputs<'_>) -> MatchResult {
         matches_all(&self.programs, inputs)
     }
 }
 
-impl Policy {
-    /// Compiles a ValidatingAdmissionPolicy, or says what is wrong with its expressions.
-    pub fn compile(policy: &Value) -> Result<Self, Vec<FieldError>> {
+impl CompiledPolicy {
+    /// Compiles a ValidatingAdmissionPolicy, or returns the errors of its expressions.
+    pub fn compile(policy: &Value) -> Result<Self, Vec<ValidationError>> {
         let spec = policy.get("spec").unwrap_or(&Value::Null);
         let mut compiler =
-            Compiler { has_params: spec.get("paramKind").is_some_and(Value::is_object), wrong: Vec::new() };
+            Compiler { has_params: spec.get("paramKind").is_some_and(Value::is_object), errors: Vec::new() };
         let compiled = Self::compile_with(spec, &mut compiler);
-        if compiler.wrong.is_empty() { Ok(compiled) } else { Err(compiler.wrong) }
+        if compiler.errors.is_empty() { Ok(compiled) } else { Err(compiler.errors) }
     }
 
     fn compile_with(spec: &Value, compiler: &mut Compiler) -> Self {
@@ -240,7 +249,7 @@ impl Policy {
         let mut variables: Vec<(String, Program)> = Vec::new();
         let mut known: Vec<&str> = Vec::new();
         for (i, variable) in items(spec, "variables") {
-            // A variable may use those before it.
+            // A variable may reference earlier variables.
             if let Some(program) = compiler.compile(
                 text(variable, "expression"),
                 format!("spec.variables[{i}].expression"),
@@ -256,11 +265,11 @@ impl Policy {
             let at = |key: &str| format!("spec.validations[{i}].{key}");
             let source = text(validation, "expression");
             let expression = compiler.compile(source, at("expression"), &["bool"], Some(&known));
-            let made = text(validation, "messageExpression");
-            let message_expression = if made.is_empty() {
+            let generated = text(validation, "messageExpression");
+            let message_expression = if generated.is_empty() {
                 None
             } else {
-                compiler.compile(made, at("messageExpression"), &["string"], Some(&known))
+                compiler.compile(generated, at("messageExpression"), &["string"], Some(&known))
             };
             if let Some(expression) = expression {
                 let reason = Some(text(validation, "reason"))
@@ -300,43 +309,38 @@ impl Policy {
         }
     }
 
-    /// Does an expression that fails admit the request?
-    pub fn ignores_failures(&self) -> bool {
-        self.ignores_failures
-    }
-
-    /// Judges a request.
-    pub fn judge(&self, inputs: &Inputs<'_>) -> Verdict {
+    /// Evaluates the policy on a request.
+    pub fn evaluate(&self, inputs: &PolicyInputs<'_>) -> PolicyDecision {
         match matches_all(&self.conditions, inputs) {
-            Matching::No => return Verdict::default(),
-            Matching::Failed(why) if !self.ignores_failures => {
-                return Verdict {
+            MatchResult::No => return PolicyDecision::default(),
+            MatchResult::Failed(why) if !self.ignores_failures => {
+                return PolicyDecision {
                     denials: vec![Denial { validation: None, message: why, reason: "Invalid".to_owned() }],
                     annotations: Vec::new(),
                 };
             }
-            Matching::Failed(_) => return Verdict::default(),
-            Matching::Yes => {}
+            MatchResult::Failed(_) => return PolicyDecision::default(),
+            MatchResult::Yes => {}
         }
-        let variables = Variables { policy: self, inputs, made: RefCell::new(BTreeMap::new()) };
-        let mut verdict = Verdict::default();
+        let variables = Variables { policy: self, inputs, generated: RefCell::new(BTreeMap::new()) };
+        let mut decision = PolicyDecision::default();
         let mut budget = BUDGET;
         for (i, validation) in self.validations.iter().enumerate() {
             let denied = match evaluate(&validation.expression, inputs, Some(&variables), &mut budget) {
                 Ok(Val::Bool(true)) => continue,
                 Ok(_) => Denial {
                     validation: Some(i),
-                    message: validation.say(inputs, &variables, &mut budget),
+                    message: validation.denial_message(inputs, &variables, &mut budget),
                     reason: validation.reason.clone(),
                 },
                 Err(_) if self.ignores_failures => continue,
                 Err(why) => Denial {
                     validation: Some(i),
-                    message: failed(&validation.source, &why),
+                    message: evaluation_error(&validation.source, &why),
                     reason: "Invalid".to_owned(),
                 },
             };
-            verdict.denials.push(denied);
+            decision.denials.push(denied);
         }
         for (key, program) in &self.annotations {
             match evaluate(program, inputs, Some(&variables), &mut budget) {
@@ -346,30 +350,35 @@ impl Policy {
                         .rev()
                         .find(|i| value.is_char_boundary(*i))
                         .unwrap_or(0);
-                    verdict.annotations.push((key.clone(), value[..end].to_owned()));
+                    decision.annotations.push((key.clone(), value[..end].to_owned()));
                 }
                 Ok(_) => {}
                 Err(_) if self.ignores_failures => {}
-                Err(why) => verdict.denials.push(Denial {
+                Err(why) => decision.denials.push(Denial {
                     validation: None,
-                    message: failed(program.source(), &why),
+                    message: evaluation_error(program.source(), &why),
                     reason: "Invalid".to_owned(),
                 }),
             }
         }
-        verdict
+        decision
     }
 }
 
 impl Validation {
-    /// The message of a broken validation: made, given, or the expression itself.
-    fn say<'a>(&'a self, inputs: &Inputs<'a>, variables: &dyn Lazy<'a>, budget: &mut u64) -> String {
+    /// The message of a failed validation: from `messageExpression`, `message`, or the expression itself.
+    fn denial_message<'a>(
+        &'a self,
+        inputs: &PolicyInputs<'a>,
+        variables: &dyn LazyVariables<'a>,
+        budget: &mut u64,
+    ) -> String {
         if let Some(program) = &self.message_expression
-            && let Ok(Val::Text(made)) = evaluate(program, inputs, Some(variables), budget)
+            && let Ok(Val::Text(generated)) = evaluate(program, inputs, Some(variables), budget)
         {
-            let made = made.trim();
-            if !made.is_empty() && !made.contains('\n') && made.len() <= MESSAGE_MAX {
-                return made.to_owned();
+            let generated = generated.trim();
+            if !generated.is_empty() && !generated.contains('\n') && generated.len() <= MESSAGE_MAX {
+                return generated.to_owned();
             }
         }
         if self.message.is_empty() {
@@ -380,7 +389,7 @@ impl Validation {
     }
 }
 
-fn failed(source: &str, why: &EvalError) -> String {
+fn evaluation_error(source: &str, why: &EvalError) -> String {
     match why {
         EvalError::TooCostly => {
             "validation failed due to running out of cost budget, no further validation rules will be run"
@@ -390,68 +399,68 @@ fn failed(source: &str, why: &EvalError) -> String {
     }
 }
 
-fn matches_all(conditions: &[Program], inputs: &Inputs<'_>) -> Matching {
+fn matches_all(conditions: &[Program], inputs: &PolicyInputs<'_>) -> MatchResult {
     let mut budget = MATCH_BUDGET;
     let mut failures = Vec::new();
     for condition in conditions {
         match evaluate(condition, inputs, None, &mut budget) {
-            Ok(Val::Bool(false)) => return Matching::No,
+            Ok(Val::Bool(false)) => return MatchResult::No,
             Ok(_) => {}
-            Err(why) => failures.push(failed(condition.source(), &why)),
+            Err(why) => failures.push(evaluation_error(condition.source(), &why)),
         }
     }
     match failures.as_slice() {
-        [] => Matching::Yes,
-        [one] => Matching::Failed(one.clone()),
-        many => Matching::Failed(format!("[{}]", many.join(", "))),
+        [] => MatchResult::Yes,
+        [one] => MatchResult::Failed(one.clone()),
+        many => MatchResult::Failed(format!("[{}]", many.join(", "))),
     }
 }
 
 fn evaluate<'a>(
     program: &'a Program,
-    inputs: &Inputs<'a>,
-    variables: Option<&dyn Lazy<'a>>,
+    inputs: &PolicyInputs<'a>,
+    variables: Option<&dyn LazyVariables<'a>>,
     budget: &mut u64,
-) -> Outcome<'a> {
-    let of = |value: &'a Value| Val::of(value, Shape::Unknown);
-    let scope = Scope::new(None, "object", of(inputs.object));
-    let scope = Scope::new(Some(&scope), "oldObject", of(inputs.old_object));
-    let scope = Scope::new(Some(&scope), "request", of(inputs.request));
-    let scope = Scope::new(Some(&scope), "params", of(inputs.params));
-    let scope = Scope::new(Some(&scope), "namespaceObject", of(inputs.namespace_object));
+) -> EvalResult<'a> {
+    let of = |value: &'a Value| Val::of(value, ValueSchema::Unknown);
+    let scope = Activation::new(None, "object", of(inputs.object));
+    let scope = Activation::new(Some(&scope), "oldObject", of(inputs.old_object));
+    let scope = Activation::new(Some(&scope), "request", of(inputs.request));
+    let scope = Activation::new(Some(&scope), "params", of(inputs.params));
+    let scope = Activation::new(Some(&scope), "namespaceObject", of(inputs.namespace_object));
     let limit = CALL_MAX.min(*budget);
-    let run = match variables {
-        Some(variables) => Run::with_variables(limit, variables),
-        None => Run::new(limit),
+    let evaluation = match variables {
+        Some(variables) => Evaluation::with_variables(limit, variables),
+        None => Evaluation::new(limit),
     };
-    let outcome = run.eval(program.expr(), &scope);
-    *budget = budget.saturating_sub(run.spent());
-    outcome
+    let result = evaluation.eval(program.expr(), &scope);
+    *budget = budget.saturating_sub(evaluation.cost());
+    result
 }
 
-/// Variables of a policy on one request: each is made once, when it is first used.
+/// The variables of a policy on one request. Each is evaluated once, on first use.
 struct Variables<'p, 'a> {
-    policy: &'a Policy,
-    inputs: &'p Inputs<'a>,
-    made: RefCell<BTreeMap<usize, Outcome<'a>>>,
+    policy: &'a CompiledPolicy,
+    inputs: &'p PolicyInputs<'a>,
+    generated: RefCell<BTreeMap<usize, EvalResult<'a>>>,
 }
 
-impl<'a> Lazy<'a> for Variables<'_, 'a> {
-    fn get(&self, name: &str, limit: u64) -> Option<(Outcome<'a>, u64)> {
+impl<'a> LazyVariables<'a> for Variables<'_, 'a> {
+    fn get(&self, name: &str, limit: u64) -> Option<(EvalResult<'a>, u64)> {
         let at = self.policy.variables.iter().position(|(n, _)| n == name)?;
-        if let Some(made) = self.made.borrow().get(&at) {
-            return Some((made.clone(), 0));
+        if let Some(generated) = self.generated.borrow().get(&at) {
+            return Some((generated.clone(), 0));
         }
         let (_, program) = self.policy.variables.get(at)?;
-        // It can only use those before it: checked when it was compiled, so this ends.
+        // A variable references only earlier variables (checked at compilation), so the recursion ends.
         let mut left = limit;
-        let outcome = evaluate(program, self.inputs, Some(self), &mut left);
-        let outcome = outcome.map_err(|why| match why {
+        let result = evaluate(program, self.inputs, Some(self), &mut left);
+        let result = result.map_err(|why| match why {
             EvalError::TooCostly => why,
             why => EvalError::Other(format!("composited variable \"{name}\" fails to evaluate: {why}")),
         });
-        self.made.borrow_mut().insert(at, outcome.clone());
-        Some((outcome, limit - left))
+        self.generated.borrow_mut().insert(at, result.clone());
+        Some((result, limit - left))
     }
 }
 
@@ -459,26 +468,26 @@ impl<'a> Lazy<'a> for Variables<'_, 'a> {
 mod tests {
     use super::*;
 
-    fn policy(spec: Value) -> Policy {
-        Policy::compile(&json!({"spec": spec})).unwrap()
+    fn policy(spec: Value) -> CompiledPolicy {
+        CompiledPolicy::compile(&json!({"spec": spec})).unwrap()
     }
 
-    fn refused(spec: Value) -> Vec<String> {
-        Policy::compile(&json!({"spec": spec})).unwrap_err().iter().map(ToString::to_string).collect()
+    fn rejected(spec: Value) -> Vec<String> {
+        CompiledPolicy::compile(&json!({"spec": spec})).unwrap_err().iter().map(ToString::to_string).collect()
     }
 
-    fn judge(policy: &Policy, object: Value) -> Vec<(String, u16)> {
+    fn denials(policy: &CompiledPolicy, object: Value) -> Vec<(String, u16)> {
         let request = json!({"operation": "CREATE", "userInfo": {"username": "jo", "groups": ["dev"]}, "namespace": "n"});
         let namespace = json!({"metadata": {"labels": {"env": "prod"}}});
         let params = json!({"max": 2});
-        let inputs = Inputs {
+        let inputs = PolicyInputs {
             object: &object,
             old_object: &Value::Null,
             request: &request,
             params: &params,
             namespace_object: &namespace,
         };
-        policy.judge(&inputs).denials.iter().map(|d| (d.message.clone(), d.code())).collect()
+        policy.evaluate(&inputs).denials.iter().map(|d| (d.message.clone(), d.code())).collect()
     }
 
     #[test]
@@ -489,31 +498,31 @@ mod tests {
             {"expression": "!('bad' in object.data)", "reason": "Forbidden", "messageExpression": "'bad in ' + object.metadata.name"},
             {"expression": "!has(object.data.k1) || object.data.k1.size() < 3"}]}),
         );
-        assert!(judge(&policy, json!({"metadata": {"name": "x"}, "data": {"a": "1"}})).is_empty());
+        assert!(denials(&policy, json!({"metadata": {"name": "x"}, "data": {"a": "1"}})).is_empty());
         assert_eq!(
-            judge(&policy, json!({"metadata": {"name": "x"}, "data": {"a": "1", "b": "2"}})),
+            denials(&policy, json!({"metadata": {"name": "x"}, "data": {"a": "1", "b": "2"}})),
             [("too many".to_owned(), 422)]
         );
         assert_eq!(
-            judge(&policy, json!({"metadata": {"name": "x"}, "data": {"bad": "1"}})),
+            denials(&policy, json!({"metadata": {"name": "x"}, "data": {"bad": "1"}})),
             [("bad in x".to_owned(), 403)]
         );
         assert_eq!(
-            judge(&policy, json!({"metadata": {"name": "x"}, "data": {"k1": "abcd"}})),
+            denials(&policy, json!({"metadata": {"name": "x"}, "data": {"k1": "abcd"}})),
             [("failed expression: !has(object.data.k1) || object.data.k1.size() < 3".to_owned(), 422)]
         );
     }
 
     #[test]
-    fn a_policy_sees_the_request_its_parameters_and_the_namespace() {
+    fn a_policy_reads_the_request_its_parameters_and_the_namespace() {
         let policy = policy(json!({"paramKind": {"kind": "K"}, "validations": [
             {"expression": "request.userInfo.username == 'jo' && 'dev' in request.userInfo.groups && request.operation == 'CREATE'"},
             {"expression": "object.size <= params.max"},
             {"expression": "namespaceObject.metadata.labels['env'] == 'prod'"},
             {"expression": "oldObject == null"}]}));
-        assert!(judge(&policy, json!({"size": 2})).is_empty());
+        assert!(denials(&policy, json!({"size": 2})).is_empty());
         assert_eq!(
-            judge(&policy, json!({"size": 3})),
+            denials(&policy, json!({"size": 3})),
             [("failed expression: object.size <= params.max".to_owned(), 422)]
         );
     }
@@ -522,24 +531,24 @@ mod tests {
     fn an_expression_that_fails_denies_or_is_ignored() {
         let spec = |failure: &str| json!({"failurePolicy": failure, "validations": [{"expression": "object.none == 1"}]});
         assert_eq!(
-            judge(&policy(spec("Fail")), json!({})),
+            denials(&policy(spec("Fail")), json!({})),
             [("expression 'object.none == 1' resulted in error: no such key: none".to_owned(), 422)]
         );
-        assert!(judge(&policy(spec("Ignore")), json!({})).is_empty());
+        assert!(denials(&policy(spec("Ignore")), json!({})).is_empty());
         let lazy = json!({"variables": [{"name": "bad", "expression": "object.none.x"}], "validations": [{"expression": "true || variables.bad == 1"}]});
-        assert!(judge(&policy(lazy), json!({})).is_empty(), "a variable that is not needed is not made");
+        assert!(denials(&policy(lazy), json!({})).is_empty(), "an unused variable is not evaluated");
     }
 
     #[test]
     fn match_conditions_decide_whether_a_policy_applies() {
         let spec = |condition: &str| json!({"matchConditions": [{"name": "c", "expression": condition}], "validations": [{"expression": "false", "message": "no"}]});
-        assert!(judge(&policy(spec("object.kind == 'Other'")), json!({"kind": "A"})).is_empty());
+        assert!(denials(&policy(spec("object.kind == 'Other'")), json!({"kind": "A"})).is_empty());
         assert_eq!(
-            judge(&policy(spec("object.kind == 'A'")), json!({"kind": "A"})),
+            denials(&policy(spec("object.kind == 'A'")), json!({"kind": "A"})),
             [("no".to_owned(), 422)]
         );
         assert_eq!(
-            judge(&policy(spec("object.none == 'A'")), json!({}))[0].0,
+            denials(&policy(spec("object.none == 'A'")), json!({}))[0].0,
             "expression 'object.none == 'A'' resulted in error: no such key: none"
         );
     }
@@ -550,18 +559,18 @@ mod tests {
             json!({"validations": [{"expression": "true"}], "auditAnnotations": [{"key": "size", "valueExpression": "'size ' + string(object.size)"}]}),
         );
         let object = json!({"size": 3});
-        let inputs = Inputs {
+        let inputs = PolicyInputs {
             object: &object,
             old_object: &Value::Null,
             request: &Value::Null,
             params: &Value::Null,
             namespace_object: &Value::Null,
         };
-        assert_eq!(policy.judge(&inputs).annotations, [("size".to_owned(), "size 3".to_owned())]);
+        assert_eq!(policy.evaluate(&inputs).annotations, [("size".to_owned(), "size 3".to_owned())]);
     }
 
     #[test]
-    fn expressions_that_cannot_be_right_are_refused_with_the_policy() {
+    fn a_policy_with_invalid_expressions_is_rejected() {
         for (validation, words) in [
             (
                 json!({"expression": "foo"}),
@@ -596,31 +605,33 @@ mod tests {
                 "spec.validations[0].expression: Invalid value: \"params.x == 1\": compilation failed: ERROR: <input>:1:1: undeclared reference to 'params' (in container '')\n | params.x == 1\n | ^",
             ),
         ] {
-            assert_eq!(refused(json!({"validations": [validation]})), [words]);
+            assert_eq!(rejected(json!({"validations": [validation]})), [words]);
         }
     }
 
     #[test]
-    fn conditions_of_webhooks_are_asked_in_the_same_way() {
-        let conditions = compile_conditions(
+    fn match_conditions_of_webhooks_are_evaluated() {
+        let conditions = compile_match_conditions(
             &json!([{"name": "c", "expression": "request.namespace != 'kube-system'"}]),
             "webhooks[0].matchConditions",
         )
         .unwrap();
         let request = json!({"namespace": "kube-system"});
-        let inputs = Inputs {
+        let inputs = PolicyInputs {
             object: &Value::Null,
             old_object: &Value::Null,
             request: &request,
             params: &Value::Null,
             namespace_object: &Value::Null,
         };
-        assert_eq!(conditions.matches(&inputs), Matching::No);
-        let wrong =
-            compile_conditions(&json!([{"name": "c", "expression": "1"}]), "webhooks[0].matchConditions")
-                .unwrap_err();
+        assert_eq!(conditions.matches(&inputs), MatchResult::No);
+        let errors = compile_match_conditions(
+            &json!([{"name": "c", "expression": "1"}]),
+            "webhooks[0].matchConditions",
+        )
+        .unwrap_err();
         assert_eq!(
-            wrong[0].to_string(),
+            errors[0].to_string(),
             "webhooks[0].matchConditions[0].expression: Invalid value: \"1\": must evaluate to bool but got int"
         );
     }

@@ -1,8 +1,8 @@
-//! Events have two faces, core and events.k8s.io, over one stored form: the core one.
+//! Conversion of Events between core/v1, the stored version, and events.k8s.io/v1.
 
 use serde_json::{Map, Value};
 
-/// Field of core/v1 and its name in events.k8s.io/v1.
+/// Fields of core/v1 and their names in events.k8s.io/v1.
 const NAMES: [(&str, &str); 7] = [
     ("involvedObject", "regarding"),
     ("message", "note"),
@@ -24,14 +24,14 @@ fn rename(object: &mut Value, version: &str, name: impl Fn(&str) -> Option<&'sta
     }
 }
 
-/// A core event as events.k8s.io shows it.
-pub(crate) fn to_new(object: &mut Value) {
+/// Converts a core/v1 Event to events.k8s.io/v1.
+pub(crate) fn to_events_v1(object: &mut Value) {
     rename(object, "events.k8s.io/v1", |field| {
         NAMES.iter().find(|(core, _)| *core == field).map(|(_, new)| *new)
     });
 }
 
-/// An event of events.k8s.io as it is stored.
+/// Converts an events.k8s.io/v1 Event to core/v1.
 pub(crate) fn to_core(object: &mut Value) {
     rename(object, "v1", |field| NAMES.iter().find(|(_, new)| *new == field).map(|(core, _)| *core));
 }
@@ -43,10 +43,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_faces_are_one_event() {
+    fn conversion_round_trips() {
         let core = json!({"apiVersion": "v1", "kind": "Event", "involvedObject": {"name": "a"}, "message": "m", "reportingComponent": "c", "type": "Normal"});
         let mut event = core.clone();
-        to_new(&mut event);
+        to_events_v1(&mut event);
         assert_eq!(
             event,
             json!({"apiVersion": "events.k8s.io/v1", "kind": "Event", "regarding": {"name": "a"}, "note": "m", "reportingController": "c", "type": "Normal"})

@@ -1,4 +1,4 @@
-//! Paths that are no resources: health, version, discovery, OpenAPI.
+//! Handlers of non-resource paths: health, version, discovery, OpenAPI.
 
 use std::sync::Arc;
 
@@ -6,13 +6,13 @@ use http::{Method, Response, header, request::Parts};
 use serde_json::{Value, json};
 
 use crate::{
-    http::{Body, Output, object, plain},
+    http::{Output, ResponseBody, object, plain},
     plane::Plane,
     server::Core,
-    status::Failure,
+    status::StatusError,
 };
 
-/// The Kubernetes version whose behaviour is followed.
+/// The Kubernetes version whose behaviour the server implements.
 fn version() -> Value {
     json!({
         "major": "1",
@@ -31,18 +31,18 @@ fn version() -> Value {
     })
 }
 
-/// Names of the single checks under `/healthz` and its like.
+/// Names of the single checks below `/healthz`, `/livez` and `/readyz`.
 const CHECKS: [&str; 3] = ["ping", "log", "store"];
 
-/// Answers a request for a path that is no resource's.
-pub(crate) fn answer(
+/// Handles a request for a non-resource path.
+pub(crate) fn respond(
     core: &Arc<Core>,
     plane: &Arc<Plane>,
     path: &str,
     parts: &Parts,
-) -> Result<Response<Body>, Failure> {
+) -> Result<Response<ResponseBody>, StatusError> {
     if parts.method != Method::GET && parts.method != Method::HEAD {
-        return Err(Failure::method_not_allowed());
+        return Err(StatusError::method_not_allowed());
     }
     let accept = parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
     let output = Output::negotiate(accept).unwrap_or_default();
@@ -67,19 +67,19 @@ pub(crate) fn answer(
             .discovery()
             .group(group)
             .map(|doc| object(200, &doc, output))
-            .ok_or_else(Failure::no_such_path),
+            .ok_or_else(StatusError::no_such_path),
         ("api", Some(version), None, _) => kinds
             .discovery()
             .resources("", version)
             .map(|doc| object(200, &doc, output))
-            .ok_or_else(Failure::no_such_resource),
+            .ok_or_else(StatusError::no_such_resource),
         ("apis", Some(group), Some(version), None) => {
             let discovery = kinds.discovery();
             let known = group.ends_with(".k8s.io") && discovery.group(group).is_some();
             discovery.resources(group, version).map(|doc| object(200, &doc, output)).ok_or_else(if known {
-                Failure::no_such_resource
+                StatusError::no_such_resource
             } else {
-                Failure::no_such_path
+                StatusError::no_such_path
             })
         }
         ("openapi", Some("v2"), None, _) => Ok(kinds.openapi().v2(parts)),
@@ -87,11 +87,11 @@ pub(crate) fn answer(
         ("openapi", Some("v3"), Some(_), _) => {
             kinds.openapi().v3(path.trim_start_matches("/openapi/v3/"), parts)
         }
-        _ => Err(Failure::no_such_path()),
+        _ => Err(StatusError::no_such_path()),
     }
 }
 
-fn aggregated(doc: &serde_json::Value) -> Response<Body> {
+fn aggregated(doc: &serde_json::Value) -> Response<ResponseBody> {
     let mut response = crate::http::json_bytes(200, doc.to_string().into());
     response.headers_mut().insert(
         header::CONTENT_TYPE,
@@ -102,12 +102,17 @@ fn aggregated(doc: &serde_json::Value) -> Response<Body> {
     response
 }
 
-fn health(core: &Core, root: &str, check: Option<&str>, query: &str) -> Result<Response<Body>, Failure> {
-    // The store answers reads from memory; a store that stopped writing says so on the next write.
+fn health(
+    core: &Core,
+    root: &str,
+    check: Option<&str>,
+    query: &str,
+) -> Result<Response<ResponseBody>, StatusError> {
+    // Reads come from memory and cannot fail. A store that can no longer write reports it on the next write.
     let _ = core.store.view().revision();
     match check {
         Some(name) if CHECKS.contains(&name) => return Ok(plain(200, "ok")),
-        Some(_) => return Err(Failure::no_such_path()),
+        Some(_) => return Err(StatusError::no_such_path()),
         None => {}
     }
     if query.split('&').any(|part| part == "verbose" || part.starts_with("verbose=")) {

@@ -1,8 +1,8 @@
-//! Small questions to objects held as JSON values.
+//! Accessors for API objects held as JSON values.
 
 use serde_json::{Map, Value};
 
-/// `metadata.<field>` as text; empty if it is not there.
+/// `metadata.<field>` as a string; empty if absent.
 pub(crate) fn meta<'a>(object: &'a Value, field: &str) -> &'a str {
     object
         .get("metadata")
@@ -11,19 +11,19 @@ pub(crate) fn meta<'a>(object: &'a Value, field: &str) -> &'a str {
         .unwrap_or_default()
 }
 
-/// `metadata`, made if it is not there.
+/// `metadata`, created if absent.
 pub(crate) fn meta_mut(object: &mut Value) -> &mut Map<String, Value> {
     if !object.is_object() {
         *object = Value::Object(Map::new());
     }
-    let Value::Object(fields) = object else { unreachable!("it was just made an object") };
+    let Value::Object(fields) = object else { unreachable!("replaced by an object above") };
     let metadata = fields.entry("metadata").or_insert_with(|| Value::Object(Map::new()));
     if !metadata.is_object() {
         *metadata = Value::Object(Map::new());
     }
     match metadata {
         Value::Object(metadata) => metadata,
-        _ => unreachable!("it was just made an object"),
+        _ => unreachable!("replaced by an object above"),
     }
 }
 
@@ -36,19 +36,20 @@ pub(crate) fn set_meta(object: &mut Value, field: &str, value: Option<Value>) {
     }
 }
 
-/// The fields of an object whose names fit, in the order of their names.
+/// The fields of an object whose names satisfy `selects`, sorted by name.
 pub(crate) fn fields_where(
     object: &Value,
-    fits: impl Fn(&str) -> bool,
+    selects: impl Fn(&str) -> bool,
 ) -> impl Iterator<Item = (&String, &Value)> {
-    object.as_object().into_iter().flatten().filter(move |(name, _)| fits(name))
+    object.as_object().into_iter().flatten().filter(move |(name, _)| selects(name))
 }
 
-/// Makes the fields of `new` whose names fit what they are in `old`. Nothing is copied where they agree.
-pub(crate) fn keep_where(old: &Value, new: &mut Value, fits: impl Fn(&str) -> bool) {
+/// Resets the fields of `new` whose names satisfy `selects` to their values in `old`. Equal fields are not
+/// copied.
+pub(crate) fn restore_fields(old: &Value, new: &mut Value, selects: impl Fn(&str) -> bool) {
     let Value::Object(fields) = new else { return };
-    fields.retain(|name, _| !fits(name) || old.get(name).is_some());
-    for (name, value) in fields_where(old, &fits) {
+    fields.retain(|name, _| !selects(name) || old.get(name).is_some());
+    for (name, value) in fields_where(old, &selects) {
         if fields.get(name) != Some(value) {
             fields.insert(name.clone(), value.clone());
         }
@@ -57,15 +58,15 @@ pub(crate) fn keep_where(old: &Value, new: &mut Value, fits: impl Fn(&str) -> bo
 
 /// `metadata.finalizers`.
 pub(crate) fn finalizers(object: &Value) -> Vec<String> {
-    texts(&object["metadata"]["finalizers"])
+    strings(&object["metadata"]["finalizers"])
 }
 
-/// The texts in a list.
-pub(crate) fn texts(list: &Value) -> Vec<String> {
+/// The strings of a list.
+pub(crate) fn strings(list: &Value) -> Vec<String> {
     list.as_array().into_iter().flatten().filter_map(|item| item.as_str().map(str::to_owned)).collect()
 }
 
-/// Being deleted.
+/// Whether the object has a deletionTimestamp.
 pub(crate) fn is_deleting(object: &Value) -> bool {
     object
         .get("metadata")
@@ -83,7 +84,7 @@ pub(crate) fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> 
     object["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind)
 }
 
-/// Sets a condition; its transition time changes only with its status.
+/// Sets a condition; `lastTransitionTime` changes only with the status.
 pub(crate) fn set_condition(
     object: &mut Value,
     kind: &str,
@@ -111,7 +112,7 @@ pub(crate) fn set_condition(
     }
 }
 
-/// A moment as the API writes it: whole seconds, UTC.
+/// Formats a time as the API does: whole seconds, UTC.
 pub(crate) fn timestamp(at: jiff::Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
@@ -123,10 +124,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_as_it_was_and_the_rest_is_as_it_came() {
+    fn selected_fields_are_reset_and_others_stay() {
         let old = json!({"metadata": {"a": 1}, "spec": {"x": 1}, "data": {"y": 2}, "status": "old"});
         let mut new = json!({"metadata": {"b": 1}, "spec": {"x": 9}, "extra": true, "status": "new"});
-        keep_where(&old, &mut new, |name| name != "metadata" && name != "status");
+        restore_fields(&old, &mut new, |name| name != "metadata" && name != "status");
         assert_eq!(new, json!({"metadata": {"b": 1}, "spec": {"x": 1}, "data": {"y": 2}, "status": "new"}));
     }
 }

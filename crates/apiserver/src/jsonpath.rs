@@ -1,34 +1,35 @@
-//! The part of JSONPath that printer columns use, with the meaning that kubectl gives it.
+//! The subset of JSONPath that printer columns use, with the semantics of kubectl.
 //!
-//! `.a.b`, `['a.b']`, `[0]`, `[-1]`, `[1:3]`, `[*]`, `.*`, `..a`, `[0,2]` and filters `[?(@.type=="Ready")]`. Escaped dots (`.a\.b`) name keys
-//! with dots. A missing key is no error: it finds nothing.
+//! Supported: `.a.b`, `['a.b']`, `[0]`, `[-1]`, `[1:3]`, `[*]`, `.*`, `..a`, `[0,2]` and filters
+//! `[?(@.type=="Ready")]`. An escaped dot (`.a\.b`) is part of the key. A missing key is not an error: the
+//! result is empty.
 
 use serde_json::Value;
 
-/// Longest path that is read.
+/// Maximum length of a path, in bytes.
 const LENGTH_MAX: usize = 4096;
-/// No more values are found than this; `..` on a large object would otherwise find all of it many times.
+/// Maximum number of results: repeated `..` on a large object would otherwise return it many times over.
 const FOUND_MAX: usize = 100_000;
 
 /// A parsed path.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JsonPath {
-    steps: Vec<Step>,
+    segments: Vec<Segment>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-enum Step {
+enum Segment {
     Field(String),
     Any,
-    Deep,
+    Descend,
     Slice {
         from: Option<i64>,
         to: Option<i64>,
         step: i64,
     },
-    /// One place; unlike a slice it may lie outside, which is an error.
-    Place(i64),
-    Union(Vec<Vec<Step>>),
+    /// One index; an index out of bounds is an error.
+    Index(i64),
+    Union(Vec<Vec<Segment>>),
     Filter {
         left: Operand,
         operator: Option<Comparison>,
@@ -38,7 +39,7 @@ enum Step {
 
 #[derive(Debug, Clone, PartialEq)]
 enum Operand {
-    Path(Vec<Step>),
+    Path(Vec<Segment>),
     Constant(Value),
 }
 
@@ -52,16 +53,16 @@ enum Comparison {
     GreaterEqual,
 }
 
-/// A path that cannot be read.
+/// A path that is not valid JSONPath.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("failed to read JSONPath {path:?}: {why}")]
+#[error("failed to parse JSONPath {path:?}: {why}")]
 pub struct PathError {
     path: String,
     why: String,
 }
 
 impl JsonPath {
-    /// Reads a path as it stands in a CRD; braces around it are allowed.
+    /// Parses a path of a CRD; surrounding braces are allowed.
     pub fn parse(path: &str) -> Result<Self, PathError> {
         let fail = |why: String| PathError { path: path.chars().take(200).collect(), why };
         if path.len() > LENGTH_MAX {
@@ -69,32 +70,32 @@ impl JsonPath {
         }
         let inner = path.trim().strip_prefix('{').and_then(|p| p.strip_suffix('}')).unwrap_or(path.trim());
         let chars: Vec<char> = inner.chars().collect();
-        let mut reader = Reader { chars: &chars, at: 0, depth: 0 };
-        let steps = reader.steps(&[]).map_err(&fail)?;
-        if reader.at < chars.len() {
-            return Err(fail(format!("unexpected {:?}", chars[reader.at])));
+        let mut parser = Parser { chars: &chars, at: 0, depth: 0 };
+        let segments = parser.segments(&[]).map_err(&fail)?;
+        if parser.at < chars.len() {
+            return Err(fail(format!("unexpected {:?}", chars[parser.at])));
         }
-        Ok(Self { steps })
+        Ok(Self { segments })
     }
 
-    /// All values that the path finds, in order; an error where a place is out of bounds or a filter meets no list.
+    /// All matching values, in order. An index out of bounds and a filter on a non-list are errors.
     pub fn find<'v>(&self, value: &'v Value) -> Result<Vec<&'v Value>, String> {
-        walk(&self.steps, vec![value])
+        walk(&self.segments, vec![value])
     }
 
-    /// The first value that the path finds.
+    /// The first matching value.
     pub fn first<'v>(&self, value: &'v Value) -> Option<&'v Value> {
         self.find(value).ok()?.first().copied()
     }
 }
 
-struct Reader<'c> {
+struct Parser<'c> {
     chars: &'c [char],
     at: usize,
     depth: usize,
 }
 
-impl Reader<'_> {
+impl Parser<'_> {
     fn peek(&self) -> Option<char> {
         self.chars.get(self.at).copied()
     }
@@ -115,51 +116,51 @@ impl Reader<'_> {
         if self.eat(c) { Ok(()) } else { Err(format!("expected {c:?} at {}", self.at)) }
     }
 
-    /// Steps up to the end or to one of `stops`.
-    fn steps(&mut self, stops: &[char]) -> Result<Vec<Step>, String> {
-        let mut steps = Vec::new();
+    /// Parses segments up to the end or to one of `stops`.
+    fn segments(&mut self, stops: &[char]) -> Result<Vec<Segment>, String> {
+        let mut segments = Vec::new();
         while let Some(c) = self.peek() {
             if stops.contains(&c) || (c.is_whitespace() && !stops.is_empty()) {
                 break;
             }
             match c {
-                '$' | '@' if steps.is_empty() => self.at += 1,
+                '$' | '@' if segments.is_empty() => self.at += 1,
                 '.' => {
                     self.at += 1;
                     if self.eat('.') {
-                        steps.push(Step::Deep);
+                        segments.push(Segment::Descend);
                     }
                     match self.peek() {
                         Some('[') | None => {}
                         Some('*') => {
                             self.at += 1;
-                            steps.push(Step::Any);
+                            segments.push(Segment::Any);
                         }
                         Some(_) => {
                             let name = self.name(stops);
                             if name.is_empty() {
                                 return Err(format!("empty name at {}", self.at));
                             }
-                            steps.push(Step::Field(name));
+                            segments.push(Segment::Field(name));
                         }
                     }
                 }
-                '[' => steps.push(self.bracket()?),
+                '[' => segments.push(self.bracket()?),
                 '*' => {
                     self.at += 1;
-                    steps.push(Step::Any);
+                    segments.push(Segment::Any);
                 }
-                _ if steps.is_empty() && !c.is_whitespace() => {
+                _ if segments.is_empty() && !c.is_whitespace() => {
                     let name = self.name(stops);
                     if name.is_empty() {
                         return Err(format!("unexpected {c:?}"));
                     }
-                    steps.push(Step::Field(name));
+                    segments.push(Segment::Field(name));
                 }
                 other => return Err(format!("unexpected {other:?}")),
             }
         }
-        Ok(steps)
+        Ok(segments)
     }
 
     fn name(&mut self, stops: &[char]) -> String {
@@ -183,7 +184,7 @@ impl Reader<'_> {
         out
     }
 
-    fn bracket(&mut self) -> Result<Step, String> {
+    fn bracket(&mut self) -> Result<Segment, String> {
         self.expect('[')?;
         self.depth += 1;
         if self.depth > 16 {
@@ -194,7 +195,7 @@ impl Reader<'_> {
         Ok(step)
     }
 
-    fn inside(&mut self) -> Result<Step, String> {
+    fn inside(&mut self) -> Result<Segment, String> {
         if self.eat('?') {
             self.expect('(')?;
             let filter = self.filter()?;
@@ -206,18 +207,18 @@ impl Reader<'_> {
         loop {
             self.blanks();
             parts.push(match self.peek() {
-                Some('\'' | '"') => vec![Step::Field(self.quoted()?)],
+                Some('\'' | '"') => vec![Segment::Field(self.quoted()?)],
                 Some('*') => {
                     self.at += 1;
-                    vec![Step::Any]
+                    vec![Segment::Any]
                 }
-                Some(c) if c == '-' || c == ':' || c.is_ascii_digit() => vec![self.places()?],
+                Some(c) if c == '-' || c == ':' || c.is_ascii_digit() => vec![self.index_or_slice()?],
                 _ => {
                     let name = self.name(&[]);
                     if name.is_empty() {
                         return Err("empty brackets".to_owned());
                     }
-                    vec![Step::Field(name)]
+                    vec![Segment::Field(name)]
                 }
             });
             self.blanks();
@@ -230,7 +231,7 @@ impl Reader<'_> {
             (1, Some(mut only)) => only.pop().ok_or_else(|| "empty brackets".to_owned()),
             (_, last) => {
                 parts.extend(last);
-                Ok(Step::Union(parts))
+                Ok(Segment::Union(parts))
             }
         }
     }
@@ -269,21 +270,21 @@ impl Reader<'_> {
         if text.is_empty() {
             Ok(None)
         } else {
-            text.parse().map(Some).map_err(|_| format!("{text:?} is no place"))
+            text.parse().map(Some).map_err(|_| format!("{text:?} is not an index"))
         }
     }
 
-    fn places(&mut self) -> Result<Step, String> {
+    fn index_or_slice(&mut self) -> Result<Segment, String> {
         let from = self.number()?;
         if !self.eat(':') {
-            return from.map(Step::Place).ok_or_else(|| "no place".to_owned());
+            return from.map(Segment::Index).ok_or_else(|| "missing index".to_owned());
         }
         let to = self.number()?;
         let step = if self.eat(':') { self.number()?.unwrap_or(1) } else { 1 };
-        if step <= 0 { Err("step must be > 0".to_owned()) } else { Ok(Step::Slice { from, to, step }) }
+        if step <= 0 { Err("step must be > 0".to_owned()) } else { Ok(Segment::Slice { from, to, step }) }
     }
 
-    fn filter(&mut self) -> Result<Step, String> {
+    fn filter(&mut self) -> Result<Segment, String> {
         let left = self.operand()?;
         self.blanks();
         let comparison = match (self.peek(), self.chars.get(self.at + 1)) {
@@ -297,13 +298,13 @@ impl Reader<'_> {
             (other, _) => return Err(format!("unexpected {other:?} in a filter")),
         };
         let Some((operator, length)) = comparison else {
-            return Ok(Step::Filter { left, operator: None, right: Operand::Constant(Value::Null) });
+            return Ok(Segment::Filter { left, operator: None, right: Operand::Constant(Value::Null) });
         };
         self.at += length;
         self.blanks();
         let right = self.operand()?;
         self.blanks();
-        Ok(Step::Filter { left, operator: Some(operator), right })
+        Ok(Segment::Filter { left, operator: Some(operator), right })
     }
 
     fn operand(&mut self) -> Result<Operand, String> {
@@ -315,9 +316,9 @@ impl Reader<'_> {
                 if self.depth > 16 {
                     return Err("nested too deeply".to_owned());
                 }
-                let steps = self.steps(&['=', '!', '<', '>', ')'])?;
+                let segments = self.segments(&['=', '!', '<', '>', ')'])?;
                 self.depth -= 1;
-                Ok(Operand::Path(steps))
+                Ok(Operand::Path(segments))
             }
             _ => {
                 let mut text = String::new();
@@ -329,21 +330,21 @@ impl Reader<'_> {
                 }
                 match serde_json::from_str::<Value>(&text) {
                     Ok(value @ (Value::Bool(_) | Value::Number(_))) => Ok(Operand::Constant(value)),
-                    _ => Err(format!("{text:?} is no value")),
+                    _ => Err(format!("{text:?} is not a value")),
                 }
             }
         }
     }
 }
 
-fn walk<'v>(steps: &[Step], values: Vec<&'v Value>) -> Result<Vec<&'v Value>, String> {
+fn walk<'v>(segments: &[Segment], values: Vec<&'v Value>) -> Result<Vec<&'v Value>, String> {
     let mut values = values;
-    for step in steps {
+    for step in segments {
         let mut found = Vec::new();
         for value in &values {
-            take(step, value, &mut found)?;
+            select(step, value, &mut found)?;
             if found.len() > FOUND_MAX {
-                return Err(format!("finds more than {FOUND_MAX} values"));
+                return Err(format!("matches more than {FOUND_MAX} values"));
             }
         }
         values = found;
@@ -351,29 +352,29 @@ fn walk<'v>(steps: &[Step], values: Vec<&'v Value>) -> Result<Vec<&'v Value>, St
     Ok(values)
 }
 
-fn take<'v>(step: &Step, value: &'v Value, found: &mut Vec<&'v Value>) -> Result<(), String> {
+fn select<'v>(step: &Segment, value: &'v Value, found: &mut Vec<&'v Value>) -> Result<(), String> {
     match step {
-        Step::Field(name) => found.extend(value.as_object().and_then(|m| m.get(name))),
-        Step::Any => match value {
+        Segment::Field(name) => found.extend(value.as_object().and_then(|m| m.get(name))),
+        Segment::Any => match value {
             Value::Array(items) => found.extend(items),
             Value::Object(map) => found.extend(map.values()),
             _ => {}
         },
-        Step::Deep => deep(value, found),
-        Step::Union(parts) => {
+        Segment::Descend => descend(value, found),
+        Segment::Union(parts) => {
             for part in parts {
                 found.extend(walk(part, vec![value])?);
             }
         }
-        Step::Place(place) => {
+        Segment::Index(index) => {
             let Some(items) = list(value)? else { return Ok(()) };
-            let at = if *place < 0 { place + items.len() as i64 } else { *place };
+            let at = if *index < 0 { index + items.len() as i64 } else { *index };
             let item = usize::try_from(at).ok().and_then(|i| items.get(i));
             found.push(item.ok_or_else(|| {
-                format!("array index out of bounds: index {place}, length {}", items.len())
+                format!("array index out of bounds: index {index}, length {}", items.len())
             })?);
         }
-        Step::Slice { from, to, step } => {
+        Segment::Slice { from, to, step } => {
             let Some(items) = list(value)? else { return Ok(()) };
             let length = items.len() as i64;
             let resolve =
@@ -389,7 +390,7 @@ fn take<'v>(step: &Step, value: &'v Value, found: &mut Vec<&'v Value>) -> Result
                 items[from as usize..to as usize].iter().step_by(usize::try_from(*step).unwrap_or(1)),
             );
         }
-        Step::Filter { left, operator, right } => {
+        Segment::Filter { left, operator, right } => {
             let Value::Array(items) = value else {
                 return Err("is not array or slice and cannot be filtered".to_owned());
             };
@@ -411,18 +412,18 @@ fn list(value: &Value) -> Result<Option<&[Value]>, String> {
     }
 }
 
-fn deep<'v>(value: &'v Value, found: &mut Vec<&'v Value>) {
+fn descend<'v>(value: &'v Value, found: &mut Vec<&'v Value>) {
     if found.len() > FOUND_MAX {
         return;
     }
     match value {
         Value::Array(items) if !items.is_empty() => {
             found.push(value);
-            items.iter().for_each(|v| deep(v, found));
+            items.iter().for_each(|v| descend(v, found));
         }
         Value::Object(map) if !map.is_empty() => {
             found.push(value);
-            map.values().for_each(|v| deep(v, found));
+            map.values().for_each(|v| descend(v, found));
         }
         _ => {}
     }
@@ -437,7 +438,7 @@ fn passes(
     fn one<'a>(item: &'a Value, operand: &'a Operand) -> Result<Option<&'a Value>, String> {
         match operand {
             Operand::Constant(value) => Ok(Some(value)),
-            Operand::Path(steps) => match walk(steps, vec![item])?.as_slice() {
+            Operand::Path(segments) => match walk(segments, vec![item])?.as_slice() {
                 [] => Ok(None),
                 [only] => Ok(Some(only)),
                 _ => Err("can only compare one element at a time".to_owned()),
@@ -446,7 +447,7 @@ fn passes(
     }
     let Some(operator) = operator else {
         return Ok(match left {
-            Operand::Path(steps) => walk(steps, vec![item]).is_ok_and(|f| !f.is_empty()),
+            Operand::Path(segments) => walk(segments, vec![item]).is_ok_and(|f| !f.is_empty()),
             Operand::Constant(_) => true,
         });
     };
@@ -492,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_find_what_kubectl_finds() {
+    fn paths_match_as_in_kubectl() {
         let cases = [
             (".spec.size", json!([3])),
             ("{.spec.size}", json!([3])),
@@ -524,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_path_is_refused() {
+    fn invalid_paths_are_rejected() {
         for path in [".a[", ".a[]", ".a[?(@.b==)]", ".a['b", ".a[1:2:0]", ".a]", ".a[?(@.b=\"x\")]", ".."] {
             let parsed = JsonPath::parse(path);
             assert!(parsed.is_err() || path == "..", "{path}: {parsed:?}");
@@ -533,7 +534,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused(path in "[.\\[\\]a-c0-9'\"?@()=!<>*:,\\\\{}$ -]{0,40}") {
+        fn any_text_is_parsed_or_rejected(path in "[.\\[\\]a-c0-9'\"?@()=!<>*:,\\\\{}$ -]{0,40}") {
             if let Ok(path) = JsonPath::parse(&path) {
                 let _ = path.find(&object());
             }

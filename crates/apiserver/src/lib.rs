@@ -1,72 +1,73 @@
 //! The embedded Kubernetes API server: many control planes in one process, one store.
 //!
-//! A [`Server`] is a store and a set of planes. A plane is a small struct: its objects are in the store under its name,
-//! its kinds in a catalogue that planes may share. The API is a tower [`Service`], called in process by controllers and
-//! mounted on TLS by [`Server::serve`] for kubectl and everybody else.
+//! A [`Server`] is one store and a set of planes. A plane costs little: its objects are in the store under
+//! its name, and its kinds are in a catalogue that planes can share. The API is a tower [`Service`].
+//! Controllers call it in process; [`Server::serve`] serves it over TLS to kubectl and other clients.
 //!
 //! ```text
-//!   request ─► route (plane, kind, verb) ─► identity ─► access ─► verb ─► admission ─► store ─► answer
-//!                                                                                      └─► watchers, controllers
+//!   request ─► route ─► authentication ─► authorization ─► verb ─► admission ─► store ─► response
+//!                                                                                 └─► watchers, controllers
 //! ```
 //!
-//! | module | holds |
+//! | module | contents |
 //! |---|---|
 //! | `store` | revisions, compare-and-set, ranges, history, watches; memory and redb |
 //! | `kinds` | built-in kinds, CRDs, catalogues |
 //! | `verbs` | get, list, watch, create, update, patch, delete |
-//! | `builtins` | what single built-in kinds do beyond storing |
-//! | `access`, `admission` | who may do what; policies and webhooks |
-//! | `controllers` | garbage collection, the end of namespaces and CRDs, expiry |
+//! | `builtins` | defaulting and validation of single built-in kinds |
+//! | `access` | authentication, RBAC, audit |
+//! | `admission` | policies and webhooks |
+//! | `controllers` | garbage collection, deletion of namespaces and CRDs, token secrets, event expiry |
 //! | `docs` | discovery and OpenAPI |
-//! | `extension` | subresources that the embedding program serves |
+//! | `subresource` | subresources that the embedding program serves |
+//! | `injection` | time and random source, replaceable in tests |
 //! | `schema`, `selector` | structural schemas and selectors, as pure functions |
 //!
-//! Who may enter: the binary, the simulation and the tests make servers; controllers see only the tower service.
+//! Only the binary and tests create servers. Controllers depend on the tower service alone.
 
 mod access;
 mod admission;
-pub mod admission_cel;
-pub mod apply;
+mod admission_cel;
+mod apply;
 mod builtins;
 mod controllers;
 mod docs;
 mod events;
-mod extension;
-mod form;
 mod health;
 mod http;
-mod identity;
+mod injection;
 mod json;
-pub mod jsonpath;
+mod jsonpath;
 mod kinds;
 mod ownership;
-pub mod patch;
+mod patch;
 mod plane;
 mod protobuf;
-pub mod quantity;
 mod route;
-pub mod schema;
-mod seams;
-pub mod selector;
+mod schema;
+mod selector;
 mod serve;
 mod server;
 mod service;
 mod status;
 pub mod store;
 mod strict;
-pub mod table;
+mod subresource;
+mod table;
+mod user;
 mod verbs;
+mod versioned_schema;
 
 pub use access::{Access, AuditSink};
 pub use admission::{TlsWebhooks, WebhookCall, WebhookTransport};
-pub use controllers::Switches;
-pub use extension::{Extended, Extending, Extension};
-pub use http::Body;
-pub use identity::{AUTHENTICATED, Identity, MASTERS, UNAUTHENTICATED};
+pub use controllers::EnabledControllers;
+pub use http::ResponseBody;
+pub use injection::{RandomSource, SystemClock, TimeSource};
 pub use plane::PlaneSpec;
 pub use route::project_plane;
-pub use seams::{Chance, Clock, SystemClock};
-pub use serve::{Authority, Certificate, Tls, TlsError, kubeconfig};
+pub use serve::{Authority, Certificate, ServerTls, ServerTlsError, kubeconfig};
 pub use server::{Builder, Error, Server, Storage};
 pub use service::Service;
-pub use status::{About, Cause, Failure};
+pub use status::{GroupResource, StatusCause, StatusError};
+pub use subresource::{SubresourceFuture, SubresourceHandler, SubresourceRequest};
+pub use user::{AUTHENTICATED, MASTERS, UNAUTHENTICATED, UserInfo};

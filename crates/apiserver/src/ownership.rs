@@ -1,18 +1,18 @@
-//! Who owns which field: `managedFields` of every write, and server-side apply on top of them.
+//! Field ownership: updates `managedFields` on every write, and implements server-side apply.
 
 use std::sync::OnceLock;
 
 use serde_json::Value;
 
 use crate::{
-    apply::{self, ApplyError, FieldSet, Types, Writing},
+    apply::{self, ApplyError, FieldSet, Types, WriteContext},
     builtins, json,
     kinds::Subresource,
-    status::{Cause, Failure},
+    status::{StatusCause, StatusError},
     verbs::Call,
 };
 
-/// The name of a subresource as it stands in `managedFields`.
+/// The name of the request's subresource in `managedFields`.
 fn subresource(call: &Call) -> &'static str {
     match call.subresource {
         Some(Subresource::Status) => "status",
@@ -23,7 +23,8 @@ fn subresource(call: &Call) -> &'static str {
     }
 }
 
-/// Fields that the endpoint throws away, which can therefore not be owned through it.
+/// Fields that the endpoint ignores, so that a write through it cannot own them (`resetFields` in
+/// kube-apiserver).
 fn reset(call: &Call) -> &'static FieldSet {
     static STATUS: OnceLock<FieldSet> = OnceLock::new();
     static SPEC: OnceLock<FieldSet> = OnceLock::new();
@@ -35,15 +36,15 @@ fn reset(call: &Call) -> &'static FieldSet {
     }
 }
 
-fn with_writing<R>(call: &Call, work: impl FnOnce(&Writing<'_>) -> R) -> R {
+fn with_write_context<R>(call: &Call, work: impl FnOnce(&WriteContext<'_>) -> R) -> R {
     let versions: Vec<(&str, &Types)> = call
         .kind
         .versions
         .iter()
-        .map(|version| (version.api_version.as_str(), version.form.types()))
+        .map(|version| (version.api_version.as_str(), version.versioned_schema.types()))
         .collect();
     let now = json::timestamp(call.core.clock.now());
-    work(&Writing {
+    work(&WriteContext {
         versions: &versions,
         api_version: &call.version.api_version,
         kind: &call.kind.kind,
@@ -53,10 +54,10 @@ fn with_writing<R>(call: &Call, work: impl FnOnce(&Writing<'_>) -> R) -> R {
     })
 }
 
-/// Records the writer of what changed between `old` and `new`.
+/// Records the field manager of every field that differs between `old` and `new`.
 pub(crate) fn on_write(call: &Call, old: Option<&Value>, new: &mut Value) {
-    with_writing(call, |writing| apply::update(writing, old, new, call.manager()));
-    for path in builtins::standing_structs(&call.kind) {
+    with_write_context(call, |context| apply::update(context, old, new, call.manager()));
+    for path in builtins::unowned_structs(&call.kind) {
         for entry in new
             .pointer_mut("/metadata/managedFields")
             .and_then(Value::as_array_mut)
@@ -75,30 +76,30 @@ pub(crate) fn on_write(call: &Call, old: Option<&Value>, new: &mut Value) {
     }
 }
 
-/// The object after a server-side apply, with its owners; not yet in form.
-pub(crate) fn apply(call: &Call, old: Option<&Value>, applied: &Value) -> Result<Value, Failure> {
-    let result = with_writing(call, |writing| {
-        apply::apply(writing, old, applied, &call.options.field_manager, call.options.force == Some(true))
+/// The object after a server-side apply, with its `managedFields`, before defaulting and pruning.
+pub(crate) fn apply(call: &Call, old: Option<&Value>, applied: &Value) -> Result<Value, StatusError> {
+    let result = with_write_context(call, |context| {
+        apply::apply(context, old, applied, &call.options.field_manager, call.options.force == Some(true))
     });
     result.map_err(|error| match &error {
         ApplyError::Conflicts(conflicts) => {
             let causes = conflicts
                 .iter()
-                .map(|conflict| Cause {
+                .map(|conflict| StatusCause {
                     reason: "FieldManagerConflict".into(),
                     message: conflict.message(),
                     field: conflict.field.clone(),
                 })
                 .collect();
-            Failure::apply_conflict(error.to_string(), causes)
+            StatusError::apply_conflict(error.to_string(), causes)
         }
-        ApplyError::BadRequest(why) => Failure::bad_request(why.clone()),
-        ApplyError::Untyped(why) => Failure::new(500, "", why.clone()),
+        ApplyError::BadRequest(why) => StatusError::bad_request(why.clone()),
+        ApplyError::Untyped(why) => StatusError::new(500, "", why.clone()),
     })
 }
 
-/// Whether two objects differ in nothing but the times in `managedFields`.
-pub(crate) fn same_but_for_times(new: &Value, old: &Value) -> bool {
+/// Whether two objects are equal except for the times in `managedFields`.
+pub(crate) fn equal_except_times(new: &Value, old: &Value) -> bool {
     fn all_but<'a>(value: &'a Value, name: &'static str) -> impl Iterator<Item = (&'a String, &'a Value)> {
         json::fields_where(value, move |field| field != name)
     }

@@ -1,4 +1,5 @@
-//! A plane: a name, a catalogue, and whether it is still wanted. Its objects are in the store under its name.
+//! A plane: one virtual Kubernetes API server. It has a name, a catalogue of kinds and a lifecycle state; its
+//! objects are in the store under its name.
 
 use std::sync::{
     Arc,
@@ -9,24 +10,25 @@ use serde_json::{Value, json};
 
 use crate::kinds::Catalogue;
 
-/// How to make a plane.
+/// The definition of a plane.
 #[derive(Clone, Debug, Default)]
 pub struct PlaneSpec {
-    /// Its name: what follows `/planes/` in paths. Projects are named by [`PlaneSpec::project`].
+    /// The name, which follows `/planes/` in URL paths. [`PlaneSpec::project`] names the planes of projects.
     pub name: String,
-    /// The shared catalogue whose kinds it serves; `None` gives it one of its own, as a hub or a cell has.
+    /// The shared catalogue whose kinds the plane serves. `None` gives the plane its own catalogue (hub,
+    /// cell).
     pub catalogue: Option<String>,
-    /// Namespaces made with it besides `default`.
+    /// Namespaces to create besides `default`.
     pub namespaces: Vec<String>,
 }
 
 impl PlaneSpec {
-    /// A plane with kinds of its own.
-    pub fn own(name: impl Into<String>) -> Self {
+    /// A plane with its own catalogue.
+    pub fn standalone(name: impl Into<String>) -> Self {
         Self { name: name.into(), ..Self::default() }
     }
 
-    /// The plane of a project, with the kinds of a shared catalogue.
+    /// The plane of a project, which serves the kinds of a shared catalogue.
     pub fn project(project: &str, catalogue: impl Into<String>) -> Self {
         Self {
             name: crate::route::project_plane(project),
@@ -35,7 +37,7 @@ impl PlaneSpec {
         }
     }
 
-    /// As it is kept in the store.
+    /// The record of the plane in the store.
     pub(crate) fn record(&self) -> Value {
         json!({"apiVersion": "polis/v1", "kind": "Plane", "metadata": {"name": self.name}, "catalogue": self.catalogue})
     }
@@ -50,10 +52,10 @@ impl PlaneSpec {
 }
 
 const SERVING: u8 = 0;
-const LEAVING: u8 = 1;
-const GONE: u8 = 2;
+const DELETING: u8 = 1;
+const DELETED: u8 = 2;
 
-/// One control plane of many.
+/// A plane that the server serves.
 pub(crate) struct Plane {
     pub(crate) name: Arc<str>,
     pub(crate) catalogue: Arc<Catalogue>,
@@ -65,21 +67,21 @@ impl Plane {
         Self { name, catalogue, state: AtomicU8::new(SERVING) }
     }
 
-    /// Being deleted: serves, but takes nothing new.
-    pub(crate) fn is_leaving(&self) -> bool {
-        self.state.load(Ordering::Acquire) >= LEAVING
+    /// Whether the plane is being deleted: it serves requests but accepts no new objects.
+    pub(crate) fn is_deleting(&self) -> bool {
+        self.state.load(Ordering::Acquire) >= DELETING
     }
 
-    /// Deleted.
-    pub(crate) fn is_gone(&self) -> bool {
-        self.state.load(Ordering::Acquire) == GONE
+    /// Whether the plane has been deleted.
+    pub(crate) fn is_deleted(&self) -> bool {
+        self.state.load(Ordering::Acquire) == DELETED
     }
 
-    pub(crate) fn leave(&self) {
-        self.state.store(LEAVING, Ordering::Release);
+    pub(crate) fn mark_deleting(&self) {
+        self.state.store(DELETING, Ordering::Release);
     }
 
-    pub(crate) fn go(&self) {
-        self.state.store(GONE, Ordering::Release);
+    pub(crate) fn mark_deleted(&self) {
+        self.state.store(DELETED, Ordering::Release);
     }
 }

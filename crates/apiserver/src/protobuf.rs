@@ -1,57 +1,57 @@
-//! Protobuf bodies of the built-in kinds that Go clients write.
+//! Decoder for protobuf request bodies of built-in kinds.
 //!
-//! kubectl and controller-runtime send built-in kinds as protobuf and do not fall back when refused, so those kinds are
-//! decoded: envelope, then a walk along tables of field numbers. Answers are always JSON, which all clients accept.
-//! A kind without a table is answered with 415.
+//! kubectl and controller-runtime send built-in kinds as protobuf and do not fall back to JSON on an error.
+//! The decoder reads the envelope (`runtime.Unknown`) and decodes the object with tables of field numbers.
+//! Responses are always JSON, which all clients accept. A kind without a table gets 415.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use crate::status::Failure;
+use crate::status::StatusError;
 
-/// What a field holds and how JSON says it.
+/// The type of a field and its JSON encoding.
 #[derive(Clone, Copy)]
-enum Holds {
-    /// Text, not said when empty.
+enum FieldType {
+    /// A string, omitted if empty.
     Text,
-    /// Text that may be empty on purpose.
+    /// An optional string (`*string` in Go), kept if empty.
     MaybeText,
-    /// A number, not said when zero.
+    /// An integer, omitted if zero.
     Int,
-    /// A number that may be zero on purpose.
+    /// An optional integer (`*int64` in Go), kept if zero.
     MaybeInt,
-    /// A truth, said when given.
+    /// A boolean.
     Bool,
-    /// A moment in whole seconds.
+    /// A time in whole seconds.
     Time,
-    /// A moment in microseconds.
+    /// A time in microseconds.
     MicroTime,
-    /// Texts.
+    /// A list of strings.
     Texts,
-    /// Text to text.
+    /// A map from string to string.
     TextMap,
-    /// Text to bytes.
+    /// A map from string to bytes.
     BytesMap,
-    /// Text to texts.
+    /// A map from string to list of strings.
     TextsMap,
     /// A message.
-    Message(Table),
-    /// Messages.
-    Messages(Table),
-    /// JSON in bytes.
+    Message(FieldTable),
+    /// A list of messages.
+    Messages(FieldTable),
+    /// JSON encoded as bytes.
     Json,
 }
 
-/// Field number, name, content.
-type Table = &'static [(u32, &'static str, Holds)];
+/// The fields of a message: number, JSON name, type.
+type FieldTable = &'static [(u32, &'static str, FieldType)];
 
-use Holds::{
+use FieldType::{
     Bool, BytesMap, Int, Json, MaybeInt, MaybeText, Message, Messages, MicroTime, Text, TextMap, Texts,
     TextsMap, Time,
 };
 
-const OWNER: Table = &[
+const OWNER: FieldTable = &[
     (1, "kind", Text),
     (3, "name", Text),
     (4, "uid", Text),
@@ -59,8 +59,8 @@ const OWNER: Table = &[
     (6, "controller", Bool),
     (7, "blockOwnerDeletion", Bool),
 ];
-const FIELDS: Table = &[(1, "", Json)];
-const MANAGED: Table = &[
+const FIELDS: FieldTable = &[(1, "", Json)];
+const MANAGED: FieldTable = &[
     (1, "manager", Text),
     (2, "operation", Text),
     (3, "apiVersion", Text),
@@ -69,7 +69,7 @@ const MANAGED: Table = &[
     (7, "fieldsV1", Message(FIELDS)),
     (8, "subresource", Text),
 ];
-const META: Table = &[
+const META: FieldTable = &[
     (1, "name", Text),
     (2, "generateName", Text),
     (3, "namespace", Text),
@@ -86,7 +86,7 @@ const META: Table = &[
     (14, "finalizers", Texts),
     (17, "managedFields", Messages(MANAGED)),
 ];
-const REFERENCE: Table = &[
+const REFERENCE: FieldTable = &[
     (1, "kind", Text),
     (2, "namespace", Text),
     (3, "name", Text),
@@ -95,40 +95,40 @@ const REFERENCE: Table = &[
     (6, "resourceVersion", Text),
     (7, "fieldPath", Text),
 ];
-const SOURCE: Table = &[(1, "component", Text), (2, "host", Text)];
-const SERIES: Table = &[(1, "count", Int), (2, "lastObservedTime", MicroTime)];
-const CONFIG_MAP: Table = &[
+const SOURCE: FieldTable = &[(1, "component", Text), (2, "host", Text)];
+const SERIES: FieldTable = &[(1, "count", Int), (2, "lastObservedTime", MicroTime)];
+const CONFIG_MAP: FieldTable = &[
     (1, "metadata", Message(META)),
     (2, "data", TextMap),
     (3, "binaryData", BytesMap),
     (4, "immutable", Bool),
 ];
-const SECRET: Table = &[
+const SECRET: FieldTable = &[
     (1, "metadata", Message(META)),
     (2, "data", BytesMap),
     (3, "type", Text),
     (4, "stringData", TextMap),
     (5, "immutable", Bool),
 ];
-const CONDITION: Table = &[
+const CONDITION: FieldTable = &[
     (1, "type", Text),
     (2, "status", Text),
     (4, "lastTransitionTime", Time),
     (5, "reason", Text),
     (6, "message", Text),
 ];
-const NAMESPACE: Table = &[
+const NAMESPACE: FieldTable = &[
     (1, "metadata", Message(META)),
     (2, "spec", Message(&[(1, "finalizers", Texts)])),
     (3, "status", Message(&[(1, "phase", Text), (2, "conditions", Messages(CONDITION))])),
 ];
-const ACCOUNT: Table = &[
+const ACCOUNT: FieldTable = &[
     (1, "metadata", Message(META)),
     (2, "secrets", Messages(REFERENCE)),
     (3, "imagePullSecrets", Messages(&[(1, "name", Text)])),
     (4, "automountServiceAccountToken", Bool),
 ];
-const EVENT: Table = &[
+const EVENT: FieldTable = &[
     (1, "metadata", Message(META)),
     (2, "involvedObject", Message(REFERENCE)),
     (3, "reason", Text),
@@ -145,7 +145,7 @@ const EVENT: Table = &[
     (14, "reportingComponent", Text),
     (15, "reportingInstance", Text),
 ];
-const NEW_EVENT: Table = &[
+const NEW_EVENT: FieldTable = &[
     (1, "metadata", Message(META)),
     (2, "eventTime", MicroTime),
     (3, "series", Message(SERIES)),
@@ -162,7 +162,7 @@ const NEW_EVENT: Table = &[
     (14, "deprecatedLastTimestamp", Time),
     (15, "deprecatedCount", Int),
 ];
-const LEASE: Table = &[
+const LEASE: FieldTable = &[
     (1, "metadata", Message(META)),
     (
         2,
@@ -178,28 +178,29 @@ const LEASE: Table = &[
         ]),
     ),
 ];
-const DELETE_OPTIONS: Table = &[
+const DELETE_OPTIONS: FieldTable = &[
     (1, "gracePeriodSeconds", MaybeInt),
     (2, "preconditions", Message(&[(1, "uid", MaybeText), (2, "resourceVersion", MaybeText)])),
     (3, "orphanDependents", Bool),
     (4, "propagationPolicy", MaybeText),
     (5, "dryRun", Texts),
 ];
-const RULE: Table = &[
+const RULE: FieldTable = &[
     (1, "verbs", Texts),
     (2, "apiGroups", Texts),
     (3, "resources", Texts),
     (4, "resourceNames", Texts),
     (5, "nonResourceURLs", Texts),
 ];
-const ROLE: Table = &[(1, "metadata", Message(META)), (2, "rules", Messages(RULE))];
-const SUBJECT: Table = &[(1, "kind", Text), (2, "apiGroup", Text), (3, "name", Text), (4, "namespace", Text)];
-const BINDING: Table = &[
+const ROLE: FieldTable = &[(1, "metadata", Message(META)), (2, "rules", Messages(RULE))];
+const SUBJECT: FieldTable =
+    &[(1, "kind", Text), (2, "apiGroup", Text), (3, "name", Text), (4, "namespace", Text)];
+const BINDING: FieldTable = &[
     (1, "metadata", Message(META)),
     (2, "subjects", Messages(SUBJECT)),
     (3, "roleRef", Message(&[(1, "apiGroup", Text), (2, "kind", Text), (3, "name", Text)])),
 ];
-const RESOURCE_ACCESS: Table = &[
+const RESOURCE_ACCESS: FieldTable = &[
     (1, "namespace", Text),
     (2, "verb", Text),
     (3, "group", Text),
@@ -208,8 +209,8 @@ const RESOURCE_ACCESS: Table = &[
     (6, "subresource", Text),
     (7, "name", Text),
 ];
-const PATH_ACCESS: Table = &[(1, "path", Text), (2, "verb", Text)];
-const SELF_REVIEW: Table = &[
+const PATH_ACCESS: FieldTable = &[(1, "path", Text), (2, "verb", Text)];
+const SELF_REVIEW: FieldTable = &[
     (1, "metadata", Message(META)),
     (
         2,
@@ -220,7 +221,7 @@ const SELF_REVIEW: Table = &[
         ]),
     ),
 ];
-const REVIEW: Table = &[
+const REVIEW: FieldTable = &[
     (1, "metadata", Message(META)),
     (
         2,
@@ -235,18 +236,18 @@ const REVIEW: Table = &[
         ]),
     ),
 ];
-const RULES_REVIEW: Table =
+const RULES_REVIEW: FieldTable =
     &[(1, "metadata", Message(META)), (2, "spec", Message(&[(1, "namespace", Text)]))];
-const TOKEN_REVIEW: Table =
+const TOKEN_REVIEW: FieldTable =
     &[(1, "metadata", Message(META)), (2, "spec", Message(&[(1, "token", Text), (2, "audiences", Texts)]))];
-const TOKEN_REQUEST: Table = &[
+const TOKEN_REQUEST: FieldTable = &[
     (1, "metadata", Message(META)),
     (2, "spec", Message(&[(1, "audiences", Texts), (4, "expirationSeconds", MaybeInt)])),
 ];
-const WHO_AM_I: Table = &[(1, "metadata", Message(META))];
+const WHO_AM_I: FieldTable = &[(1, "metadata", Message(META))];
 
-/// The table of a kind.
-fn table(version: &str, kind: &str) -> Option<Table> {
+/// The field table of a kind.
+fn table(version: &str, kind: &str) -> Option<FieldTable> {
     Some(match (version, kind) {
         ("v1", "ConfigMap") => CONFIG_MAP,
         ("v1", "Secret") => SECRET,
@@ -268,39 +269,40 @@ fn table(version: &str, kind: &str) -> Option<Table> {
     })
 }
 
-/// What every message of Kubernetes begins with.
+/// Prefix of every protobuf message of Kubernetes.
 const MAGIC: &[u8] = b"k8s\0";
 
-/// An object from Kubernetes' protobuf envelope.
-pub(crate) fn decode(bytes: &[u8]) -> Result<Value, Failure> {
-    let broken = || Failure::bad_request("the body of the request is not protobuf as Kubernetes writes it");
+/// Decodes an object from Kubernetes' protobuf envelope.
+pub(crate) fn decode(bytes: &[u8]) -> Result<Value, StatusError> {
+    let broken =
+        || StatusError::bad_request("the body of the request is not protobuf as Kubernetes writes it");
     let envelope = bytes.strip_prefix(MAGIC).ok_or_else(broken)?;
     let (mut version, mut kind, mut raw) = (String::new(), String::new(), &[][..]);
     for field in fields(envelope) {
         match field.ok_or_else(broken)? {
-            (1, Wire::Bytes(named)) => {
+            (1, WireValue::Bytes(named)) => {
                 for field in fields(named) {
                     match field.ok_or_else(broken)? {
-                        (1, Wire::Bytes(text)) => version = String::from_utf8_lossy(text).into_owned(),
-                        (2, Wire::Bytes(text)) => kind = String::from_utf8_lossy(text).into_owned(),
+                        (1, WireValue::Bytes(text)) => version = String::from_utf8_lossy(text).into_owned(),
+                        (2, WireValue::Bytes(text)) => kind = String::from_utf8_lossy(text).into_owned(),
                         _ => {}
                     }
                 }
             }
-            (2, Wire::Bytes(content)) => raw = content,
+            (2, WireValue::Bytes(content)) => raw = content,
             _ => {}
         }
     }
     let table = table(&version, &kind)
-        .ok_or_else(|| Failure::unsupported_media_type("application/json, application/yaml"))?;
+        .ok_or_else(|| StatusError::unsupported_media_type("application/json, application/yaml"))?;
     let mut object = message(raw, table).ok_or_else(broken)?;
     object["apiVersion"] = version.into();
     object["kind"] = kind.into();
     Ok(object)
 }
 
-/// A field as it stands on the wire.
-enum Wire<'a> {
+/// The encoded value of a field, by wire type.
+enum WireValue<'a> {
     Number(u64),
     Bytes(&'a [u8]),
     Fixed,
@@ -319,8 +321,8 @@ fn varint(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// The fields of a message; `None` once where it breaks off.
-fn fields(mut bytes: &[u8]) -> impl Iterator<Item = Option<(u32, Wire<'_>)>> {
+/// The fields of a message; ends with `None` if the message is malformed.
+fn fields(mut bytes: &[u8]) -> impl Iterator<Item = Option<(u32, WireValue<'_>)>> {
     let mut broken = false;
     std::iter::from_fn(move || {
         if bytes.is_empty() || broken {
@@ -332,64 +334,64 @@ fn fields(mut bytes: &[u8]) -> impl Iterator<Item = Option<(u32, Wire<'_>)>> {
     })
 }
 
-fn next<'a>(bytes: &mut &'a [u8]) -> Option<(u32, Wire<'a>)> {
+fn next<'a>(bytes: &mut &'a [u8]) -> Option<(u32, WireValue<'a>)> {
     let tag = varint(bytes)?;
     let number = u32::try_from(tag >> 3).ok()?;
-    let wire = match tag & 7 {
-        0 => Wire::Number(varint(bytes)?),
+    let value = match tag & 7 {
+        0 => WireValue::Number(varint(bytes)?),
         1 => {
             *bytes = bytes.get(8..)?;
-            Wire::Fixed
+            WireValue::Fixed
         }
         2 => {
             let length = usize::try_from(varint(bytes)?).ok()?;
             let content = bytes.get(..length)?;
             *bytes = bytes.get(length..)?;
-            Wire::Bytes(content)
+            WireValue::Bytes(content)
         }
         5 => {
             *bytes = bytes.get(4..)?;
-            Wire::Fixed
+            WireValue::Fixed
         }
         _ => return None,
     };
-    Some((number, wire))
+    Some((number, value))
 }
 
 fn text(bytes: &[u8]) -> Option<String> {
     String::from_utf8(bytes.to_vec()).ok()
 }
 
-/// A message as an object. Fields that the table does not know are passed over, as protobuf asks.
-fn message(bytes: &[u8], table: Table) -> Option<Value> {
+/// Decodes a message to a JSON object. Unknown fields are skipped, as protobuf requires.
+fn message(bytes: &[u8], table: FieldTable) -> Option<Value> {
     let mut object = Map::new();
     for field in fields(bytes) {
         let (number, wire) = field?;
-        let Some((_, name, holds)) = table.iter().find(|(known, ..)| *known == number) else { continue };
+        let Some((_, name, field_type)) = table.iter().find(|(known, ..)| *known == number) else { continue };
         let put =
             |object: &mut Map<String, Value>, value: Value| drop(object.insert((*name).to_owned(), value));
-        match (holds, wire) {
-            (Text, Wire::Bytes([])) => {}
-            (Text | MaybeText, Wire::Bytes(bytes)) => put(&mut object, text(bytes)?.into()),
-            (Int, Wire::Number(0)) => {}
-            // Negative numbers are sent as their two's complement.
-            (Int | MaybeInt, Wire::Number(value)) => put(&mut object, value.cast_signed().into()),
-            (Bool, Wire::Number(value)) => put(&mut object, (value != 0).into()),
-            (Time | MicroTime, Wire::Bytes(bytes)) => {
-                if let Some(moment) = time(bytes, matches!(holds, MicroTime))? {
+        match (field_type, wire) {
+            (Text, WireValue::Bytes([])) => {}
+            (Text | MaybeText, WireValue::Bytes(bytes)) => put(&mut object, text(bytes)?.into()),
+            (Int, WireValue::Number(0)) => {}
+            // Negative integers are encoded as two's complement.
+            (Int | MaybeInt, WireValue::Number(value)) => put(&mut object, value.cast_signed().into()),
+            (Bool, WireValue::Number(value)) => put(&mut object, (value != 0).into()),
+            (Time | MicroTime, WireValue::Bytes(bytes)) => {
+                if let Some(moment) = time(bytes, matches!(field_type, MicroTime))? {
                     put(&mut object, moment.into());
                 }
             }
-            (Texts, Wire::Bytes(bytes)) => push(&mut object, name, text(bytes)?.into()),
-            (Messages(table), Wire::Bytes(bytes)) => push(&mut object, name, message(bytes, table)?),
-            (Message(table), Wire::Bytes(bytes)) => {
+            (Texts, WireValue::Bytes(bytes)) => push(&mut object, name, text(bytes)?.into()),
+            (Messages(table), WireValue::Bytes(bytes)) => push(&mut object, name, message(bytes, table)?),
+            (Message(table), WireValue::Bytes(bytes)) => {
                 let value = message(bytes, table)?;
-                // The one field of a wrapper stands for the whole.
+                // A wrapper message (field name "") is replaced by its only field.
                 put(&mut object, value.get("").cloned().unwrap_or(value));
             }
-            (Json, Wire::Bytes(bytes)) => put(&mut object, serde_json::from_slice(bytes).ok()?),
-            (TextMap | BytesMap | TextsMap, Wire::Bytes(bytes)) => {
-                let (key, value) = entry(bytes, *holds)?;
+            (Json, WireValue::Bytes(bytes)) => put(&mut object, serde_json::from_slice(bytes).ok()?),
+            (TextMap | BytesMap | TextsMap, WireValue::Bytes(bytes)) => {
+                let (key, value) = entry(bytes, *field_type)?;
                 if let Value::Object(map) = object.entry(*name).or_insert_with(|| json!({})) {
                     map.insert(key, value);
                 }
@@ -406,16 +408,16 @@ fn push(object: &mut Map<String, Value>, name: &str, value: Value) {
     }
 }
 
-fn entry(bytes: &[u8], holds: Holds) -> Option<(String, Value)> {
+fn entry(bytes: &[u8], field_type: FieldType) -> Option<(String, Value)> {
     let (mut key, mut value) = (String::new(), &[][..]);
     for field in fields(bytes) {
         match field? {
-            (1, Wire::Bytes(bytes)) => key = text(bytes)?,
-            (2, Wire::Bytes(bytes)) => value = bytes,
+            (1, WireValue::Bytes(bytes)) => key = text(bytes)?,
+            (2, WireValue::Bytes(bytes)) => value = bytes,
             _ => {}
         }
     }
-    let value = match holds {
+    let value = match field_type {
         BytesMap => STANDARD.encode(value).into(),
         TextsMap => {
             message(value, &[(1, "items", Texts)])?.get("items").cloned().unwrap_or_else(|| json!([]))
@@ -425,13 +427,13 @@ fn entry(bytes: &[u8], holds: Holds) -> Option<(String, Value)> {
     Some((key, value))
 }
 
-/// A moment; the zero of Go is none.
+/// Decodes a time; Go's zero time is `None`.
 fn time(bytes: &[u8], micro: bool) -> Option<Option<String>> {
     let (mut seconds, mut nanos) = (0i64, 0i32);
     for field in fields(bytes) {
         match field? {
-            (1, Wire::Number(value)) => seconds = value.cast_signed(),
-            (2, Wire::Number(value)) => nanos = i32::try_from(value.cast_signed()).ok()?,
+            (1, WireValue::Number(value)) => seconds = value.cast_signed(),
+            (2, WireValue::Number(value)) => nanos = i32::try_from(value.cast_signed()).ok()?,
             _ => {}
         }
     }
@@ -459,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn a_config_map_reads_as_its_json() {
+    fn a_config_map_decodes_to_its_json() {
         let metadata =
             [field(1, b"a"), field(2, b""), field(11, &[field(1, b"k"), field(2, b"v")].concat())].concat();
         let raw = [
@@ -468,7 +470,7 @@ mod tests {
             field(3, &[field(1, b"b"), field(2, &[1, 2])].concat()),
         ]
         .concat();
-        let object = decode(&envelope("v1", "ConfigMap", &raw)).expect("reads");
+        let object = decode(&envelope("v1", "ConfigMap", &raw)).expect("decodes");
         assert_eq!(
             object,
             json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "labels": {"k": "v"}}, "data": {"x": "y"}, "binaryData": {"b": "AQI="}})
@@ -476,10 +478,10 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_keeps_what_is_zero_on_purpose() {
+    fn optional_zero_values_are_kept() {
         let moment = [&[8][..], &[128, 148, 235, 220, 3]].concat();
         let spec = [field(1, b"me"), vec![5 << 3, 0], field(4, &moment)].concat();
-        let object = decode(&envelope("coordination.k8s.io/v1", "Lease", &field(2, &spec))).expect("reads");
+        let object = decode(&envelope("coordination.k8s.io/v1", "Lease", &field(2, &spec))).expect("decodes");
         assert_eq!(
             object["spec"],
             json!({"holderIdentity": "me", "leaseTransitions": 0, "renewTime": "2001-09-09T01:46:40.000000Z"})
@@ -487,14 +489,14 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_without_a_table_is_refused_as_a_media_type() {
+    fn a_kind_without_a_table_gets_415() {
         assert_eq!(decode(&envelope("apps/v1", "Deployment", b"")).expect_err("no table").code, 415);
         assert_eq!(decode(b"{}").expect_err("no envelope").code, 400);
     }
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..256)) {
+        fn any_bytes_are_decoded_or_rejected(bytes in proptest::collection::vec(any::<u8>(), 0..256)) {
             let _ = decode(&[MAGIC, &bytes].concat());
             let _ = decode(&envelope("v1", "Secret", &bytes[..bytes.len().min(100)]));
         }

@@ -1,24 +1,25 @@
-//! From a path to a plane and a resource, by hand: kinds come and go, so there is no table of routes.
+//! Parses a request path into plane, resource, name and verb. There is no static route table, because CRDs
+//! add and remove resources at run time.
 
 use std::borrow::Cow;
 
 use http::Method;
 
-/// Which plane a path leads to, and the path within it.
+/// The plane of a request path, and the path within that plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PlanePath<'a> {
+pub(crate) struct PlanePath<'a> {
     /// Name of the plane; empty for the root plane.
     pub plane: Cow<'a, str>,
-    /// The project, when the path was one of a project.
+    /// The project, if the path is that of a project's plane.
     pub project: Option<&'a str>,
-    /// What is left: an ordinary Kubernetes path.
+    /// The rest: an ordinary Kubernetes path.
     pub path: &'a str,
 }
 
 const PROJECTS: &str = "/apis/resourcemanager.miloapis.com/v1alpha1/projects/";
 
 /// Splits a request path at the plane's prefix.
-pub fn plane_of(path: &str) -> PlanePath<'_> {
+pub(crate) fn plane_of(path: &str) -> PlanePath<'_> {
     for prefix in [PROJECTS, "/projects/"] {
         if let Some((project, rest)) = path.strip_prefix(prefix).and_then(|rest| rest.split_once('/'))
             && let Some(rest) = rest.strip_prefix("control-plane")
@@ -50,18 +51,18 @@ pub fn project_plane(project: &str) -> String {
     format!("project:{project}")
 }
 
-/// What a path within a plane asks for.
+/// What a path within a plane addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target<'a> {
+pub(crate) enum Target<'a> {
     /// `/api`, `/apis`, `/apis/<group>`, `/apis/<group>/<version>`, `/version`, `/healthz`, …
     NonResource(&'a str),
-    /// A resource or one object of it.
+    /// A collection or one object.
     Resource(ResourcePath<'a>),
 }
 
 /// The parts of a resource path.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct ResourcePath<'a> {
+pub(crate) struct ResourcePath<'a> {
     /// API group; empty for core.
     pub group: &'a str,
     /// API version.
@@ -78,8 +79,8 @@ pub struct ResourcePath<'a> {
     pub watch: bool,
 }
 
-/// Reads a path within a plane. `None` for one that cannot lead anywhere.
-pub fn target(path: &str) -> Option<Target<'_>> {
+/// Parses a path within a plane. Returns `None` for a malformed resource path.
+pub(crate) fn target(path: &str) -> Option<Target<'_>> {
     let mut parts = path.trim_matches('/').split('/');
     let (group, version) = match parts.next()? {
         "api" => ("", parts.next()),
@@ -103,7 +104,8 @@ pub fn target(path: &str) -> Option<Target<'_>> {
     }
     let mut found = ResourcePath { group, version, watch, ..ResourcePath::default() };
     match rest.as_slice() {
-        // `namespaces` is both a resource and a place for others; `status` and `finalize` are its own subresources.
+        // `namespaces` is a resource and a path prefix of others; `status` and `finalize` are its own
+        // subresources.
         ["namespaces"] => found.resource = "namespaces",
         ["namespaces", name] => {
             (found.resource, found.name, found.namespace) = ("namespaces", Some(*name), Some(*name))
@@ -135,29 +137,21 @@ fn object<'a>(mut found: ResourcePath<'a>, tail: &[&'a str]) -> Option<ResourceP
     Some(found)
 }
 
-/// What a request does, in the words of RBAC.
+/// The verb of a request, as RBAC names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verb {
-    /// Read one.
+pub(crate) enum Verb {
     Get,
-    /// Read many.
     List,
-    /// Follow.
     Watch,
-    /// Make.
     Create,
-    /// Replace.
     Update,
-    /// Change in part.
     Patch,
-    /// Remove one.
     Delete,
-    /// Remove many.
     DeleteCollection,
 }
 
 impl Verb {
-    /// The word in rules and discovery.
+    /// The name in RBAC rules and discovery.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Get => "get",
@@ -171,14 +165,14 @@ impl Verb {
         }
     }
 
-    /// Changes something.
+    /// Whether the verb changes objects.
     pub fn is_write(self) -> bool {
         !matches!(self, Self::Get | Self::List | Self::Watch)
     }
 }
 
-/// The verb of a resource request; `None` for a method that no verb has.
-pub fn verb(method: &Method, path: &ResourcePath<'_>, watch: bool) -> Option<Verb> {
+/// The verb of a resource request; `None` if no verb has this method.
+pub(crate) fn verb(method: &Method, path: &ResourcePath<'_>, watch: bool) -> Option<Verb> {
     Some(match (method.as_str(), path.name.is_some()) {
         ("GET" | "HEAD", _) if watch || path.watch => Verb::Watch,
         ("GET" | "HEAD", true) => Verb::Get,
@@ -197,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prefix_chooses_the_plane() {
+    fn a_path_prefix_selects_the_plane() {
         let cases = [
             ("/api/v1/namespaces", "", None, "/api/v1/namespaces"),
             (
@@ -225,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resource_path_falls_into_its_parts() {
+    fn a_resource_path_is_split_into_its_parts() {
         let resource = |path| match target(path) {
             Some(Target::Resource(found)) => {
                 (found.group, found.version, found.namespace, found.resource, found.name, found.subresource)

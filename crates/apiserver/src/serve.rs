@@ -1,8 +1,8 @@
-//! The service on a socket: TLS with client certificates, HTTP/1.1 and HTTP/2.
+//! Serves the API over TLS with client certificates, HTTP/1.1 and HTTP/2, and issues the certificates for it.
 
 use std::sync::Arc;
 
-use polis_tls::{Clients, Limits, Pem};
+use polis_tls::{ClientAuth, ConnectionLimits, Pem};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
     KeyPair, KeyUsagePurpose, SanType,
@@ -12,21 +12,22 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::{access::Peer, identity::Identity, server::Server};
+use crate::{access::Peer, server::Server, user::UserInfo};
 
-/// Watches hold their connections; streams are as many as of kube-apiserver.
-const LIMITS: Limits = Limits { connections: 8192, streams: 250 };
-/// Life of the certificates made here.
-const LIFE_DAYS: i64 = 3650;
+/// 250 streams per connection is the default of kube-apiserver. Each watch of an HTTP/1.1 client holds a
+/// connection.
+const LIMITS: ConnectionLimits = ConnectionLimits { connections: 8192, streams: 250 };
+/// Validity of the certificates issued here, in days.
+const VALIDITY_DAYS: i64 = 3650;
 
-/// Why the server cannot be reached over TLS.
+/// Why the server cannot serve TLS.
 #[derive(Debug, thiserror::Error)]
-pub enum TlsError {
+pub enum ServerTlsError {
     /// A certificate or key cannot be used.
     #[error(transparent)]
-    Unusable(#[from] polis_tls::TlsError),
-    /// A certificate cannot be made.
-    #[error("failed to make a certificate: {0}")]
+    Unusable(#[from] polis_tls::CertificateError),
+    /// A certificate cannot be issued.
+    #[error("failed to issue a certificate: {0}")]
     Make(#[from] rcgen::Error),
 }
 
@@ -39,44 +40,44 @@ pub struct Certificate {
     pub key: String,
 }
 
-/// A certificate authority made at first start, for a server and its clients.
+/// A certificate authority that issues the certificates of a server and its clients.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pem: String,
 }
 
 impl Authority {
-    /// A new authority.
-    pub fn new() -> Result<Self, TlsError> {
+    /// Creates an authority with a new key.
+    pub fn new() -> Result<Self, ServerTlsError> {
         let mut params = CertificateParams::default();
         params.distinguished_name = name("polis", &[]);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages =
             vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
-        lasting(&mut params);
+        set_validity(&mut params);
         let key = KeyPair::generate()?;
         let pem = params.self_signed(&key)?.pem();
         Ok(Self { issuer: Issuer::new(params, key), pem })
     }
 
-    /// An authority that was made before, from its certificate and its key, in PEM.
-    pub fn load(pem: &str, key: &str) -> Result<Self, TlsError> {
+    /// Loads an existing authority from its certificate and its private key, in PEM.
+    pub fn load(pem: &str, key: &str) -> Result<Self, ServerTlsError> {
         let issuer = Issuer::from_ca_cert_pem(pem, KeyPair::from_pem(key)?)?;
         Ok(Self { issuer, pem: pem.to_owned() })
     }
 
-    /// Its private key, in PEM: whoever has it may be anybody.
+    /// The private key, in PEM. It can sign a certificate for any user, so keep it secret.
     pub fn key(&self) -> String {
         self.issuer.key().serialize_pem()
     }
 
-    /// Its certificate: what clients trust.
+    /// The certificate, in PEM, which clients trust.
     pub fn pem(&self) -> &str {
         &self.pem
     }
 
-    /// A certificate for a server that is reached under `hosts`, names or addresses.
-    pub fn server(&self, hosts: &[&str]) -> Result<Certificate, TlsError> {
+    /// Issues a server certificate for `hosts`: DNS names or IP addresses.
+    pub fn server(&self, hosts: &[&str]) -> Result<Certificate, ServerTlsError> {
         let mut params = CertificateParams::default();
         params.distinguished_name = name("polis-apiserver", &[]);
         for host in hosts {
@@ -89,16 +90,16 @@ impl Authority {
         self.sign(params)
     }
 
-    /// A certificate for a client: `user` in `groups`.
-    pub fn client(&self, user: &str, groups: &[&str]) -> Result<Certificate, TlsError> {
+    /// Issues a client certificate for `user` in `groups`.
+    pub fn client(&self, user: &str, groups: &[&str]) -> Result<Certificate, ServerTlsError> {
         let mut params = CertificateParams::default();
         params.distinguished_name = name(user, groups);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         self.sign(params)
     }
 
-    fn sign(&self, mut params: CertificateParams) -> Result<Certificate, TlsError> {
-        lasting(&mut params);
+    fn sign(&self, mut params: CertificateParams) -> Result<Certificate, ServerTlsError> {
+        set_validity(&mut params);
         let key = KeyPair::generate()?;
         let cert = params.signed_by(&key, &self.issuer)?;
         Ok(Certificate { cert: cert.pem(), key: key.serialize_pem() })
@@ -107,7 +108,7 @@ impl Authority {
 
 fn name(common: &str, organizations: &[&str]) -> DistinguishedName {
     let mut name = DistinguishedName::new();
-    // One entry per kind is kept; several groups go through `Identity` in tests and tokens.
+    // rcgen keeps one entry per type, so only the last group counts. Tokens can name several groups.
     for organization in organizations {
         name.push(DnType::OrganizationName, *organization);
     }
@@ -115,7 +116,7 @@ fn name(common: &str, organizations: &[&str]) -> DistinguishedName {
     name
 }
 
-fn lasting(params: &mut CertificateParams) {
+fn set_validity(params: &mut CertificateParams) {
     let day = |offset: i64| {
         let date = (jiff::Timestamp::now() + jiff::SignedDuration::from_hours(24 * offset))
             .to_zoned(jiff::tz::TimeZone::UTC)
@@ -127,35 +128,35 @@ fn lasting(params: &mut CertificateParams) {
         )
     };
     params.not_before = day(-1);
-    params.not_after = day(LIFE_DAYS);
+    params.not_after = day(VALIDITY_DAYS);
 }
 
-/// How the server proves itself, and whose clients it believes.
+/// The TLS configuration of a server: its certificate, and the authority of client certificates.
 #[derive(Clone)]
-pub struct Tls {
+pub struct ServerTls {
     acceptor: TlsAcceptor,
 }
 
-impl Tls {
-    /// `server` is shown to clients; certificates signed by `clients` (PEM) name their holders.
-    pub fn new(server: &Certificate, clients: Option<&str>) -> Result<Self, TlsError> {
+impl ServerTls {
+    /// `server` is the server's certificate; `clients` is the authority (PEM) of client certificates.
+    pub fn new(server: &Certificate, clients: Option<&str>) -> Result<Self, ServerTlsError> {
         let (shown, key) =
             (Pem::new("of the server", server.cert.as_str()), Pem::new("key", server.key.as_str()));
         let clients = clients.map(|pem| Pem::new("of clients", pem));
-        // Whoever shows none may have a token.
-        let clients = clients.as_ref().map_or(Clients::Unasked, Clients::Welcome);
-        let config = polis_tls::server(&shown, &key, clients)?;
+        // A client certificate is optional: clients can authenticate with a token instead.
+        let clients = clients.as_ref().map_or(ClientAuth::Disabled, ClientAuth::Optional);
+        let config = polis_tls::server_config(&shown, &key, clients)?;
         Ok(Self { acceptor: TlsAcceptor::from(Arc::new(config)) })
     }
 }
 
 impl Server {
-    /// Serves all planes on a socket until the future is dropped, which ends every connection.
-    pub async fn serve(&self, listener: TcpListener, tls: Tls) {
+    /// Serves all planes on `listener` until the future is dropped, which closes every connection.
+    pub async fn serve(&self, listener: TcpListener, tls: ServerTls) {
         let service = self.service();
         polis_tls::serve(listener, LIMITS, tls.acceptor, move |peer| {
             let service = service.clone();
-            let proved = Peer { certified: peer.certificate.as_ref().and_then(identity_of) };
+            let proved = Peer { certified: peer.certificate.as_ref().and_then(user_of) };
             hyper::service::service_fn(move |mut request: http::Request<hyper::body::Incoming>| {
                 let service = service.clone();
                 request.extensions_mut().insert(proved.clone());
@@ -166,17 +167,17 @@ impl Server {
     }
 }
 
-/// Common name and organizations of a client certificate: user and groups.
-fn identity_of(leaf: &CertificateDer<'_>) -> Option<Identity> {
+/// The user of a client certificate: the common name is the user name, the organizations are the groups.
+fn user_of(leaf: &CertificateDer<'_>) -> Option<UserInfo> {
     let (_, certificate) = X509Certificate::from_der(leaf).ok()?;
     let subject = certificate.subject();
-    let user = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
+    let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
     let groups: Vec<String> =
         subject.iter_organization().filter_map(|value| value.as_str().ok()).map(str::to_owned).collect();
-    Some(Identity::new(user, groups))
+    Some(UserInfo::new(name, groups))
 }
 
-/// A kubeconfig for one plane. `prefix` is its path, empty for the root plane.
+/// A kubeconfig for one plane. `prefix` is the plane's URL path, empty for the root plane.
 pub fn kubeconfig(server: &str, prefix: &str, authority: &str, client: &Certificate) -> String {
     use base64::{Engine, engine::general_purpose::STANDARD};
     format!(

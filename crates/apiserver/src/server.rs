@@ -1,4 +1,4 @@
-//! The server: a store, planes, and the catalogues they share.
+//! The API server: its builder, and the management of planes and their catalogues.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -14,123 +14,123 @@ use crate::{
     access::Access,
     admission::{Configurations, Policies, TlsWebhooks, WebhookTransport},
     builtins,
-    controllers::{self, Switches},
-    extension::{Extension, Extensions},
-    identity::Identity,
+    controllers::{self, EnabledControllers},
+    injection::{RandomSource, SystemClock, TimeSource},
     json,
     kinds::Catalogue,
     plane::{Plane, PlaneSpec},
     route::Verb,
-    seams::{Chance, Clock, SystemClock},
     service::Service,
-    status::Failure,
+    status::StatusError,
     store::{
-        Collection, CommitError, Draft, Expect, HistoryLimits, MemoryStore, OpenError, RedbStore, Store,
-        Stored, Write,
+        Collection, CommitError, EncodedObject, HistoryLimits, MemoryStore, OpenError, Precondition,
+        RedbStore, Store, Stored, Write,
     },
+    subresource::{SubresourceHandler, SubresourceHandlers},
+    user::UserInfo,
     verbs::Call,
 };
 
-/// Watches one identity may hold, the administrator apart.
+/// Most concurrent watches of one user; members of `system:masters` have no limit.
 const WATCHES_MAX: usize = 10_000;
-/// Where planes are written down.
+/// Plane and resource of the collection that records the planes.
 const RECORDS: (&str, &str) = ("@server", "planes");
-/// Lost races before a write of the server's own gives up.
+/// Attempts of an internal write that loses to concurrent writes.
 const ATTEMPTS: usize = 64;
 
-/// Where objects are kept.
+/// Where the server stores objects.
 #[derive(Clone, Debug, Default)]
 pub enum Storage {
-    /// In memory: gone with the process.
+    /// In memory: lost when the process ends.
     #[default]
     Memory,
-    /// In a redb file. What anybody outside sees is durable.
+    /// In a redb file. Clients outside the process see only durable writes.
     Redb(PathBuf),
 }
 
-/// Why a server or a plane could not be made.
+/// Why the server could not create or change a plane, or could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The store cannot be used.
+    /// The store cannot be opened.
     #[error(transparent)]
     Store(#[from] OpenError),
-    /// A plane of that name is there.
+    /// A plane of that name exists.
     #[error("failed to create plane {0}: it exists already")]
     PlaneExists(String),
     /// No plane of that name.
     #[error("failed to find plane {0}: there is none of that name")]
     NoPlane(String),
-    /// A name no path can hold.
+    /// The name does not fit into a URL path.
     #[error("failed to create plane {0:?}: a name has 1 to 128 letters, digits or one of -._:@")]
     BadName(String),
     /// The store refused a write.
     #[error("failed to write {what}: {source}")]
     Write {
-        /// What was written.
+        /// The object of the write.
         what: String,
-        /// Why it was not.
-        source: Failure,
+        /// Why the write failed.
+        source: StatusError,
     },
 }
 
-/// Makes a [`Server`].
+/// Builds a [`Server`].
 pub struct Builder {
     storage: Storage,
     store: Option<Arc<dyn Store>>,
     history: HistoryLimits,
-    clock: Arc<dyn Clock>,
-    chance: Chance,
-    switches: Switches,
+    clock: Arc<dyn TimeSource>,
+    random: RandomSource,
+    enabled: EnabledControllers,
     access: Access,
     webhooks: Arc<dyn WebhookTransport>,
-    extensions: Extensions,
+    subresources: SubresourceHandlers,
     root: PlaneSpec,
 }
 
 impl Builder {
-    /// Where objects are kept; in memory unless said otherwise.
+    /// Where objects are stored; in memory by default.
     pub fn storage(mut self, storage: Storage) -> Self {
         self.storage = storage;
         self
     }
 
-    /// A store made elsewhere, for example on a backend that fails on purpose.
+    /// Uses an existing store, for example one whose backend injects faults.
     pub fn store(mut self, store: Arc<dyn Store>) -> Self {
         self.store = Some(store);
         self
     }
 
-    /// How much history is kept.
+    /// How much history the store keeps for watches and continued lists.
     pub fn history(mut self, limits: HistoryLimits) -> Self {
         self.history = limits;
         self
     }
 
-    /// The clock that dates objects.
-    pub fn clock(mut self, clock: impl Clock) -> Self {
+    /// The clock of timestamps in objects.
+    pub fn clock(mut self, clock: impl TimeSource) -> Self {
         self.clock = Arc::new(clock);
         self
     }
 
     /// The source of uids and generated names.
-    pub fn chance(mut self, chance: Chance) -> Self {
-        self.chance = chance;
+    pub fn random_source(mut self, random: RandomSource) -> Self {
+        self.random = random;
         self
     }
 
-    /// Which controllers run inside.
-    pub fn controllers(mut self, switches: Switches) -> Self {
-        self.switches = switches;
+    /// Which controllers run in the server.
+    pub fn controllers(mut self, enabled: EnabledControllers) -> Self {
+        self.enabled = enabled;
         self
     }
 
-    /// Who may come in over the network.
+    /// Authentication and audit of requests from the network.
     pub fn access(mut self, access: Access) -> Self {
         self.access = access;
         self
     }
 
-    /// How webhooks are reached; over TLS unless told otherwise.
+    /// How the server calls webhooks; over TLS by default.
     pub fn webhooks(mut self, transport: impl WebhookTransport) -> Self {
         self.webhooks = Arc::new(transport);
         self
@@ -138,18 +138,24 @@ impl Builder {
 
     /// Serves a subresource of a kind from the embedding program, on every plane that has the kind: `log` of
     /// `instances`, for example. Callers need the verb `get` on `<plural>/<name>`.
-    pub fn subresource(mut self, group: &str, plural: &str, name: &str, extension: impl Extension) -> Self {
-        self.extensions.add(group, plural, name, extension);
+    pub fn subresource(
+        mut self,
+        group: &str,
+        plural: &str,
+        name: &str,
+        handler: impl SubresourceHandler,
+    ) -> Self {
+        self.subresources.add(group, plural, name, handler);
         self
     }
 
-    /// Makes the root plane serve the kinds of a shared catalogue; it has its own unless told so.
+    /// Makes the root plane serve the kinds of a shared catalogue. By default it has its own catalogue.
     pub fn root_catalogue(mut self, catalogue: impl Into<String>) -> Self {
         self.root.catalogue = Some(catalogue.into());
         self
     }
 
-    /// Opens the store, serves the planes that are in it, and makes the root plane if it is new.
+    /// Opens the store, serves the planes recorded in it, and creates the root plane if the store is new.
     pub async fn build(self) -> Result<Server, Error> {
         let store: Arc<dyn Store> = match (self.store, self.storage) {
             (Some(store), _) => store,
@@ -158,11 +164,11 @@ impl Builder {
                 Arc::new(RedbStore::open(&path, self.history, self.clock.clone())?)
             }
         };
-        let tap = store.view().tap();
+        let writes = store.view().subscribe();
         let core = Arc::new(Core {
             store,
             clock: self.clock,
-            chance: self.chance,
+            random: self.random,
             planes: RwLock::default(),
             catalogues: RwLock::default(),
             watches: Mutex::default(),
@@ -170,7 +176,7 @@ impl Builder {
             webhooks: self.webhooks,
             policies: Policies::default(),
             configurations: Configurations::default(),
-            extensions: Arc::new(self.extensions),
+            subresources: Arc::new(self.subresources),
         });
         for (_, stored) in core.store.view().all(&records()) {
             core.serve_plane(&PlaneSpec::from_record(&stored.value()));
@@ -178,7 +184,7 @@ impl Builder {
         for catalogue in core.catalogues.read().values() {
             builtins::load_crds(&core, catalogue);
         }
-        let controllers = controllers::start(&core, tap, self.switches);
+        let controllers = controllers::start(&core, writes, self.enabled);
         let server = Server { core, _controllers: Arc::new(Tasks(controllers)) };
         if server.core.plane("").is_none() {
             server.create_plane(self.root).await?;
@@ -191,7 +197,7 @@ fn records() -> Collection {
     Collection::new(RECORDS.0, RECORDS.1)
 }
 
-/// Tasks that end with their owner.
+/// Tasks that are aborted on drop.
 struct Tasks(Vec<JoinHandle<()>>);
 
 impl Drop for Tasks {
@@ -200,7 +206,7 @@ impl Drop for Tasks {
     }
 }
 
-/// The embedded API server. Cheap to clone; it stops with its last clone.
+/// The embedded API server. Cheap to clone; the server stops when the last clone is dropped.
 #[derive(Clone)]
 pub struct Server {
     pub(crate) core: Arc<Core>,
@@ -208,18 +214,18 @@ pub struct Server {
 }
 
 impl Server {
-    /// Begins a server: in memory, with the machine's clock, all controllers on.
+    /// A builder with the defaults: storage in memory, the system clock, all controllers enabled.
     pub fn builder() -> Builder {
         Builder {
             storage: Storage::Memory,
             store: None,
             history: HistoryLimits::default(),
             clock: Arc::new(SystemClock),
-            chance: Chance::default(),
-            switches: Switches::default(),
+            random: RandomSource::default(),
+            enabled: EnabledControllers::default(),
             access: Access::default(),
             webhooks: Arc::new(TlsWebhooks::default()),
-            extensions: Extensions::default(),
+            subresources: SubresourceHandlers::default(),
             root: PlaneSpec::default(),
         }
     }
@@ -249,11 +255,11 @@ impl Server {
         self.core.planes.read().keys().map(|name| name.to_string()).collect()
     }
 
-    /// Makes a plane with its `default` namespace.
+    /// Creates a plane with its `default` namespace.
     pub async fn create_plane(&self, spec: PlaneSpec) -> Result<(), Error> {
-        let fits = |c: char| c.is_ascii_alphanumeric() || "-._:@".contains(c);
+        let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-._:@".contains(c);
         let is_root = spec.name.is_empty() && self.core.plane("").is_none();
-        if !is_root && (spec.name.is_empty() || spec.name.len() > 128 || !spec.name.chars().all(fits)) {
+        if !is_root && (spec.name.is_empty() || spec.name.len() > 128 || !spec.name.chars().all(is_allowed)) {
             return Err(Error::BadName(spec.name));
         }
         if self.has_plane(&spec.name) {
@@ -262,11 +268,11 @@ impl Server {
         if let Some(catalogue) = &spec.catalogue {
             self.ensure_catalogue(catalogue).await?;
         }
-        self.found(&spec).await
+        self.initialize_plane(&spec).await
     }
 
-    /// The namespaces first, then the record: a plane that is on record is complete.
-    async fn found(&self, spec: &PlaneSpec) -> Result<(), Error> {
+    /// Writes the namespaces before the record, so that a recorded plane is complete.
+    async fn initialize_plane(&self, spec: &PlaneSpec) -> Result<(), Error> {
         let plane = Arc::new(Plane::new(spec.name.as_str().into(), self.core.catalogue_of(spec)));
         let Some(kind) = plane.catalogue.kinds().find("", "namespaces").cloned() else { return Ok(()) };
         for namespace in std::iter::once("default").chain(spec.namespaces.iter().map(String::as_str)) {
@@ -285,8 +291,8 @@ impl Server {
         let write = Write {
             collection: records(),
             path: spec.name.clone(),
-            expect: Expect::Absent,
-            draft: Some(Draft::encode(&spec.record())),
+            precondition: Precondition::Absent,
+            object: Some(EncodedObject::encode(&spec.record())),
         };
         match self.core.store.commit(write).await {
             Ok(_) => {
@@ -296,35 +302,35 @@ impl Server {
             Err(CommitError::Conflict(_)) => Err(Error::PlaneExists(spec.name.clone())),
             Err(error) => Err(Error::Write {
                 what: format!("plane {}", spec.name),
-                source: Failure::internal(&error.to_string()),
+                source: StatusError::internal(&error.to_string()),
             }),
         }
     }
 
-    /// A shared catalogue is at home in a plane of its own, `@name`, where its CRDs and policies are written.
+    /// Creates the plane `@name` of a shared catalogue, which holds the catalogue's CRDs and policies.
     async fn ensure_catalogue(&self, name: &str) -> Result<(), Error> {
-        let home = format!("@{name}");
-        if self.has_plane(&home) {
+        let plane = format!("@{name}");
+        if self.has_plane(&plane) {
             return Ok(());
         }
-        match self.found(&PlaneSpec::own(home)).await {
+        match self.initialize_plane(&PlaneSpec::standalone(plane)).await {
             Err(Error::PlaneExists(_)) => Ok(()),
             other => other,
         }
     }
 
-    /// Deletes a plane: everything in it is deleted while it still serves, so that finalizers can do their work; then
-    /// it is gone. Waits for that.
+    /// Deletes all objects of a plane, waits for their finalizers, then removes the plane. The plane serves
+    /// requests until it is empty, so that controllers can release their finalizers.
     pub async fn delete_plane(&self, name: &str) -> Result<(), Error> {
         let plane = self.core.plane(name).ok_or_else(|| Error::NoPlane(name.to_owned()))?;
-        plane.leave();
+        plane.mark_deleting();
         controllers::empty_plane(&self.core, &plane).await;
         let _ = self
             .core
             .rewrite_or_remove(&records(), name, |_| None)
             .await
             .map_err(|source| Error::Write { what: format!("plane {name}"), source })?;
-        plane.go();
+        plane.mark_deleted();
         self.core.planes.write().remove(name);
         for collection in self.core.store.view().collections(name) {
             self.core.store.view().wake(&collection);
@@ -332,23 +338,23 @@ impl Server {
         Ok(())
     }
 
-    /// Installs a CRD in a shared catalogue (or updates it there) and serves it when this returns.
+    /// Creates or updates a CRD in a shared catalogue. The kind is served when this returns.
     pub async fn install_crd(&self, catalogue: &str, crd: &Value) -> Result<(), Error> {
         self.ensure_catalogue(catalogue).await?;
         self.install_crd_in(&format!("@{catalogue}"), crd).await
     }
 
-    /// Installs a CRD in a plane that has kinds of its own, and serves it when this returns.
+    /// Creates or updates a CRD in a plane with its own catalogue. The kind is served when this returns.
     pub async fn install_crd_in(&self, plane: &str, crd: &Value) -> Result<(), Error> {
-        let what = || format!("definition {} of plane {plane}", json::meta(crd, "name"));
+        let what = || format!("CRD {} of plane {plane}", json::meta(crd, "name"));
         let found = self.core.plane(plane).ok_or_else(|| Error::NoPlane(plane.to_owned()))?;
-        controllers::install(&self.core, &found, crd)
+        controllers::apply_crd(&self.core, &found, crd)
             .await
             .map_err(|source| Error::Write { what: what(), source })
     }
 
-    /// Waits until everything that can be seen now is durable: for whoever is about to do something outside of the store
-    /// because of it.
+    /// Waits until every write visible now is durable. A caller that acts outside of the store on what it
+    /// read (starts a process, for example) waits for this first.
     pub async fn durable(&self) -> Result<(), CommitError> {
         match self.core.store.durable(self.core.store.view().revision()) {
             Some(durable) => durable.await,
@@ -356,7 +362,7 @@ impl Server {
         }
     }
 
-    /// Ends when the store has stopped for good, and says why. What was answered before is durable.
+    /// Completes with the reason when the store fails for good. Every write acknowledged before is durable.
     pub fn failed(&self) -> impl Future<Output = Arc<str>> + Send + use<> {
         self.core.store.failed()
     }
@@ -367,26 +373,27 @@ impl Server {
     }
 }
 
-/// What all parts of the server share.
+/// State shared by all parts of the server.
 pub(crate) struct Core {
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) chance: Chance,
+    pub(crate) clock: Arc<dyn TimeSource>,
+    pub(crate) random: RandomSource,
     planes: RwLock<BTreeMap<Arc<str>, Arc<Plane>>>,
-    /// By home plane.
+    /// By the plane that holds the catalogue's CRDs.
     catalogues: RwLock<BTreeMap<Arc<str>, Arc<Catalogue>>>,
+    /// Open watches per user.
     watches: Mutex<HashMap<String, usize>>,
     pub(crate) access: Access,
     pub(crate) webhooks: Arc<dyn WebhookTransport>,
     pub(crate) policies: Policies,
     pub(crate) configurations: Configurations,
-    extensions: Arc<Extensions>,
+    subresources: Arc<SubresourceHandlers>,
 }
 
-/// A watch that is counted; leaves the count when dropped.
-pub(crate) struct WatchSeat(Option<(Arc<Core>, String)>);
+/// Counts one watch against the user's limit until it is dropped.
+pub(crate) struct WatchQuotaGuard(Option<(Arc<Core>, String)>);
 
-impl Drop for WatchSeat {
+impl Drop for WatchQuotaGuard {
     fn drop(&mut self) {
         if let Some((core, user)) = &self.0 {
             let mut watches = core.watches.lock();
@@ -411,55 +418,60 @@ impl Core {
 
     /// The planes that serve the kinds of a catalogue.
     pub(crate) fn planes_of(&self, catalogue: &Catalogue) -> Vec<Arc<Plane>> {
-        self.planes.read().values().filter(|plane| plane.catalogue.home == catalogue.home).cloned().collect()
+        self.planes
+            .read()
+            .values()
+            .filter(|plane| plane.catalogue.plane == catalogue.plane)
+            .cloned()
+            .collect()
     }
 
     fn catalogue_of(&self, spec: &PlaneSpec) -> Arc<Catalogue> {
-        let (name, home): (Arc<str>, Arc<str>) = match &spec.catalogue {
+        let (name, plane): (Arc<str>, Arc<str>) = match &spec.catalogue {
             Some(name) => (name.as_str().into(), format!("@{name}").into()),
             None => (spec.name.as_str().into(), spec.name.as_str().into()),
         };
         self.catalogues
             .write()
-            .entry(home.clone())
-            .or_insert_with(|| Arc::new(Catalogue::new(name, home, self.extensions.clone())))
+            .entry(plane.clone())
+            .or_insert_with(|| Arc::new(Catalogue::new(name, plane, self.subresources.clone())))
             .clone()
     }
 
     fn serve_plane(&self, spec: &PlaneSpec) {
         let catalogue = self.catalogue_of(spec);
-        let name: Arc<str> = if catalogue.home.as_ref() == spec.name {
-            catalogue.home.clone()
+        let name: Arc<str> = if catalogue.plane.as_ref() == spec.name {
+            catalogue.plane.clone()
         } else {
             spec.name.as_str().into()
         };
         self.planes.write().entry(name.clone()).or_insert_with(|| Arc::new(Plane::new(name, catalogue)));
     }
 
-    /// Counts a watch of an identity, or refuses it.
-    pub(crate) fn seat(self: &Arc<Self>, identity: &Identity) -> Result<WatchSeat, Failure> {
-        if identity.is_master() {
-            return Ok(WatchSeat(None));
+    /// Counts a watch of `user`, or refuses it with 429.
+    pub(crate) fn acquire_watch(self: &Arc<Self>, user: &UserInfo) -> Result<WatchQuotaGuard, StatusError> {
+        if user.is_master() {
+            return Ok(WatchQuotaGuard(None));
         }
         let mut watches = self.watches.lock();
-        let count = watches.entry(identity.user.clone()).or_default();
+        let count = watches.entry(user.name.clone()).or_default();
         if *count >= WATCHES_MAX {
-            return Err(Failure::too_many(format!(
+            return Err(StatusError::too_many(format!(
                 "{} holds {WATCHES_MAX} watches already; end some first",
-                identity.user
+                user.name
             )));
         }
         *count += 1;
-        Ok(WatchSeat(Some((self.clone(), identity.user.clone()))))
+        Ok(WatchQuotaGuard(Some((self.clone(), user.name.clone()))))
     }
 
-    /// Changes an object of the server's own accord. `None` if it is not there.
+    /// Updates an object without admission. Returns `None` if it does not exist.
     pub(crate) async fn rewrite(
         &self,
         collection: &Collection,
         path: &str,
         edit: impl Fn(&mut Value),
-    ) -> Result<Option<Stored>, Failure> {
+    ) -> Result<Option<Stored>, StatusError> {
         self.rewrite_or_remove(collection, path, |object| {
             let mut object = object.clone();
             edit(&mut object);
@@ -468,13 +480,14 @@ impl Core {
         .await
     }
 
-    /// Changes an object, or removes it where the edit answers `None`. `Ok(None)` if it is not there.
+    /// Updates an object without admission, or deletes it if `edit` returns `None`. Returns `Ok(None)` if it
+    /// does not exist.
     pub(crate) async fn rewrite_or_remove(
         &self,
         collection: &Collection,
         path: &str,
         edit: impl Fn(&Value) -> Option<Value>,
-    ) -> Result<Option<Stored>, Failure> {
+    ) -> Result<Option<Stored>, StatusError> {
         for _ in 0..ATTEMPTS {
             let Some(stored) = self.store.view().get(collection, path) else { return Ok(None) };
             let old = stored.value();
@@ -485,15 +498,15 @@ impl Core {
             let write = Write {
                 collection: collection.clone(),
                 path: path.to_owned(),
-                expect: Expect::At(stored.revision()),
-                draft: new.as_ref().map(Draft::encode),
+                precondition: Precondition::AtRevision(stored.revision()),
+                object: new.as_ref().map(EncodedObject::encode),
             };
             match self.store.commit(write).await {
                 Ok(written) => return Ok(Some(written)),
                 Err(CommitError::Conflict(_)) => {}
-                Err(error) => return Err(Failure::internal(&error.to_string())),
+                Err(error) => return Err(StatusError::internal(&error.to_string())),
             }
         }
-        Err(Failure::internal(&format!("{path} changes faster than it can be written")))
+        Err(StatusError::internal(&format!("{path} changes faster than it can be written")))
     }
 }

@@ -1,6 +1,7 @@
-//! The server as a tower service: the same for a socket and for a caller in this process.
+//! The API server as a tower service, for network connections and in-process callers alike.
 
 use std::{
+    borrow::Cow,
     convert::Infallible,
     future::Future,
     pin::Pin,
@@ -12,50 +13,51 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::{HeaderMap, HeaderValue, Request, Response, header, request::Parts};
 use parking_lot::Mutex;
+use percent_encoding::percent_decode_str;
 
 use crate::{
     access::{self, Attributes},
-    extension::Extended,
     health,
-    http::{Body, Content, Options, Output, failure, read},
-    identity::Identity,
+    http::{Content, Options, Output, ResponseBody, failure, read},
     plane::Plane,
     route::{self, ResourcePath, Target, Verb},
     server::Core,
-    status::{About, Failure},
+    status::{GroupResource, StatusError},
     store::{CommitError, Revision},
+    subresource::SubresourceRequest,
+    user::UserInfo,
     verbs::{Call, Payload},
 };
 
-/// The API of all planes, or of one.
+/// The API of all planes, or of one plane.
 #[derive(Clone)]
 pub struct Service {
     core: Arc<Core>,
     plane: Option<Arc<str>>,
-    /// The caller may see what is not durable yet.
-    ahead: bool,
+    /// The caller sees writes that are not durable yet.
+    read_uncommitted: bool,
 }
 
-/// What an answer shows was written up to this revision; put among its extensions by whoever knows.
+/// A response extension: the latest revision that the response shows. The response waits until it is durable.
 #[derive(Clone, Copy)]
-pub(crate) struct Shows(pub(crate) Revision);
+pub(crate) struct ShownRevision(pub(crate) Revision);
 
-type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<ResponseBody>, Infallible>> + Send>>;
 
 impl<B> tower::Service<Request<B>> for Service
 where
     B: http_body::Body<Data = Bytes> + Send + 'static,
     B::Error: std::fmt::Display,
 {
-    type Response = Response<Body>;
+    type Response = Response<ResponseBody>;
     type Error = Infallible;
-    type Future = Answer;
+    type Future = ResponseFuture;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<B>) -> Answer {
+    fn call(&mut self, request: Request<B>) -> ResponseFuture {
         let service = self.clone();
         Box::pin(async move { Ok(service.handle(request).await) })
     }
@@ -63,94 +65,89 @@ where
 
 impl Service {
     pub(crate) fn new(core: Arc<Core>, plane: Option<Arc<str>>) -> Self {
-        Self { core, plane, ahead: false }
+        Self { core, plane, read_uncommitted: false }
     }
 
-    /// The same, for a caller who keeps all that he does in the store of this server: he is answered, and told of
-    /// changes, before they are durable. A crash takes what he saw together with what he made of it. Anybody else, and
-    /// everybody outside of this process, sees only what lasts.
-    pub fn ahead(self) -> Self {
-        Self { ahead: true, ..self }
+    /// Lets the caller read writes, and receive watch events, before they are durable. This is safe for an
+    /// in-process controller that writes only to this store: its writes go to the same log, so a crash loses
+    /// both what it read and what it wrote, or neither. All other callers see only durable writes.
+    pub fn read_uncommitted(self) -> Self {
+        Self { read_uncommitted: true, ..self }
     }
 
-    /// Answers one request.
-    pub async fn handle<B>(&self, request: Request<B>) -> Response<Body>
+    /// Handles one request.
+    pub async fn handle<B>(&self, request: Request<B>) -> Response<ResponseBody>
     where
         B: http_body::Body<Data = Bytes> + Send,
         B::Error: std::fmt::Display,
     {
         let (parts, body) = request.into_parts();
         let head = parts.method == http::Method::HEAD;
-        let mut response = self.answer(parts, body).await.unwrap_or_else(|refusal| failure(&refusal));
-        let shown = response.extensions().get().map(|Shows(shown)| *shown);
+        let mut response = self.dispatch(parts, body).await.unwrap_or_else(|error| failure(&error));
+        let shown = response.extensions().get().map(|ShownRevision(shown)| *shown);
         if let Some(durable) = self.until_durable(shown)
             && let Err(error) = durable.await
         {
-            response = failure(&Failure::internal(&error.to_string()));
+            response = failure(&StatusError::internal(&error.to_string()));
         }
         if head {
-            *response.body_mut() = Body::full(Bytes::new());
+            *response.body_mut() = ResponseBody::full(Bytes::new());
         }
         response
     }
 
-    /// The wait that is due before an answer goes out: for what it shows, or for everything if it does not say.
+    /// The wait before a response is sent: for the revision that it shows, else for every visible write.
     fn until_durable(&self, shown: Option<Revision>) -> Option<BoxFuture<'static, Result<(), CommitError>>> {
         let store = &self.core.store;
-        store.durable(shown.unwrap_or_else(|| store.view().revision())).filter(|_| !self.ahead)
+        store.durable(shown.unwrap_or_else(|| store.view().revision())).filter(|_| !self.read_uncommitted)
     }
 
-    async fn answer<B>(&self, parts: Parts, body: B) -> Result<Response<Body>, Failure>
+    async fn dispatch<B>(&self, parts: Parts, body: B) -> Result<Response<ResponseBody>, StatusError>
     where
         B: http_body::Body<Data = Bytes> + Send,
         B::Error: std::fmt::Display,
     {
         let path = decode_path(parts.uri.path())?;
         let (plane, project, path) = match &self.plane {
-            Some(name) => (self.core.plane(name), name.strip_prefix("project:"), path.as_str()),
+            Some(name) => (self.core.plane(name), name.strip_prefix("project:"), &*path),
             None => {
                 let found = route::plane_of(&path);
                 (self.core.plane(&found.plane), found.project, found.path)
             }
         };
-        let Some(plane) = plane else { return Err(Failure::no_such_path()) };
-        let mut identity = access::authenticate(&self.core, &plane, &parts)?;
+        let Some(plane) = plane else { return Err(StatusError::no_such_path()) };
+        let mut user = access::authenticate(&self.core, &plane, &parts)?;
         if let Some(project) = project {
-            access::add_project(&mut identity, project);
+            access::add_project(&mut user, project);
         }
         let Some(target) = route::target(path) else {
             return Err(match path.starts_with("/api/v1/") {
-                true => Failure::no_such_resource(),
-                false => Failure::no_such_path(),
+                true => StatusError::no_such_resource(),
+                false => StatusError::no_such_path(),
             });
         };
         let target = match target {
             Target::NonResource(path) => {
-                let identity = access::impersonate(&self.core, &plane, identity, &parts.headers)?;
-                access::authorize(
-                    &self.core,
-                    &plane,
-                    &identity,
-                    &Attributes::non_resource(&parts.method, path),
-                )?;
-                let mut response = health::answer(&self.core, &plane, path, &parts)?;
-                response.extensions_mut().insert(Shows(0));
+                let user = access::impersonate(&self.core, &plane, user, &parts.headers)?;
+                access::authorize(&self.core, &plane, &user, &Attributes::non_resource(&parts.method, path))?;
+                let mut response = health::respond(&self.core, &plane, path, &parts)?;
+                response.extensions_mut().insert(ShownRevision(0));
                 return Ok(response);
             }
             Target::Resource(found) => found,
         };
-        let identity = access::impersonate(&self.core, &plane, identity, &parts.headers)?;
-        self.resource(&plane, identity, &target, &parts, body).await
+        let user = access::impersonate(&self.core, &plane, user, &parts.headers)?;
+        self.dispatch_resource(&plane, user, &target, &parts, body).await
     }
 
-    async fn resource<B>(
+    async fn dispatch_resource<B>(
         &self,
         plane: &Arc<Plane>,
-        identity: Identity,
+        user: UserInfo,
         target: &ResourcePath<'_>,
         parts: &Parts,
         body: B,
-    ) -> Result<Response<Body>, Failure>
+    ) -> Result<Response<ResponseBody>, StatusError>
     where
         B: http_body::Body<Data = Bytes> + Send,
         B::Error: std::fmt::Display,
@@ -163,95 +160,96 @@ impl Service {
                 .find(target.group, target.resource)
                 .filter(|kind| kind.is_custom())
                 .cloned();
-            return Err(custom
-                .map_or_else(Failure::method_not_allowed, |kind| Failure::not_supported(&kind.about(), "")));
+            return Err(custom.map_or_else(StatusError::method_not_allowed, |kind| {
+                StatusError::not_supported(&kind.group_resource(), "")
+            }));
         };
         let mut name = target.name.map(str::to_owned);
-        // A watch of one object is a watch of the collection that selects its name.
+        // A watch of one object is a watch of the collection filtered by name; subresources have no watch.
         if verb == Verb::Watch && target.subresource.is_some() {
             verb = Verb::Get;
         }
         options.watch |= target.watch;
-        access::authorize(&self.core, plane, &identity, &Attributes::resource(verb, target))?;
+        access::authorize(&self.core, plane, &user, &Attributes::resource(verb, target))?;
         let kinds = plane.catalogue.kinds();
         let kind = kinds.find(target.group, target.resource).cloned().ok_or_else(|| {
             match target.group.is_empty() || target.group.ends_with(".k8s.io") {
-                // Of a built-in group only the resource is missing.
+                // A built-in group that is served in this version lacks only the resource.
                 true if kinds
                     .iter()
                     .any(|kind| kind.group == target.group && kind.version(target.version).is_some()) =>
                 {
-                    Failure::no_such_resource()
+                    StatusError::no_such_resource()
                 }
-                _ => Failure::no_such_path(),
+                _ => StatusError::no_such_path(),
             }
         })?;
-        let version = kind.version(target.version).cloned().ok_or_else(Failure::no_such_path)?;
+        let version = kind.version(target.version).cloned().ok_or_else(StatusError::no_such_path)?;
         let namespace = target.namespace.filter(|_| kind.namespaced).map(str::to_owned);
         if kind.namespaced && namespace.is_none() && name.is_some()
             || !kind.namespaced && target.namespace.is_some() && target.resource != "namespaces"
         {
-            return Err(Failure::no_such_path());
+            return Err(StatusError::no_such_path());
         }
         if let (Some(sub), Some(name)) = (target.subresource, target.name)
-            && let Some(extension) = kinds.extensions.find(target.group, target.resource, sub)
+            && let Some(handler) = kinds.subresources.find(target.group, target.resource, sub)
         {
             if verb != Verb::Get {
-                return Err(Failure::method_not_allowed());
+                return Err(StatusError::method_not_allowed());
             }
             let stored = self
                 .core
                 .store
                 .view()
                 .get(&kind.collection(&plane.name), &kind.path(namespace.as_deref(), name))
-                .ok_or_else(|| Failure::not_found(&kind.about(), name))?;
-            let request = Extended {
+                .ok_or_else(|| StatusError::not_found(&kind.group_resource(), name))?;
+            let request = SubresourceRequest {
                 plane: plane.name.to_string(),
                 namespace,
                 name: name.to_owned(),
-                object: crate::verbs::present_value(&kind, &version, &stored),
-                identity,
+                object: crate::verbs::convert_value(&kind, &version, &stored),
+                user,
                 query: parts.uri.query().unwrap_or_default().to_owned(),
             };
-            return extension.answer(request).await;
+            return handler.handle(request).await;
         }
-        // Across all namespaces there is only reading.
+        // Requests across all namespaces are read-only.
         if kind.namespaced && namespace.is_none() && !matches!(verb, Verb::List | Verb::Watch) {
             return Err(match kind.is_custom() {
-                true => Failure::no_such_path(),
-                false => Failure::method_not_allowed(),
+                true => StatusError::no_such_path(),
+                false => StatusError::method_not_allowed(),
             });
         }
         let subresource = match target.subresource {
             Some(sub) => Some(kind.subresource(&version, sub).ok_or_else(|| match kind.is_custom() {
-                true => Failure::not_found(&kind.about(), target.name.unwrap_or_default()),
-                false => Failure::no_such_resource(),
+                true => StatusError::not_found(&kind.group_resource(), target.name.unwrap_or_default()),
+                false => StatusError::no_such_resource(),
             })?),
             None => None,
         };
         if kind.rules().is_some_and(|rules| rules.ephemeral) && name.is_some() {
-            return Err(Failure::no_such_resource());
+            return Err(StatusError::no_such_resource());
         }
         if subresource.is_none() && !kind.verbs().contains(&verb.as_str()) {
-            return Err(Failure::method_not_allowed());
+            return Err(StatusError::method_not_allowed());
         }
         if kind.is_custom() && name.is_none() && matches!(verb, Verb::Update | Verb::Patch) {
-            return Err(Failure::bad_request("name must be provided"));
+            return Err(StatusError::bad_request("name must be provided"));
         }
         let accept = parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
         let output = Output::negotiate(accept).ok_or_else(|| match kind.is_custom() {
-            true => Failure::not_acceptable(crate::http::OFFERED),
+            true => StatusError::not_acceptable(crate::http::OFFERED),
             false if accept.is_some_and(|accept| accept.contains("application/json")) => {
-                Failure::not_acceptable(crate::http::OFFERED)
+                StatusError::not_acceptable(crate::http::OFFERED)
             }
-            false => Failure::bare(
+            false => StatusError::bare(
                 406,
                 "NotAcceptable",
                 format!("406: Not Acceptable\n\nAvailable representations: {}", crate::http::OFFERED),
             ),
         })?;
         if verb == Verb::Create && name.is_some() && subresource.is_none() && !kind.is_custom() {
-            return Err(Failure::method_not_allowed());
+            return Err(StatusError::method_not_allowed());
         }
         let payload = if verb.is_write() {
             Payload { content: Content::of(&parts.headers), bytes: read(body).await? }
@@ -271,15 +269,17 @@ impl Service {
             namespace,
             name,
             subresource,
-            identity,
+            user,
             options,
             output,
-            ahead: self.ahead,
+            read_uncommitted: self.read_uncommitted,
             agent: agent(&parts.headers),
             warnings: Mutex::default(),
         };
         let result = Box::pin(call.run(payload)).await.map_err(|failure| match failure.code {
-            405 if call.kind.is_custom() => Failure::not_supported(&call.kind.about(), verb.as_str()),
+            405 if call.kind.is_custom() => {
+                StatusError::not_supported(&call.kind.group_resource(), verb.as_str())
+            }
             _ => failure,
         });
         if verb.is_write() {
@@ -287,15 +287,15 @@ impl Service {
         }
         tracing::trace!(
             plane = &*call.plane.name,
-            user = call.identity.user,
+            user = call.user.name,
             verb = verb.as_str(),
             path = parts.uri.path(),
             code = result.as_ref().map_or_else(|failure| failure.code, |response| response.status().as_u16()),
-            "answered"
+            "request handled"
         );
         let mut response = match result {
             Ok(response) => response,
-            Err(refusal) => failure(&refusal),
+            Err(error) => failure(&error),
         };
         for warning in call.warnings.lock().drain(..) {
             let text = format!("299 - \"{}\"", warning.replace('\\', "\\\\").replace('"', "\\\""));
@@ -307,7 +307,7 @@ impl Service {
     }
 }
 
-/// The first word of the user agent: the manager of fields when none is named.
+/// The user agent up to the first `/`: the field manager when the query names none.
 fn agent(headers: &HeaderMap) -> String {
     let agent = headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let word = agent.split('/').next().unwrap_or_default();
@@ -315,33 +315,19 @@ fn agent(headers: &HeaderMap) -> String {
     if word.is_empty() { "unknown".into() } else { word }
 }
 
-/// A path with its escapes resolved, as Go sees it.
-fn decode_path(path: &str) -> Result<String, Failure> {
-    if !path.contains('%') {
-        return Ok(path.to_owned());
-    }
+/// Percent-decodes a request path. Like Go's net/url, it refuses invalid escapes.
+fn decode_path(path: &str) -> Result<Cow<'_, str>, StatusError> {
     let bytes = path.as_bytes();
-    let mut decoded = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while at < bytes.len() {
-        let hex = |offset: usize| bytes.get(at + offset).and_then(|byte| char::from(*byte).to_digit(16));
-        match (bytes[at], hex(1), hex(2)) {
-            (b'%', Some(high), Some(low)) => {
-                decoded.push(u8::try_from(high * 16 + low).unwrap_or(b'?'));
-                at += 3;
-            }
-            (b'%', ..) => return Err(Failure::bad_request("the path has a broken escape")),
-            (byte, ..) => {
-                decoded.push(byte);
-                at += 1;
-            }
-        }
+    let is_escape =
+        |at: usize| bytes.get(at + 1..at + 3).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit));
+    if !memchr::memchr_iter(b'%', bytes).all(is_escape) {
+        return Err(StatusError::bad_request("the path has a broken escape"));
     }
-    String::from_utf8(decoded).map_err(|_| Failure::bad_request("the path is not UTF-8"))
+    percent_decode_str(path).decode_utf8().map_err(|_| StatusError::bad_request("the path is not UTF-8"))
 }
 
 impl Attributes {
-    /// What a resource request wants, in the terms of RBAC.
+    /// The RBAC attributes of a resource request.
     fn resource(verb: Verb, target: &ResourcePath<'_>) -> Self {
         let resource = match target.subresource {
             Some(sub) => format!("{}/{sub}", target.resource),
@@ -349,7 +335,7 @@ impl Attributes {
         };
         Self {
             verb: verb.as_str().to_owned(),
-            about: About::new(target.group, resource),
+            about: GroupResource::new(target.group, resource),
             name: target.name.unwrap_or_default().to_owned(),
             namespace: target.namespace.unwrap_or_default().to_owned(),
             path: None,

@@ -1,22 +1,23 @@
-//! Refusals, in the shape and the words of Kubernetes: clients branch on `code`, `reason` and `details.causes`.
+//! API errors (`metav1.Status`), worded as in Kubernetes: clients branch on `code`, `reason` and
+//! `details.causes`.
 
 use std::borrow::Cow;
 
 use serde_json::{Map, Value, json};
 
-use crate::schema::{FieldError, aggregate};
+use crate::schema::{ValidationError, aggregate};
 
-/// Which resource an answer is about, as it appears in `details` and in messages.
+/// The resource that an error is about, for `details` and messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct About {
+pub struct GroupResource {
     /// API group; empty for core.
     pub group: String,
-    /// Plural resource name (or kind, in validation errors).
+    /// Plural resource name, or the kind in 422 errors.
     pub resource: String,
 }
 
-impl About {
-    /// About `resource` of `group`.
+impl GroupResource {
+    /// `resource` of `group`.
     pub fn new(group: impl Into<String>, resource: impl Into<String>) -> Self {
         Self { group: group.into(), resource: resource.into() }
     }
@@ -32,43 +33,43 @@ impl About {
 
 /// One entry of `details.causes`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cause {
-    /// Machine readable, e.g. `FieldValueRequired`.
+pub struct StatusCause {
+    /// Machine-readable reason, e.g. `FieldValueRequired`.
     pub reason: String,
-    /// For people.
+    /// Human-readable message.
     pub message: String,
-    /// Where.
+    /// Path of the field.
     pub field: String,
 }
 
-/// A request that was not served as asked.
+/// The error of a request, encoded as a `Status` object.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Failure {
+pub struct StatusError {
     /// HTTP status.
     pub code: u16,
-    /// Machine readable reason; empty when Kubernetes gives none.
+    /// Machine-readable reason; empty if Kubernetes gives none.
     pub reason: Cow<'static, str>,
-    /// For people.
+    /// Human-readable message.
     pub message: String,
     details: Map<String, Value>,
-    /// A body that is no Status: what a path that leads nowhere gets.
+    /// The body is plain text instead of a Status: a path that is not served.
     plain: bool,
-    /// `details` is there even when it says nothing.
+    /// `details` is encoded even if it is empty.
     shows_details: bool,
-    /// A token with which a list may go on after all.
+    /// A continue token for the rest of the list, in `metadata.continue`.
     continues: Option<String>,
 }
 
-impl std::fmt::Display for Failure {
+impl std::fmt::Display for StatusError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} ({})", self.message, self.code)
     }
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for StatusError {}
 
-impl Failure {
-    /// A failure with neither name nor kind.
+impl StatusError {
+    /// An error without `details`.
     pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
         Self {
             code,
@@ -81,38 +82,38 @@ impl Failure {
         }
     }
 
-    fn about(mut self, about: &About, name: &str) -> Self {
+    fn with_resource(mut self, resource: &GroupResource, name: &str) -> Self {
         if !name.is_empty() {
             self.details.insert("name".into(), name.into());
         }
-        if !about.group.is_empty() {
-            self.details.insert("group".into(), about.group.clone().into());
+        if !resource.group.is_empty() {
+            self.details.insert("group".into(), resource.group.clone().into());
         }
-        if !about.resource.is_empty() {
-            self.details.insert("kind".into(), about.resource.clone().into());
+        if !resource.resource.is_empty() {
+            self.details.insert("kind".into(), resource.resource.clone().into());
         }
         self
     }
 
-    /// With another code and reason: what a policy or webhook chose.
+    /// Sets the code and reason that a policy or webhook returned.
     pub fn with_reason(mut self, code: u16, reason: String) -> Self {
         self.code = code;
         self.reason = reason.into();
         self
     }
 
-    /// With the details that a webhook gave.
+    /// Adds the details that a webhook returned.
     pub(crate) fn with_details(mut self, details: &Value) -> Self {
         self.details.extend(details.as_object().cloned().unwrap_or_default());
         self
     }
 
-    /// With entries for `details.causes`.
-    pub fn with_causes(self, causes: impl IntoIterator<Item = Cause>) -> Self {
+    /// Sets `details.causes`.
+    pub fn with_causes(self, causes: impl IntoIterator<Item = StatusCause>) -> Self {
         self.causes(causes)
     }
 
-    fn causes(mut self, causes: impl IntoIterator<Item = Cause>) -> Self {
+    fn causes(mut self, causes: impl IntoIterator<Item = StatusCause>) -> Self {
         let causes: Vec<Value> = causes
             .into_iter()
             .map(|cause| {
@@ -133,66 +134,67 @@ impl Failure {
         self
     }
 
-    /// A path that leads nowhere: a plain 404, as for an unknown kind.
+    /// 404 in plain text: the path is not served, e.g. an unknown kind.
     pub fn no_such_path() -> Self {
         Self { plain: true, ..Self::new(404, "", "404 page not found\n") }
     }
 
-    /// 404: the object is not there.
-    pub fn not_found(about: &About, name: &str) -> Self {
-        Self::new(404, "NotFound", format!("{} \"{name}\" not found", about.qualified())).about(about, name)
+    /// 404: the object does not exist.
+    pub fn not_found(resource: &GroupResource, name: &str) -> Self {
+        Self::new(404, "NotFound", format!("{} \"{name}\" not found", resource.qualified()))
+            .with_resource(resource, name)
     }
 
-    /// 409: the object is already there.
-    pub fn already_exists(about: &About, name: &str) -> Self {
-        Self::new(409, "AlreadyExists", format!("{} \"{name}\" already exists", about.qualified()))
-            .about(about, name)
+    /// 409: the object exists already.
+    pub fn already_exists(resource: &GroupResource, name: &str) -> Self {
+        Self::new(409, "AlreadyExists", format!("{} \"{name}\" already exists", resource.qualified()))
+            .with_resource(resource, name)
     }
 
     /// 409: generated names collided.
-    pub fn generated_name_taken(about: &About, name: &str) -> Self {
+    pub fn generated_name_taken(resource: &GroupResource, name: &str) -> Self {
         let message = format!(
             "{} \"{name}\" already exists, the server was not able to generate a unique name for the object",
-            about.qualified()
+            resource.qualified()
         );
-        let mut failure = Self::new(409, "AlreadyExists", message).about(about, name);
+        let mut failure = Self::new(409, "AlreadyExists", message).with_resource(resource, name);
         failure.details.insert("retryAfterSeconds".into(), 1.into());
         failure
     }
 
-    /// 409: `why` stands in the way of the write.
-    pub fn conflict(about: &About, name: &str, why: &str) -> Self {
+    /// 409: the write conflicts with the current state; `why` is the reason.
+    pub fn conflict(resource: &GroupResource, name: &str, why: &str) -> Self {
         Self::new(
             409,
             "Conflict",
-            format!("Operation cannot be fulfilled on {} \"{name}\": {why}", about.qualified()),
+            format!("Operation cannot be fulfilled on {} \"{name}\": {why}", resource.qualified()),
         )
-        .about(about, name)
+        .with_resource(resource, name)
     }
 
-    /// 409: the writer saw an older object.
-    pub fn modified(about: &About, name: &str) -> Self {
+    /// 409: the resourceVersion of the write is out of date.
+    pub fn modified(resource: &GroupResource, name: &str) -> Self {
         Self::conflict(
-            about,
+            resource,
             name,
             "the object has been modified; please apply your changes to the latest version and try again",
         )
     }
 
     /// 409 of a server-side apply, one cause per field that another manager owns.
-    pub fn apply_conflict(message: String, causes: Vec<Cause>) -> Self {
+    pub fn apply_conflict(message: String, causes: Vec<StatusCause>) -> Self {
         Self::new(409, "Conflict", message).causes(causes)
     }
 
-    /// 422: fields are wrong. `about.resource` is the kind here.
-    pub fn invalid(about: &About, name: &str, errors: &[FieldError]) -> Self {
-        let message = format!("{} \"{name}\" is invalid: {}", about.qualified(), aggregate(errors));
-        let causes = errors.iter().map(|error| Cause {
+    /// 422: validation errors. `resource` holds the kind here.
+    pub fn invalid(resource: &GroupResource, name: &str, errors: &[ValidationError]) -> Self {
+        let message = format!("{} \"{name}\" is invalid: {}", resource.qualified(), aggregate(errors));
+        let causes = errors.iter().map(|error| StatusCause {
             reason: error.reason().to_owned(),
             message: error.message(),
             field: error.field.clone(),
         });
-        Self::new(422, "Invalid", message).about(about, name).causes(causes)
+        Self::new(422, "Invalid", message).with_resource(resource, name).causes(causes)
     }
 
     /// 400.
@@ -205,17 +207,17 @@ impl Failure {
         Self::new(401, "Unauthorized", "Unauthorized")
     }
 
-    /// 403: `why` ends the sentence.
-    pub fn forbidden(about: &About, name: &str, why: &str) -> Self {
-        let message = match (about.resource.is_empty(), name.is_empty()) {
+    /// 403; `why` is the reason.
+    pub fn forbidden(resource: &GroupResource, name: &str, why: &str) -> Self {
+        let message = match (resource.resource.is_empty(), name.is_empty()) {
             (true, _) => format!("forbidden: {why}"),
-            (false, true) => format!("{} is forbidden: {why}", about.qualified()),
-            (false, false) => format!("{} \"{name}\" is forbidden: {why}", about.qualified()),
+            (false, true) => format!("{} is forbidden: {why}", resource.qualified()),
+            (false, false) => format!("{} \"{name}\" is forbidden: {why}", resource.qualified()),
         };
-        Self::new(403, "Forbidden", message).about(about, name)
+        Self::new(403, "Forbidden", message).with_resource(resource, name)
     }
 
-    /// A refusal without any detail, as Kubernetes makes it where it has only a code to go by.
+    /// An error with empty `details`, as Kubernetes sends it where it derives the error from the code alone.
     pub fn bare(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
         Self { shows_details: true, ..Self::new(code, reason, message) }
     }
@@ -230,22 +232,22 @@ impl Failure {
         Self::bare(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
     }
 
-    /// 405 of a custom kind, which names the verb.
-    pub fn not_supported(about: &About, verb: &str) -> Self {
+    /// 405 of a custom kind; the message contains the verb.
+    pub fn not_supported(resource: &GroupResource, verb: &str) -> Self {
         Self::new(
             405,
             "MethodNotAllowed",
-            format!("{verb} is not supported on resources of kind \"{}\"", about.qualified()),
+            format!("{verb} is not supported on resources of kind \"{}\"", resource.qualified()),
         )
-        .about(about, "")
+        .with_resource(resource, "")
     }
 
-    /// 406: no media type that the client accepts can be given.
+    /// 406: the server supports none of the media types that the client accepts.
     pub fn not_acceptable(offered: &str) -> Self {
         Self::new(406, "NotAcceptable", format!("only the following media types are accepted: {offered}"))
     }
 
-    /// 415: the body's media type cannot be read. Go clients fall back from protobuf to JSON on this.
+    /// 415: unsupported media type of the body. Go clients then fall back from protobuf to JSON.
     pub fn unsupported_media_type(accepted: &str) -> Self {
         Self::new(
             415,
@@ -261,22 +263,22 @@ impl Failure {
         Self::new(413, "RequestEntityTooLarge", message)
     }
 
-    /// 410: the list or watch must start anew.
+    /// 410: the client must restart the list or watch.
     pub fn expired(message: impl Into<String>) -> Self {
         Self::new(410, "Expired", message)
     }
 
-    /// With a token that goes on in the present.
+    /// Sets a continue token at the current revision.
     pub fn with_continue(mut self, token: String) -> Self {
         self.continues = Some(token);
         self
     }
 
-    /// 504: a revision from the future.
+    /// 504: the requested resourceVersion is newer than the current one.
     pub fn too_new(asked: u64, current: u64) -> Self {
         let mut failure =
             Self::new(504, "Timeout", format!("Too large resource version: {asked}, current: {current}"))
-                .causes([Cause {
+                .causes([StatusCause {
                     reason: "ResourceVersionTooLarge".into(),
                     message: "Too large resource version".into(),
                     field: String::new(),
@@ -285,28 +287,28 @@ impl Failure {
         failure
     }
 
-    /// 429 with the time to wait.
+    /// 429 with `retryAfterSeconds`.
     pub fn too_many(message: impl Into<String>) -> Self {
         let mut failure = Self::new(429, "TooManyRequests", message);
         failure.details.insert("retryAfterSeconds".into(), 1.into());
         failure
     }
 
-    /// 500. `why` is for the log and the caller.
+    /// 500; `why` is in the message and in the causes.
     pub fn internal(why: &str) -> Self {
-        Self::new(500, "InternalError", format!("Internal error occurred: {why}")).causes([Cause {
+        Self::new(500, "InternalError", format!("Internal error occurred: {why}")).causes([StatusCause {
             reason: String::new(),
             message: why.to_owned(),
             field: String::new(),
         }])
     }
 
-    /// Seconds a client should wait, if it should.
+    /// `retryAfterSeconds`, if set.
     pub fn retry_after(&self) -> Option<u64> {
         self.details.get("retryAfterSeconds").and_then(Value::as_u64)
     }
 
-    /// True when the body is plain text instead of a Status.
+    /// Whether the body is plain text instead of a Status.
     pub fn is_plain(&self) -> bool {
         self.plain
     }
@@ -327,10 +329,12 @@ impl Failure {
     }
 }
 
-/// The Status of a success: what a delete that left nothing answers.
-pub fn success(about: &About, name: &str, uid: &str) -> Value {
+/// The Status of a success: the response to a delete that removed the object.
+pub fn success(resource: &GroupResource, name: &str, uid: &str) -> Value {
     let mut details = Map::new();
-    for (field, text) in [("name", name), ("group", &about.group), ("kind", &about.resource), ("uid", uid)] {
+    for (field, text) in
+        [("name", name), ("group", &resource.group), ("kind", &resource.resource), ("uid", uid)]
+    {
         if !text.is_empty() {
             details.insert(field.into(), text.into());
         }
@@ -343,8 +347,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_object_is_named_with_its_group() {
-        let failure = Failure::not_found(&About::new("apps.example.com", "widgets"), "a");
+    fn not_found_names_the_object_and_its_group() {
+        let failure = StatusError::not_found(&GroupResource::new("apps.example.com", "widgets"), "a");
         assert_eq!(
             failure.status(),
             json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": "widgets.apps.example.com \"a\" not found",
@@ -353,11 +357,11 @@ mod tests {
     }
 
     #[test]
-    fn field_errors_become_causes() {
-        let failure = Failure::invalid(
-            &About::new("", "ConfigMap"),
+    fn validation_errors_become_causes() {
+        let failure = StatusError::invalid(
+            &GroupResource::new("", "ConfigMap"),
             "a",
-            &[FieldError::required("metadata.name", "name or generateName is required")],
+            &[ValidationError::required("metadata.name", "name or generateName is required")],
         );
         assert_eq!(
             failure.message,

@@ -1,7 +1,7 @@
-//! Tables: what `kubectl get` shows.
+//! `meta.k8s.io/v1` Tables: the output of `kubectl get`.
 //!
-//! The server renders cells, kubectl only aligns them. Custom resources bring their columns, built-in kinds have theirs
-//! here. Ages are relative to a given moment, so the same object and moment give the same table.
+//! The server renders the cells, kubectl aligns them. CRDs define columns for custom resources; the columns
+//! of built-in kinds are defined here. Ages are relative to a given time, so tables are deterministic.
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -12,16 +12,16 @@ use crate::schema::error;
 const ABOUT_NAME: &str = "The name of the object, unique within its namespace.";
 const ABOUT_AGE: &str = "How long ago the object was created.";
 
-/// Where the text of a cell comes from.
+/// The source of a cell.
 #[derive(Debug, Clone)]
 enum Cell {
-    /// A path of a CRD's column; rendered by the type of the column.
+    /// The `jsonPath` of a CRD's column, formatted by the type of the column.
     Path(JsonPath),
-    /// Computed for a built-in kind.
+    /// A function of a built-in kind.
     Built(fn(&Value, Timestamp) -> Value),
 }
 
-/// One column.
+/// A column of a table.
 #[derive(Debug, Clone)]
 pub struct Column {
     name: String,
@@ -55,7 +55,7 @@ impl Column {
         Self::built(name, "string", 0, description, cell)
     }
 
-    /// Shown with `-o wide` only.
+    /// A column shown with `-o wide` only.
     fn wide(name: &str, description: &str, cell: fn(&Value, Timestamp) -> Value) -> Self {
         Self::built(name, "string", 1, description, cell)
     }
@@ -88,7 +88,7 @@ impl Column {
     }
 }
 
-/// What stands beside the cells of a row.
+/// `includeObject`: the object in each row, besides the cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum IncludeObject {
     /// Nothing.
@@ -107,8 +107,8 @@ pub struct Columns {
 }
 
 impl Columns {
-    /// The columns of a custom resource from `additionalPrinterColumns`; name and age where there are none. A column whose
-    /// path cannot be read ends the list, as in kube-apiserver.
+    /// The columns of a custom resource from `additionalPrinterColumns`, or name and age if there are none.
+    /// As in kube-apiserver, a column with an invalid path ends the list.
     pub fn custom(additional: &[Value]) -> Self {
         let mut columns = vec![Column::name()];
         if additional.is_empty() {
@@ -119,7 +119,7 @@ impl Columns {
             let path = text("jsonPath");
             let Ok(parsed) = JsonPath::parse(&path) else { break };
             let description = match text("description") {
-                said if !said.is_empty() => said,
+                given if !given.is_empty() => given,
                 _ => format!("Custom resource definition column (in JSONPath format): {path}"),
             };
             let priority = column.get("priority").and_then(Value::as_i64).unwrap_or_default();
@@ -135,7 +135,7 @@ impl Columns {
         Self { columns }
     }
 
-    /// The columns of a built-in kind; name and age for one that has none of its own.
+    /// The columns of a built-in kind, by default name and age.
     pub fn built_in(group: &str, kind: &str) -> Self {
         let mut columns = vec![Column::name()];
         match (group, kind) {
@@ -218,7 +218,7 @@ impl Columns {
         Self { columns }
     }
 
-    /// The table of one object or of a list (anything with `items`).
+    /// The table of one object or of a list (an object with `items`).
     pub fn table(&self, shown: &Value, include: IncludeObject, headers: bool, now: Timestamp) -> Value {
         let mut metadata = Map::new();
         for key in ["resourceVersion", "continue", "remainingItemCount"] {
@@ -254,7 +254,7 @@ impl Columns {
 }
 
 fn event_columns() -> Vec<Column> {
-    fn seen(o: &Value, now: Timestamp) -> String {
+    fn last_seen(o: &Value, now: Timestamp) -> String {
         let first = first_seen(o, now);
         let last = [&o["series"]["lastObservedTime"], &o["lastTimestamp"], &o["deprecatedLastTimestamp"]];
         last.into_iter().find(|t| t.is_string()).map_or(first, |t| age(t, now))
@@ -263,26 +263,26 @@ fn event_columns() -> Vec<Column> {
         let first = [&o["firstTimestamp"], &o["deprecatedFirstTimestamp"], &o["eventTime"]];
         age(first.into_iter().find(|t| t.is_string()).unwrap_or(&Value::Null), now)
     }
-    /// The two APIs of events name the same things differently.
-    fn about(o: &Value) -> &Value {
+    /// The field is `involvedObject` in core/v1 and `regarding` in events.k8s.io/v1.
+    fn regarding(o: &Value) -> &Value {
         if o["involvedObject"].is_object() { &o["involvedObject"] } else { &o["regarding"] }
     }
     fn either<'v>(values: &[&'v Value]) -> &'v str {
         values.iter().filter_map(|v| v.as_str()).find(|s| !s.is_empty()).unwrap_or_default()
     }
     vec![
-        Column::text("Last Seen", "When it happened last.", |o, now| seen(o, now).into()),
+        Column::text("Last Seen", "When it happened last.", |o, now| last_seen(o, now).into()),
         Column::text("Type", "Normal or Warning.", |o, _| text(&o["type"]).into()),
         Column::text("Reason", "Why, in one word.", |o, _| text(&o["reason"]).into()),
         Column::text("Object", "What the event is about.", |o, _| {
-            let kind = text(&about(o)["kind"]).to_lowercase();
-            match text(&about(o)["name"]) {
+            let kind = text(&regarding(o)["kind"]).to_lowercase();
+            match text(&regarding(o)["name"]) {
                 "" => kind.into(),
                 name => format!("{kind}/{name}").into(),
             }
         }),
         Column::wide("Subobject", "The part of the object, if only a part is meant.", |o, _| {
-            text(&about(o)["fieldPath"]).into()
+            text(&regarding(o)["fieldPath"]).into()
         }),
         Column::wide("Source", "Who reported it.", |o, _| {
             let component = either(&[
@@ -339,7 +339,7 @@ fn param_ref(reference: &Value) -> String {
     }
 }
 
-/// A cell of a custom resource: null where the value is not of the column's type.
+/// A cell of a custom resource; null if the value does not have the type of the column.
 fn custom_cell(kind: &str, value: &Value, now: Timestamp) -> Value {
     match (kind, value) {
         (_, Value::Null) => Value::Null,
@@ -357,11 +357,11 @@ fn custom_cell(kind: &str, value: &Value, now: Timestamp) -> Value {
 }
 
 fn seconds_between(then: Timestamp, now: Timestamp) -> i64 {
-    // Whole seconds, cut towards zero, as a duration of nanoseconds would be.
+    // Whole seconds, truncated towards zero.
     ((now.as_nanosecond() - then.as_nanosecond()) / 1_000_000_000) as i64
 }
 
-/// How long ago a time was: `5m`, `3d4h`; `<unknown>` for no time.
+/// The age of a timestamp: `5m`, `3d4h`; `<unknown>` if absent.
 pub fn age(time: &Value, now: Timestamp) -> String {
     match time.as_str().filter(|t| !t.is_empty()).map(str::parse::<Timestamp>) {
         Some(Ok(then)) => human_duration(seconds_between(then, now)),
@@ -370,7 +370,8 @@ pub fn age(time: &Value, now: Timestamp) -> String {
     }
 }
 
-/// A duration of `seconds` in at most two units, coarser the longer it is. Two seconds of clock skew are forgiven.
+/// Formats a duration in at most two units, as kubectl does. A clock skew of less than two seconds shows
+/// `0s`.
 pub fn human_duration(seconds: i64) -> String {
     let pair = |big: i64, unit: &str, small: i64, small_unit: &str| {
         if small == 0 { format!("{big}{unit}") } else { format!("{big}{unit}{small}{small_unit}") }
@@ -405,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_read_as_kubectl_shows_them() {
+    fn durations_are_formatted_as_in_kubectl() {
         let (m, h, d) = (60, 3600, 86400);
         for (seconds, shown) in [
             (-5, "<invalid>"),
@@ -435,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn custom_columns_are_rendered_by_their_type() {
+    fn custom_columns_are_formatted_by_their_type() {
         let columns = Columns::custom(&[
             json!({"name": "Size", "type": "integer", "jsonPath": ".spec.size"}),
             json!({"name": "Ready", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Ready\")].status", "priority": 1, "description": "Is it?"}),
@@ -480,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn built_in_kinds_show_what_kubectl_users_know() {
+    fn built_in_kinds_have_the_columns_of_kubernetes() {
         let created = "2024-01-01T00:00:00Z";
         let meta = json!({"name": "x", "creationTimestamp": created});
         let rbac = "rbac.authorization.k8s.io";
@@ -549,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn events_look_the_same_through_both_apis() {
+    fn events_have_the_same_cells_in_both_apis() {
         let core = json!({"metadata": {"name": "e"}, "involvedObject": {"kind": "Pod", "name": "p", "fieldPath": "f"}, "reason": "R", "message": " m ", "type": "Normal", "count": 3,
             "source": {"component": "c", "host": "h"}, "firstTimestamp": "2024-01-01T23:15:00Z", "lastTimestamp": "2024-01-01T23:35:00Z"});
         let new = json!({"metadata": {"name": "e"}, "regarding": {"kind": "Pod", "name": "p", "fieldPath": "f"}, "reason": "R", "note": " m ", "type": "Normal", "deprecatedCount": 3,

@@ -1,4 +1,4 @@
-//! Who comes in over TLS, as whom, and what he may do.
+//! Authentication and authorization over TLS.
 
 mod common;
 
@@ -15,7 +15,7 @@ use kube::{
     api::{ListParams, PostParams},
     config::{KubeConfigOptions, Kubeconfig},
 };
-use polis_apiserver::{Access, Authority, Identity, PlaneSpec, Server, Tls, kubeconfig};
+use polis_apiserver::{Access, Authority, PlaneSpec, Server, ServerTls, UserInfo, kubeconfig};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -23,8 +23,8 @@ fn mk<K: DeserializeOwned>(value: Value) -> K {
     serde_json::from_value(value).expect("an object")
 }
 
-/// A server on a free port, and what clients need to reach it.
-struct Mounted {
+/// A server on a free port, and the authority of its certificates.
+struct TestServer {
     server: Server,
     authority: Authority,
     url: String,
@@ -39,19 +39,20 @@ impl Drop for Serving {
     }
 }
 
-async fn mount(access: Access) -> Mounted {
+async fn serve(access: Access) -> TestServer {
     let authority = Authority::new().expect("an authority");
     let server = Server::builder().access(access).build().await.expect("a server");
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let url = format!("https://{}", listener.local_addr().expect("an address"));
-    let tls = Tls::new(&authority.server(&["127.0.0.1"]).expect("a certificate"), Some(authority.pem()))
-        .expect("TLS");
+    let tls =
+        ServerTls::new(&authority.server(&["127.0.0.1"]).expect("a certificate"), Some(authority.pem()))
+            .expect("TLS");
     let serving = server.clone();
     let task = tokio::spawn(async move { serving.serve(listener, tls).await });
-    Mounted { server, authority, url, _serving: Serving(task) }
+    TestServer { server, authority, url, _serving: Serving(task) }
 }
 
-impl Mounted {
+impl TestServer {
     async fn client(&self, user: &str, groups: &[&str], prefix: &str) -> Client {
         let certificate = self.authority.client(user, groups).expect("a certificate");
         self.client_of(&kubeconfig(&self.url, prefix, self.authority.pem(), &certificate)).await
@@ -88,10 +89,10 @@ fn code(error: &kube::Error) -> u16 {
 }
 
 #[tokio::test]
-async fn a_certificate_names_its_holder_and_roles_say_what_he_may_do() {
-    let mounted = mount(Access::default()).await;
-    let admin = mounted.client("root", &["system:masters"], "").await;
-    let ann = mounted.client("ann", &[], "").await;
+async fn a_client_certificate_authenticates_a_user_and_rbac_authorizes_it() {
+    let server = serve(Access::default()).await;
+    let admin = server.client("root", &["system:masters"], "").await;
+    let ann = server.client("ann", &[], "").await;
     let maps: Api<ConfigMap> = Api::namespaced(ann.clone(), "default");
     assert_eq!(code(&maps.list(&ListParams::default()).await.expect_err("nothing granted")), 403);
     let roles: Api<Role> = Api::namespaced(admin.clone(), "default");
@@ -110,24 +111,24 @@ async fn a_certificate_names_its_holder_and_roles_say_what_he_may_do() {
 }
 
 #[tokio::test]
-async fn anonymous_gets_health_and_version_and_nothing_else() {
-    let mounted = mount(Access::default()).await;
-    let mut config = Config::new(mounted.url.parse().expect("a URL"));
-    config.root_cert = Some(vec![pem_to_der(mounted.authority.pem())]);
-    let nobody = Client::try_from(config).expect("a client");
-    nobody.apiserver_version().await.expect("the version");
+async fn an_anonymous_user_can_read_health_and_version_only() {
+    let server = serve(Access::default()).await;
+    let mut config = Config::new(server.url.parse().expect("a URL"));
+    config.root_cert = Some(vec![pem_to_der(server.authority.pem())]);
+    let anonymous = Client::try_from(config).expect("a client");
+    anonymous.apiserver_version().await.expect("the version");
     let raw = |path: &str| {
         let request = http::Request::get(path).body(Vec::new()).expect("a request");
-        let nobody = nobody.clone();
-        async move { nobody.request_text(request).await }
+        let anonymous = anonymous.clone();
+        async move { anonymous.request_text(request).await }
     };
     assert_eq!(raw("/readyz").await.expect("health"), "ok");
-    assert_eq!(code(&raw("/apis").await.expect_err("not for him")), 403);
-    assert_eq!(code(&raw("/api/v1/namespaces").await.expect_err("not for him")), 403);
-    let stranger = mounted.with_token("made up").await;
+    assert_eq!(code(&raw("/apis").await.expect_err("forbidden")), 403);
+    assert_eq!(code(&raw("/api/v1/namespaces").await.expect_err("forbidden")), 403);
+    let unauthenticated = server.with_token("made up").await;
     assert_eq!(
         code(
-            &Api::<ConfigMap>::default_namespaced(stranger)
+            &Api::<ConfigMap>::default_namespaced(unauthenticated)
                 .list(&ListParams::default())
                 .await
                 .expect_err("no such token")
@@ -137,10 +138,10 @@ async fn anonymous_gets_health_and_version_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn tokens_are_good_for_those_they_were_given_to() {
-    let access = Access::default().token("sesame", Identity::new("ali", ["system:masters"]));
-    let mounted = mount(access).await;
-    let ali = mounted.with_token("sesame").await;
+async fn static_tokens_and_service_account_tokens_authenticate_their_users() {
+    let access = Access::default().token("sesame", UserInfo::new("ali", ["system:masters"]));
+    let server = serve(access).await;
+    let ali = server.with_token("sesame").await;
     let accounts: Api<ServiceAccount> = Api::namespaced(ali.clone(), "default");
     accounts
         .create(&PostParams::default(), &mk(json!({"metadata": {"name": "bot"}})))
@@ -156,7 +157,7 @@ async fn tokens_are_good_for_those_they_were_given_to() {
         .await
         .expect("a token");
     let token = issued["status"]["token"].as_str().expect("a token").to_owned();
-    let bot = mounted.with_token(&token).await;
+    let bot = server.with_token(&token).await;
     let maps: Api<ConfigMap> = Api::namespaced(bot.clone(), "default");
     assert_eq!(code(&maps.list(&ListParams::default()).await.expect_err("nothing granted")), 403);
     accounts.delete("bot", &kube::api::DeleteParams::default()).await.expect("gone");
@@ -164,7 +165,7 @@ async fn tokens_are_good_for_those_they_were_given_to() {
 }
 
 #[tokio::test]
-async fn nobody_grants_what_he_does_not_have() {
+async fn a_user_can_grant_permissions_that_the_user_holds() {
     let server = mk_server().await;
     let admin = mk_client(&server, "cell");
     let roles: Api<ClusterRole> = Api::all(admin.clone());
@@ -173,7 +174,7 @@ async fn nobody_grants_what_he_does_not_have() {
     bindings.create(&PostParams::default(), &mk(json!({"metadata": {"name": "granter"}, "roleRef": {"kind": "ClusterRole", "name": "granter", "apiGroup": "rbac.authorization.k8s.io"}, "subjects": [{"kind": "Group", "name": "granters"}]}))).await.expect("a binding");
     let service =
         tower::ServiceBuilder::new().map_request(|mut request: http::Request<kube::client::Body>| {
-            request.extensions_mut().insert(Identity::new("gina", ["granters"]));
+            request.extensions_mut().insert(UserInfo::new("gina", ["granters"]));
             request
         });
     let gina = Client::new(service.service(server.plane_service("cell")), "default");
@@ -182,20 +183,20 @@ async fn nobody_grants_what_he_does_not_have() {
     let held: ClusterRole = mk(
         json!({"metadata": {"name": "held"}, "rules": [{"verbs": ["get"], "apiGroups": [""], "resources": ["configmaps"]}]}),
     );
-    roles.create(&PostParams::default(), &held).await.expect("what she has");
+    roles.create(&PostParams::default(), &held).await.expect("a grant of held permissions");
 }
 
 #[tokio::test]
-async fn a_project_path_marks_whoever_comes_through_it_and_audit_tells() {
+async fn a_project_path_adds_the_parent_project_to_the_user_and_the_audit_log() {
     let lines: Arc<Mutex<Vec<String>>> = Arc::default();
     let sink = lines.clone();
-    let mounted = mount(
+    let server = serve(
         Access::default()
             .audit(Arc::new(move |line: &str| sink.lock().expect("unpoisoned").push(line.to_owned()))),
     )
     .await;
-    mounted.server.create_plane(PlaneSpec::project("shop", "projects")).await.expect("a project");
-    let client = mounted
+    server.server.create_plane(PlaneSpec::project("shop", "projects")).await.expect("a project");
+    let client = server
         .client(
             "root",
             &["system:masters"],

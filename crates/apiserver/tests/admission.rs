@@ -1,4 +1,4 @@
-//! Policies and webhooks.
+//! Admission policies and webhooks.
 
 mod common;
 
@@ -25,7 +25,7 @@ fn mk<K: DeserializeOwned>(value: Value) -> K {
     serde_json::from_value(value).expect("an object")
 }
 
-/// Webhooks without a network: the path says what they do.
+/// A webhook transport without a network. The URL path selects the response.
 struct Canned;
 
 impl WebhookTransport for Canned {
@@ -59,7 +59,7 @@ impl WebhookTransport for Canned {
 
 async fn mk_admitting_server() -> (Server, Client) {
     let server = Server::builder().webhooks(Canned).build().await.expect("a server");
-    server.create_plane(PlaneSpec::own("cell")).await.expect("a plane");
+    server.create_plane(PlaneSpec::standalone("cell")).await.expect("a plane");
     server.install_crd_in("cell", &mk_widgets_crd()).await.expect("a definition");
     let client = mk_client(&server, "cell");
     (server, client)
@@ -75,7 +75,7 @@ fn mk_hook(name: &str, path: &str, operations: &[&str], extra: Value) -> Value {
 }
 
 #[tokio::test]
-async fn a_webhook_changes_what_is_written_and_refuses_what_may_not_be() {
+async fn a_mutating_webhook_changes_objects_and_a_validating_webhook_denies_requests() {
     let (_server, client) = mk_admitting_server().await;
     let mutating: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
     mutating.create(&PostParams::default(), &mk(json!({"metadata": {"name": "m"}, "webhooks": [mk_hook("label.example.com", "label", &["CREATE"], json!({}))]}))).await.expect("a configuration");
@@ -93,7 +93,7 @@ async fn a_webhook_changes_what_is_written_and_refuses_what_may_not_be() {
 }
 
 #[tokio::test]
-async fn a_webhook_that_cannot_be_asked_fails_the_request_or_not_as_it_says() {
+async fn the_failure_policy_determines_the_result_of_an_unreachable_webhook() {
     let (_server, client) = mk_admitting_server().await;
     let validating: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
     let api = widgets(&client);
@@ -113,8 +113,7 @@ async fn a_webhook_that_cannot_be_asked_fails_the_request_or_not_as_it_says() {
             .create(&PostParams::default(), &mk(json!({"metadata": {"name": "v"}, "webhooks": [hook]})))
             .await
             .expect("a configuration");
-        let outcome = api.create(&PostParams::default(), &mk_widget("a", json!({}))).await;
-        match outcome {
+        match api.create(&PostParams::default(), &mk_widget("a", json!({}))).await {
             Ok(_) => {
                 assert!(passes, "{path} {policy}");
                 api.delete("a", &DeleteParams::default()).await.expect("deletes");
@@ -145,7 +144,7 @@ async fn mk_policy(client: &Client, validations: Value, actions: Value) {
 }
 
 #[tokio::test]
-async fn a_policy_refuses_by_object_old_object_and_user() {
+async fn a_policy_denies_by_object_old_object_and_user() {
     let (_server, client) = mk_admitting_server().await;
     let validations = json!([
         {"expression": "object.spec.size <= 5", "message": "too large"},
@@ -173,7 +172,7 @@ async fn a_policy_refuses_by_object_old_object_and_user() {
 }
 
 #[tokio::test]
-async fn a_policy_at_the_home_of_a_catalogue_holds_in_all_its_planes() {
+async fn a_policy_in_the_plane_of_a_catalogue_applies_to_all_planes_that_share_it() {
     let server = Server::builder().build().await.expect("a server");
     server.install_crd("projects", &mk_widgets_crd()).await.expect("installs");
     server.create_plane(PlaneSpec::project("shop", "projects")).await.expect("a plane");
@@ -190,5 +189,5 @@ async fn a_policy_at_the_home_of_a_catalogue_holds_in_all_its_planes() {
     elsewhere
         .create(&PostParams::default(), &mk(json!({"metadata": {"name": "free"}})))
         .await
-        .expect("not concerned");
+        .expect("another catalogue");
 }

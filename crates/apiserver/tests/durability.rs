@@ -1,4 +1,4 @@
-//! What was acknowledged is there: after a restart, after a power cut at any moment, and never from a damaged file.
+//! Durability: acknowledged writes survive restarts and power loss, and a damaged file is refused.
 
 mod common;
 
@@ -17,21 +17,21 @@ use kube::{
 use polis_apiserver::{
     PlaneSpec, Server, Storage, SystemClock,
     store::{
-        Collection, CommitError, Draft, Expect, HistoryLimits, OpenError, Range, RedbStore, Store, Stored,
-        Write,
+        Collection, CommitError, EncodedObject, HistoryLimits, OpenError, Precondition, RangeOptions,
+        RedbStore, Store, Stored, Write,
     },
 };
 use redb::StorageBackend;
 use serde_json::json;
 
 #[tokio::test]
-async fn a_restart_changes_nothing_but_the_process() {
+async fn a_restart_keeps_planes_objects_and_revisions() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("polis.redb");
     let storage = || Storage::Redb(file.clone());
     let revision = {
         let server = Server::builder().storage(storage()).build().await.expect("a server");
-        server.create_plane(PlaneSpec::own("cell")).await.expect("a plane");
+        server.create_plane(PlaneSpec::standalone("cell")).await.expect("a plane");
         server.install_crd_in("cell", &mk_widgets_crd()).await.expect("a definition");
         let api = widgets(&mk_client(&server, "cell"));
         api.create(&PostParams::default(), &mk_widget("a", json!({"size": 4}))).await.expect("creates");
@@ -60,7 +60,7 @@ fn open(path: &std::path::Path) -> Result<RedbStore, OpenError> {
 }
 
 #[tokio::test]
-async fn a_damaged_truncated_or_newer_file_is_named_and_left_alone() {
+async fn a_damaged_truncated_or_newer_file_is_refused_by_name_and_not_modified() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("polis.redb");
     drop(open(&file).expect("a new store"));
@@ -72,9 +72,9 @@ async fn a_damaged_truncated_or_newer_file_is_named_and_left_alone() {
         std::fs::write(&file, &whole[..length]).expect("writes");
         let error = open(&file).err().unwrap_or_else(|| panic!("opened {length} bytes"));
         assert!(error.to_string().contains("polis.redb"), "{error}");
-        assert_eq!(std::fs::read(&file).expect("bytes").len(), length, "left alone");
+        assert_eq!(std::fs::read(&file).expect("bytes").len(), length, "the file was modified");
     }
-    std::fs::write(&file, b"this is no store at all, it is a sentence").expect("writes");
+    std::fs::write(&file, b"a text file and not a store, long enough").expect("writes");
     assert!(open(&file).is_err());
 
     std::fs::write(&file, &whole).expect("writes");
@@ -92,8 +92,8 @@ async fn a_damaged_truncated_or_newer_file_is_named_and_left_alone() {
     assert!(matches!(error, OpenError::Newer { found: 99, .. }), "{error}");
 }
 
-/// A disk that loses power after a given number of operations: what was not synced is lost or torn. While its gate is
-/// shut, a sync does not end.
+/// A disk that loses power after a given number of operations: unsynced writes are lost or torn. While its
+/// gate is shut, a sync blocks.
 #[derive(Clone, Debug, Default)]
 struct Disk(Arc<Mutex<State>>, Arc<Gate>);
 
@@ -121,7 +121,7 @@ struct State {
     /// Writes since the last sync, in order.
     pending: Vec<(u64, Vec<u8>)>,
     length: u64,
-    /// Operations until the power goes; none for a disk that lives.
+    /// Operations until the power loss; `None` for no power loss.
     left: Option<u64>,
     operations: u64,
 }
@@ -159,7 +159,7 @@ impl State {
 }
 
 impl Disk {
-    /// The disk after the power came back: every write since the last sync is there, gone or torn, by `seed`.
+    /// The disk after the power loss: each unsynced write is complete, lost or torn, depending on `seed`.
     fn after_power_loss(&self, mut seed: u64) -> Self {
         let state = self.0.lock().expect("unpoisoned");
         let mut bytes = state.durable.clone();
@@ -223,11 +223,11 @@ fn open_disk(disk: &Disk) -> Result<RedbStore, OpenError> {
     RedbStore::with_backend("disk", disk.clone(), HistoryLimits::default(), Arc::new(SystemClock))
 }
 
-/// What the writer knows to be there.
+/// The acknowledged objects: revision and number by path.
 type Known = BTreeMap<String, (u64, u64)>;
 
-/// A write as everybody outside makes it: answered when it is durable.
-async fn lasting(store: &RedbStore, write: Write) -> Result<Stored, CommitError> {
+/// Commits a write and waits until it is durable, as for clients outside the process.
+async fn commit_durably(store: &RedbStore, write: Write) -> Result<Stored, CommitError> {
     let stored = store.commit(write).await?;
     match store.durable(stored.revision()) {
         Some(durable) => durable.await.map(|()| stored),
@@ -235,23 +235,24 @@ async fn lasting(store: &RedbStore, write: Write) -> Result<Stored, CommitError>
     }
 }
 
-/// Writes until the power goes; answers what was acknowledged, and the last write that was not.
-fn write_until_dark(store: &RedbStore, count: u64) -> (Known, Option<String>) {
+/// Writes until the power loss. Returns the acknowledged objects, and the path of the write that failed.
+fn write_until_power_loss(store: &RedbStore, count: u64) -> (Known, Option<String>) {
     let collection = Collection::new("p", "things");
     let mut known = Known::new();
     for n in 0..count {
         let path = format!("o{}", n % 7);
         let current = known.get(&path).map(|(revision, _)| *revision);
         let removes = n % 5 == 4 && current.is_some();
-        let draft = (!removes)
-            .then(|| Draft::encode(&json!({"metadata": {"name": path}, "n": n, "fill": "x".repeat(700)})));
+        let object = (!removes).then(|| {
+            EncodedObject::encode(&json!({"metadata": {"name": path}, "n": n, "fill": "x".repeat(700)}))
+        });
         let write = Write {
             collection: collection.clone(),
             path: path.clone(),
-            expect: current.map_or(Expect::Absent, Expect::At),
-            draft,
+            precondition: current.map_or(Precondition::Absent, Precondition::AtRevision),
+            object,
         };
-        match futures::executor::block_on(lasting(store, write)) {
+        match futures::executor::block_on(commit_durably(store, write)) {
             Ok(_) if removes => drop(known.remove(&path)),
             Ok(stored) => drop(known.insert(path, (stored.revision(), n))),
             Err(_) => return (known, Some(path)),
@@ -260,9 +261,10 @@ fn write_until_dark(store: &RedbStore, count: u64) -> (Known, Option<String>) {
     (known, None)
 }
 
-/// Every acknowledged write is there; the one that was not acknowledged may be.
+/// Checks that every acknowledged write survived. The failed write may have survived too.
 fn check(store: &RedbStore, known: &Known, unsure: Option<&str>, at: u64) {
-    let page = store.view().range(&Collection::new("p", "things"), &Range::default()).expect("the present");
+    let page =
+        store.view().range(&Collection::new("p", "things"), &RangeOptions::default()).expect("the present");
     let found: BTreeMap<String, u64> = page
         .items
         .iter()
@@ -272,21 +274,21 @@ fn check(store: &RedbStore, known: &Known, unsure: Option<&str>, at: u64) {
         assert_eq!(found.get(path), Some(n), "power lost at operation {at}");
         assert!(store.view().revision() >= *revision, "revisions went back at operation {at}");
     }
-    let stray: Vec<_> =
+    let unknown: Vec<_> =
         found.keys().filter(|path| !known.contains_key(*path) && Some(path.as_str()) != unsure).collect();
-    assert!(stray.is_empty(), "{stray:?} came back at operation {at}");
+    assert!(unknown.is_empty(), "{unknown:?} came back at operation {at}");
 }
 
-/// `POLIS_CRASH_POINTS` lengthens the run.
+/// `POLIS_CRASH_POINTS` sets the number of crash points (default 150).
 #[test]
-fn a_power_cut_at_any_operation_loses_nothing_that_was_acknowledged() {
+fn a_power_loss_at_any_operation_loses_no_acknowledged_write() {
     const WRITES: u64 = 24;
     let limit: u64 =
         std::env::var("POLIS_CRASH_POINTS").ok().and_then(|text| text.parse().ok()).unwrap_or(150);
     let total = {
         let disk = Disk::default();
         let store = open_disk(&disk).expect("opens");
-        write_until_dark(&store, WRITES);
+        write_until_power_loss(&store, WRITES);
         drop(store);
         disk.0.lock().expect("unpoisoned").operations
     };
@@ -297,11 +299,11 @@ fn a_power_cut_at_any_operation_loses_nothing_that_was_acknowledged() {
             let disk = Disk::default();
             disk.0.lock().expect("unpoisoned").left = Some(at);
             let (known, unsure) = match open_disk(&disk) {
-                Ok(store) => write_until_dark(&store, WRITES),
+                Ok(store) => write_until_power_loss(&store, WRITES),
                 Err(_) => (Known::new(), None),
             };
             let survivor = disk.after_power_loss(at.wrapping_mul(31).wrapping_add(round));
-            // A store that never came to be may have to be made anew; one that acknowledged anything must open.
+            // A store that acknowledged a write must open; one that did not may be incomplete.
             match open_disk(&survivor) {
                 Ok(store) => check(&store, &known, unsure.as_deref(), at),
                 Err(error) => assert!(known.is_empty(), "operation {at}: {error}"),
@@ -312,25 +314,26 @@ fn a_power_cut_at_any_operation_loses_nothing_that_was_acknowledged() {
     assert!(cuts >= 50, "{cuts} power cuts are too few to mean anything");
 }
 
-/// Writes go on while the disk is still at the first of them; then the power goes.
+/// The store accepts writes while the disk still syncs the first ones; then the power is lost.
 #[test]
-fn what_a_power_cut_takes_is_the_end_of_the_order_and_nothing_from_its_middle() {
+fn a_power_loss_loses_only_the_tail_of_the_log() {
     const WRITES: u64 = 200;
     let collection = Collection::new("p", "things");
     for cut in (0..60).step_by(3) {
         let disk = Disk::default();
         let store = open_disk(&disk).expect("opens");
         disk.0.lock().expect("unpoisoned").left = Some(cut);
-        // By revision: what was there then.
+        // The state at each revision.
         let mut states: BTreeMap<u64, BTreeMap<String, u64>> = BTreeMap::from([(1, BTreeMap::new())]);
         let mut revisions: BTreeMap<String, u64> = BTreeMap::new();
         for n in 0..WRITES {
             let path = format!("o{}", n * 7 % 11);
             let current = revisions.get(&path).copied();
             let removes = n % 6 == 5 && current.is_some();
-            let draft = (!removes).then(|| Draft::encode(&json!({"metadata": {"name": path}, "n": n})));
-            let expect = current.map_or(Expect::Absent, Expect::At);
-            let write = Write { collection: collection.clone(), path: path.clone(), expect, draft };
+            let object =
+                (!removes).then(|| EncodedObject::encode(&json!({"metadata": {"name": path}, "n": n})));
+            let precondition = current.map_or(Precondition::Absent, Precondition::AtRevision);
+            let write = Write { collection: collection.clone(), path: path.clone(), precondition, object };
             let Ok(stored) = futures::executor::block_on(store.commit(write)) else { break };
             let mut state = states.last_key_value().map(|(_, state)| state.clone()).unwrap_or_default();
             if removes {
@@ -343,8 +346,8 @@ fn what_a_power_cut_takes_is_the_end_of_the_order_and_nothing_from_its_middle() 
             states.insert(stored.revision(), state);
         }
         drop(store);
-        let survivor = open_disk(&disk.after_power_loss(cut)).expect("a store that was whole opens");
-        let page = survivor.view().range(&collection, &Range::default()).expect("the present");
+        let survivor = open_disk(&disk.after_power_loss(cut)).expect("an intact store opens");
+        let page = survivor.view().range(&collection, &RangeOptions::default()).expect("the present");
         let found: BTreeMap<String, u64> = page
             .items
             .iter()
@@ -356,30 +359,30 @@ fn what_a_power_cut_takes_is_the_end_of_the_order_and_nothing_from_its_middle() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_durable_is_seen_by_nobody_outside() {
+async fn clients_outside_the_process_see_only_durable_writes() {
     let disk = Disk::default();
     let store = Arc::new(open_disk(&disk).expect("opens"));
     let server = Server::builder().store(store).build().await.expect("a server");
-    server.create_plane(PlaneSpec::own("cell")).await.expect("a plane");
+    server.create_plane(PlaneSpec::standalone("cell")).await.expect("a plane");
     server.install_crd_in("cell", &mk_widgets_crd()).await.expect("a definition");
     server.durable().await.expect("a disk");
-    let inside = widgets(&kube::Client::new(server.plane_service("cell").ahead(), "default"));
+    let inside = widgets(&kube::Client::new(server.plane_service("cell").read_uncommitted(), "default"));
     let outside = widgets(&mk_client(&server, "cell"));
-    let mut told = std::pin::pin!(outside.watch(&WatchParams::default(), "0").await.expect("watches"));
+    let mut events = std::pin::pin!(outside.watch(&WatchParams::default(), "0").await.expect("watches"));
 
     disk.1.shut(true);
     inside.create(&PostParams::default(), &mk_widget("a", json!({}))).await.expect("creates");
-    assert_eq!(inside.get("a").await.expect("is there for whoever runs ahead").name_any(), "a");
+    assert_eq!(inside.get("a").await.expect("visible with read_uncommitted").name_any(), "a");
     let (all, post, second) = (ListParams::default(), PostParams::default(), mk_widget("b", json!({})));
     let mut got = std::pin::pin!(outside.get("a"));
     let mut listed = std::pin::pin!(outside.list(&all));
     let mut created = std::pin::pin!(outside.create(&post, &second));
-    // All of them do their work and wait for the disk alone: in the end the second widget is there.
+    // All requests proceed up to the wait for the disk: eventually the second widget exists.
     while inside.get_opt("b").await.expect("answers").is_none() {
         assert!(got.as_mut().now_or_never().is_none(), "shown before it is durable");
         assert!(listed.as_mut().now_or_never().is_none(), "shown before it is durable");
         assert!(created.as_mut().now_or_never().is_none(), "acknowledged before it is durable");
-        assert!(told.next().now_or_never().is_none(), "told before it is durable");
+        assert!(events.next().now_or_never().is_none(), "watched before it is durable");
         tokio::task::yield_now().await;
     }
 
@@ -388,45 +391,45 @@ async fn what_is_not_durable_is_seen_by_nobody_outside() {
     assert!(!listed.await.expect("lists").items.is_empty());
     assert_eq!(created.await.expect("creates").name_any(), "b");
     for expected in ["a", "b"] {
-        match told.next().await {
+        match events.next().await {
             Some(Ok(WatchEvent::Added(widget))) => assert_eq!(widget.name_any(), expected),
-            other => panic!("wanted to be told of {expected}, got {other:?}"),
+            other => panic!("expected an event of {expected}, got {other:?}"),
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_waits_for_what_it_tells_and_not_for_what_others_write_meanwhile() {
+async fn a_watch_waits_for_its_own_events_and_not_for_later_writes_of_other_planes() {
     let disk = Disk::default();
     let store = Arc::new(open_disk(&disk).expect("opens"));
     let server = Server::builder().store(store).build().await.expect("a server");
     for plane in ["cell", "other"] {
-        server.create_plane(PlaneSpec::own(plane)).await.expect("a plane");
+        server.create_plane(PlaneSpec::standalone(plane)).await.expect("a plane");
         server.install_crd_in(plane, &mk_widgets_crd()).await.expect("a definition");
     }
     let outside = widgets(&mk_client(&server, "cell"));
-    let mut told = std::pin::pin!(outside.watch(&WatchParams::default(), "0").await.expect("watches"));
+    let mut events = std::pin::pin!(outside.watch(&WatchParams::default(), "0").await.expect("watches"));
     outside.create(&PostParams::default(), &mk_widget("a", json!({}))).await.expect("creates");
     server.durable().await.expect("a disk");
 
     disk.1.shut(true);
-    let elsewhere = widgets(&kube::Client::new(server.plane_service("other").ahead(), "default"));
+    let elsewhere = widgets(&kube::Client::new(server.plane_service("other").read_uncommitted(), "default"));
     elsewhere.create(&PostParams::default(), &mk_widget("b", json!({}))).await.expect("creates");
 
-    let first = tokio::time::timeout(std::time::Duration::from_secs(60), told.next()).await;
+    let first = tokio::time::timeout(std::time::Duration::from_secs(60), events.next()).await;
     disk.1.shut(false);
     match first {
         Ok(Some(Ok(WatchEvent::Added(widget)))) => assert_eq!(widget.name_any(), "a"),
-        other => panic!("wanted to be told of what is durable, got {other:?}"),
+        other => panic!("expected the event of the durable write, got {other:?}"),
     }
 }
 
 #[tokio::test]
-async fn a_disk_that_fails_is_named_to_whoever_would_see_what_it_lost() {
+async fn a_failed_disk_is_reported_to_requests_that_depend_on_lost_writes() {
     let disk = Disk::default();
     let store = Arc::new(open_disk(&disk).expect("opens"));
     let server = Server::builder().store(store).build().await.expect("a server");
-    server.create_plane(PlaneSpec::own("cell")).await.expect("a plane");
+    server.create_plane(PlaneSpec::standalone("cell")).await.expect("a plane");
     server.install_crd_in("cell", &mk_widgets_crd()).await.expect("a definition");
     let api = widgets(&mk_client(&server, "cell"));
     api.create(&PostParams::default(), &mk_widget("a", json!({}))).await.expect("creates");
@@ -435,7 +438,7 @@ async fn a_disk_that_fails_is_named_to_whoever_would_see_what_it_lost() {
     let refused = api.create(&PostParams::default(), &mk_widget("b", json!({}))).await.expect_err("no power");
     assert!(refused.to_string().contains("no power"), "{refused}");
     assert!(api.get("b").await.expect_err("not durable").to_string().contains("restart to continue"));
-    assert_eq!(api.get("a").await.expect("what lasts is shown").name_any(), "a");
+    assert_eq!(api.get("a").await.expect("a durable object is served").name_any(), "a");
     let refused = api.create(&PostParams::default(), &mk_widget("c", json!({}))).await.expect_err("stopped");
     assert!(refused.to_string().contains("restart to continue"), "{refused}");
 }

@@ -1,6 +1,6 @@
-//! kill -9 under write load: every acknowledged write is there afterwards, whole, and watchers can go on.
+//! Kills the server with SIGKILL under write load: every acknowledged write survives, and watches can resume.
 //!
-//! `POLIS_KILL_ROUNDS` lengthens the run (10 unless told otherwise), `POLIS_KILL_SEED` repeats one.
+//! `POLIS_KILL_ROUNDS` sets the number of kills (default 10), `POLIS_KILL_SEED` the random seed.
 
 mod common;
 
@@ -33,7 +33,7 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// The server as a process of its own.
+/// A server process and a client of it.
 struct Process {
     child: Child,
     api: Api<ConfigMap>,
@@ -49,8 +49,8 @@ impl Process {
             .kill_on_drop(true)
             .spawn()
             .expect("a server");
-        let mut said = BufReader::new(child.stdout.take().expect("a pipe")).lines();
-        let line = tokio::time::timeout(Duration::from_secs(60), said.next_line()).await;
+        let mut stdout = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        let line = tokio::time::timeout(Duration::from_secs(60), stdout.next_line()).await;
         let line = line.expect("in time").expect("a line").expect("the server serves");
         assert!(line.starts_with("serving on"), "{line}");
         let file = Kubeconfig::read_from(config).expect("a kubeconfig");
@@ -59,22 +59,22 @@ impl Process {
         Self { child, api: Api::namespaced(client, "default") }
     }
 
-    /// SIGKILL, and gone.
+    /// Sends SIGKILL and waits for the end of the process.
     async fn kill(mut self) {
         self.child.kill().await.expect("the server dies");
     }
 }
 
-/// What one writer knows of its objects: the number that was acknowledged last, and the one under way.
+/// What a writer knows of an object: the last acknowledged number, and that of the write in flight.
 #[derive(Clone, Debug, Default)]
-struct Known {
+struct ObjectState {
     acknowledged: Option<u64>,
-    under_way: Option<Option<u64>>,
+    in_flight: Option<Option<u64>>,
 }
 
 #[derive(Default)]
-struct Book {
-    objects: BTreeMap<String, Known>,
+struct WriteRecord {
+    objects: BTreeMap<String, ObjectState>,
     revision: u64,
     writes: u64,
 }
@@ -85,25 +85,25 @@ fn mk_map(name: &str, n: u64) -> ConfigMap {
         .expect("a map")
 }
 
-/// The number of a map, whose two fields must agree: a torn object would not.
+/// The number of a ConfigMap. Its two fields must agree; those of a torn object would not.
 fn number_of(map: &ConfigMap) -> u64 {
     let data = map.data.as_ref().expect("data");
     assert_eq!(data["n"].repeat(200), data["fill"], "{} is torn", map.name_any());
     data["n"].parse().expect("a number")
 }
 
-/// Writes until the server is gone.
-async fn write(api: Api<ConfigMap>, book: Arc<Mutex<Book>>, writer: u64, mut chance: StdRng) {
+/// Writes until the server is killed.
+async fn write(api: Api<ConfigMap>, record: Arc<Mutex<WriteRecord>>, writer: u64, mut random: StdRng) {
     loop {
-        let name = format!("w{writer}-{}", chance.random_range(0..KEYS));
-        let n: u64 = chance.random_range(0..1_000_000_000);
-        let before = book.lock().expect("unpoisoned").objects.entry(name.clone()).or_default().acknowledged;
-        let removes = before.is_some() && chance.random_range(0..5) == 0;
+        let name = format!("w{writer}-{}", random.random_range(0..KEYS));
+        let n: u64 = random.random_range(0..1_000_000_000);
+        let before = record.lock().expect("unpoisoned").objects.entry(name.clone()).or_default().acknowledged;
+        let removes = before.is_some() && random.random_range(0..5) == 0;
         let wanted = (!removes).then_some(n);
-        book.lock().expect("unpoisoned").objects.entry(name.clone()).or_default().under_way = Some(wanted);
+        record.lock().expect("unpoisoned").objects.entry(name.clone()).or_default().in_flight = Some(wanted);
         let outcome = match (before, wanted) {
             (None, _) => api.create(&PostParams::default(), &mk_map(&name, n)).await.map(Some),
-            (Some(_), Some(_)) if chance.random() => {
+            (Some(_), Some(_)) if random.random() => {
                 api.replace(&name, &PostParams::default(), &mk_map(&name, n)).await.map(Some)
             }
             (Some(_), Some(_)) => {
@@ -112,47 +112,48 @@ async fn write(api: Api<ConfigMap>, book: Arc<Mutex<Book>>, writer: u64, mut cha
             }
             (Some(_), None) => api.delete(&name, &DeleteParams::default()).await.map(|_| None),
         };
-        let mut book = book.lock().expect("unpoisoned");
+        let mut record = record.lock().expect("unpoisoned");
         match outcome {
             Ok(written) => {
                 if let Some(written) = written {
                     let revision = written.resource_version().expect("a revision").parse().expect("a number");
-                    book.revision = book.revision.max(revision);
+                    record.revision = record.revision.max(revision);
                 }
-                book.writes += 1;
-                *book.objects.entry(name).or_default() = Known { acknowledged: wanted, under_way: None };
+                record.writes += 1;
+                *record.objects.entry(name).or_default() =
+                    ObjectState { acknowledged: wanted, in_flight: None };
             }
             Err(kube::Error::Api(status)) => panic!("{name}: the server refused: {status}"),
-            Err(_) => return, // no answer: the server is gone, and nobody knows whether it was written
+            Err(_) => return, // no response: the server was killed, and the result of the write is unknown
         }
     }
 }
 
-/// A state by names, and the revision it was seen at.
-type Followed = (BTreeMap<String, u64>, String);
+/// The numbers by object name, and the revision of this state.
+type WatchState = (BTreeMap<String, u64>, String);
 
-/// What is there must be what was acknowledged, or what was under way.
-async fn check(api: &Api<ConfigMap>, book: &mut Book) -> Followed {
+/// Checks that every object has the acknowledged number or that of the write in flight.
+async fn check(api: &Api<ConfigMap>, record: &mut WriteRecord) -> WatchState {
     let list = api.list(&ListParams::default()).await.expect("a list");
     let found: BTreeMap<String, u64> =
         list.items.iter().map(|map| (map.name_any(), number_of(map))).collect();
-    for (name, known) in &mut book.objects {
-        let there = found.get(name).copied();
+    for (name, known) in &mut record.objects {
+        let found_number = found.get(name).copied();
         assert!(
-            there == known.acknowledged || Some(there) == known.under_way,
-            "{name} is {there:?}; known is {known:?}"
+            found_number == known.acknowledged || Some(found_number) == known.in_flight,
+            "{name} is {found_number:?}; known is {known:?}"
         );
-        *known = Known { acknowledged: there, under_way: None };
+        *known = ObjectState { acknowledged: found_number, in_flight: None };
     }
-    let stray: Vec<&String> = found.keys().filter(|name| !book.objects.contains_key(*name)).collect();
-    assert!(stray.is_empty(), "{stray:?} came from nowhere");
+    let unknown: Vec<&String> = found.keys().filter(|name| !record.objects.contains_key(*name)).collect();
+    assert!(unknown.is_empty(), "{unknown:?} exist but were never written");
     let revision = list.metadata.resource_version.expect("a revision");
-    assert!(revision.parse::<u64>().expect("a number") >= book.revision, "revisions went back");
+    assert!(revision.parse::<u64>().expect("a number") >= record.revision, "revisions went back");
     (found, revision)
 }
 
-/// Follows the collection until the server is gone; answers what was seen and up to which revision.
-async fn follow(api: Api<ConfigMap>, mut seen: BTreeMap<String, u64>, mut revision: String) -> Followed {
+/// Watches the collection until the server is killed. Returns the last state and its revision.
+async fn watch(api: Api<ConfigMap>, mut seen: BTreeMap<String, u64>, mut revision: String) -> WatchState {
     let (every, since) = (WatchParams::default(), revision.clone());
     let Ok(events) = api.watch(&every, &since).await else { return (seen, revision) };
     let mut events = std::pin::pin!(events);
@@ -173,7 +174,7 @@ async fn follow(api: Api<ConfigMap>, mut seen: BTreeMap<String, u64>, mut revisi
     (seen, revision)
 }
 
-/// Goes on where a watch was cut: either it comes to the present state, or it is told to start over.
+/// Resumes a watch after a restart: it must reach the current state or get a 410.
 async fn resume(
     api: &Api<ConfigMap>,
     mut seen: BTreeMap<String, u64>,
@@ -184,7 +185,7 @@ async fn resume(
     let mut events = match api.watch(&within, revision).await {
         Ok(events) => events.boxed(),
         Err(kube::Error::Api(status)) if status.code == 410 => return,
-        Err(error) => panic!("the watch cannot go on: {error}"),
+        Err(error) => panic!("the watch cannot resume: {error}"),
     };
     while seen != *present {
         match events.next().await {
@@ -200,34 +201,34 @@ async fn resume(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_server_has_everything_that_it_acknowledged() {
+async fn a_killed_server_keeps_every_acknowledged_write() {
     let (rounds, seed) = (number("POLIS_KILL_ROUNDS", 10), number("POLIS_KILL_SEED", 1));
     let folder = tempfile::tempdir().expect("a folder");
-    let book = Arc::new(Mutex::new(Book::default()));
-    let mut chance = StdRng::seed_from_u64(seed);
-    let mut followed: Option<Followed> = None;
+    let record = Arc::new(Mutex::new(WriteRecord::default()));
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut watched: Option<WatchState> = None;
     for round in 0..rounds {
         let process = Process::start(folder.path()).await;
-        let mut known = std::mem::take(&mut *book.lock().expect("unpoisoned"));
+        let mut known = std::mem::take(&mut *record.lock().expect("unpoisoned"));
         let (present, revision) = check(&process.api, &mut known).await;
-        if let Some((seen, at)) = followed.take() {
+        if let Some((seen, at)) = watched.take() {
             resume(&process.api, seen, &at, &present).await;
         }
-        *book.lock().expect("unpoisoned") = known;
+        *record.lock().expect("unpoisoned") = known;
         let writers = (0..WRITERS).map(|writer| {
-            let chance = StdRng::seed_from_u64(seed ^ (round << 8) ^ writer);
-            tokio::spawn(write(process.api.clone(), book.clone(), writer, chance))
+            let random = StdRng::seed_from_u64(seed ^ (round << 8) ^ writer);
+            tokio::spawn(write(process.api.clone(), record.clone(), writer, random))
         });
         let writers: Vec<_> = writers.collect();
-        let follower = tokio::spawn(follow(process.api.clone(), present, revision));
-        // Not a wait for something: the moment of the kill is the point of the test, and any will do.
-        tokio::time::sleep(Duration::from_millis(chance.random_range(1..250))).await;
+        let watcher = tokio::spawn(watch(process.api.clone(), present, revision));
+        // Not a wait for a condition: the server is killed at a random moment.
+        tokio::time::sleep(Duration::from_millis(random.random_range(1..250))).await;
         process.kill().await;
         join_all(writers).await.into_iter().for_each(|writer| writer.expect("a writer"));
-        followed = Some(follower.await.expect("a watcher"));
+        watched = Some(watcher.await.expect("a watcher"));
     }
     let process = Process::start(folder.path()).await;
-    let mut known = std::mem::take(&mut *book.lock().expect("unpoisoned"));
+    let mut known = std::mem::take(&mut *record.lock().expect("unpoisoned"));
     check(&process.api, &mut known).await;
     println!("{rounds} kills, {} acknowledged writes, revision {}", known.writes, known.revision);
     assert!(known.writes > rounds, "{} writes in {rounds} rounds are too few to mean anything", known.writes);

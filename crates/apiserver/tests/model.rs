@@ -1,5 +1,5 @@
-//! List, watch, resume and compaction against a simple model: whoever resumes anywhere rebuilds the same state, or is
-//! told that his revision is gone.
+//! Model test of list, watch, resume and compaction: a watch resumed at any revision rebuilds the state of
+//! the model, or gets `Compacted`.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -7,42 +7,43 @@ use futures::FutureExt;
 use polis_apiserver::{
     SystemClock,
     store::{
-        Change, Collection, Draft, Expect, HistoryLimits, MemoryStore, Next, Range, Store, Watch, Write,
+        ChangeType, Collection, EncodedObject, HistoryLimits, MemoryStore, Precondition, RangeOptions, Store,
+        StoreWatch, WatchItem, Write,
     },
 };
 use proptest::prelude::*;
 use proptest_state_machine::{ReferenceStateMachine, StateMachineTest, prop_state_machine};
 use serde_json::json;
 
-/// Small, so that compaction happens all the time.
+/// Small, so that compaction happens often.
 const HISTORY: usize = 6;
 
 #[derive(Clone, Debug)]
-enum Step {
-    /// Creates or updates an object; a stale expectation must be refused.
+enum Operation {
+    /// Creates or updates an object; a stale precondition must be refused.
     Put {
         name: u8,
         stale: bool,
     },
-    Remove {
+    Delete {
         name: u8,
     },
-    /// Begins to follow, from a list now or from an old revision.
-    Follow {
+    /// Starts a watch at the current or an earlier revision.
+    Watch {
         back: u64,
     },
-    /// Reads everything that a follower has not seen yet.
+    /// Reads all pending events of a watcher.
     Drain {
-        follower: usize,
+        watcher: usize,
     },
-    /// Lists as of some revision ago, in pages.
+    /// Lists at an earlier revision, in pages.
     List {
         back: u64,
         limit: usize,
     },
 }
 
-/// What must be: the states after every revision.
+/// The expected states after every revision.
 #[derive(Clone, Debug, Default)]
 struct Model {
     /// Name → revision of its last write, after each revision; index 0 is revision 1.
@@ -65,29 +66,29 @@ impl Model {
 
 impl ReferenceStateMachine for Model {
     type State = Self;
-    type Transition = Step;
+    type Transition = Operation;
 
     fn init_state() -> BoxedStrategy<Self> {
         Just(Self { states: vec![BTreeMap::new()] }).boxed()
     }
 
-    fn transitions(_: &Self) -> BoxedStrategy<Step> {
+    fn transitions(_: &Self) -> BoxedStrategy<Operation> {
         prop_oneof![
-            4 => (0..5u8, prop::bool::weighted(0.1)).prop_map(|(name, stale)| Step::Put { name, stale }),
-            2 => (0..5u8).prop_map(|name| Step::Remove { name }),
-            2 => (0..12u64).prop_map(|back| Step::Follow { back }),
-            3 => (0..4usize).prop_map(|follower| Step::Drain { follower }),
-            2 => (0..12u64, 1..4usize).prop_map(|(back, limit)| Step::List { back, limit }),
+            4 => (0..5u8, prop::bool::weighted(0.1)).prop_map(|(name, stale)| Operation::Put { name, stale }),
+            2 => (0..5u8).prop_map(|name| Operation::Delete { name }),
+            2 => (0..12u64).prop_map(|back| Operation::Watch { back }),
+            3 => (0..4usize).prop_map(|watcher| Operation::Drain { watcher }),
+            2 => (0..12u64, 1..4usize).prop_map(|(back, limit)| Operation::List { back, limit }),
         ]
         .boxed()
     }
 
-    fn apply(mut state: Self, step: &Step) -> Self {
+    fn apply(mut state: Self, operation: &Operation) -> Self {
         let mut next = state.now().clone();
         let revision = state.revision() + 1;
-        match step {
-            Step::Put { name, stale: false } => drop(next.insert(*name, revision)),
-            Step::Remove { name } if next.contains_key(name) => drop(next.remove(name)),
+        match operation {
+            Operation::Put { name, stale: false } => drop(next.insert(*name, revision)),
+            Operation::Delete { name } if next.contains_key(name) => drop(next.remove(name)),
             _ => return state,
         }
         state.states.push(next);
@@ -95,15 +96,15 @@ impl ReferenceStateMachine for Model {
     }
 }
 
-/// Somebody who follows, and what he believes.
-struct Follower {
-    watch: Watch,
-    belief: BTreeMap<u8, u64>,
+/// A watch, and the state rebuilt from its events.
+struct Watcher {
+    watch: StoreWatch,
+    state: BTreeMap<u8, u64>,
 }
 
-struct Tested {
+struct SystemUnderTest {
     store: MemoryStore,
-    followers: Vec<Follower>,
+    watchers: Vec<Watcher>,
 }
 
 fn collection() -> Collection {
@@ -114,13 +115,13 @@ fn name_of(path: &str) -> u8 {
     path.parse().expect("a number")
 }
 
-impl Tested {
-    fn write(&self, name: u8, expect: Expect, put: bool) -> bool {
-        let draft = put.then(|| Draft::encode(&json!({"metadata": {"name": name.to_string()}})));
+impl SystemUnderTest {
+    fn write(&self, name: u8, precondition: Precondition, put: bool) -> bool {
+        let object = put.then(|| EncodedObject::encode(&json!({"metadata": {"name": name.to_string()}})));
         self.store
-            .commit(Write { collection: collection(), path: name.to_string(), expect, draft })
+            .commit(Write { collection: collection(), path: name.to_string(), precondition, object })
             .now_or_never()
-            .expect("memory answers at once")
+            .expect("a synchronous commit")
             .is_ok()
     }
 
@@ -131,7 +132,10 @@ impl Tested {
             let page = self
                 .store
                 .view()
-                .range(&collection(), &Range { from: &from, limit, at: Some(at), ..Range::default() })
+                .range(
+                    &collection(),
+                    &RangeOptions { from: &from, limit, at: Some(at), ..RangeOptions::default() },
+                )
                 .ok()?;
             found.extend(page.items.iter().map(|(path, stored)| (name_of(path), stored.revision())));
             match page.items.last() {
@@ -141,14 +145,14 @@ impl Tested {
         }
     }
 
-    /// Reads what is new; false when history ran away.
-    fn drain(follower: &mut Follower) -> bool {
-        while let Some(next) = follower.watch.next().now_or_never() {
+    /// Reads the pending events; false if the history was compacted.
+    fn drain(watcher: &mut Watcher) -> bool {
+        while let Some(next) = watcher.watch.next().now_or_never() {
             match next {
-                Next::Compacted(_) => return false,
-                Next::Event(event) => match event.change {
-                    Change::Put => drop(follower.belief.insert(name_of(&event.path), event.revision())),
-                    Change::Delete => drop(follower.belief.remove(&name_of(&event.path))),
+                WatchItem::Compacted(_) => return false,
+                WatchItem::Event(event) => match event.change {
+                    ChangeType::Put => drop(watcher.state.insert(name_of(&event.path), event.revision())),
+                    ChangeType::Delete => drop(watcher.state.remove(&name_of(&event.path))),
                 },
             }
         }
@@ -156,57 +160,58 @@ impl Tested {
     }
 }
 
-impl StateMachineTest for Tested {
+impl StateMachineTest for SystemUnderTest {
     type SystemUnderTest = Self;
     type Reference = Model;
 
     fn init_test(_: &Model) -> Self {
         let limits = HistoryLimits { count: HISTORY, ..HistoryLimits::default() };
-        Self { store: MemoryStore::new(limits, Arc::new(SystemClock)), followers: Vec::new() }
+        Self { store: MemoryStore::new(limits, Arc::new(SystemClock)), watchers: Vec::new() }
     }
 
-    fn apply(mut state: Self, model: &Model, step: Step) -> Self {
+    fn apply(mut state: Self, model: &Model, operation: Operation) -> Self {
         let before = state.store.view().get(&collection(), "none").is_none();
         assert!(before);
-        match step {
-            Step::Put { name, stale } => {
+        match operation {
+            Operation::Put { name, stale } => {
                 let current = state.store.view().get(&collection(), &name.to_string());
-                let expect = match (&current, stale) {
-                    (Some(current), false) => Expect::At(current.revision()),
-                    (None, false) => Expect::Absent,
-                    (Some(_), true) => Expect::Absent,
-                    (None, true) => Expect::At(1),
+                let precondition = match (&current, stale) {
+                    (Some(current), false) => Precondition::AtRevision(current.revision()),
+                    (None, false) => Precondition::Absent,
+                    (Some(_), true) => Precondition::Absent,
+                    (None, true) => Precondition::AtRevision(1),
                 };
-                assert_eq!(state.write(name, expect, true), !stale);
+                assert_eq!(state.write(name, precondition, true), !stale);
             }
-            Step::Remove { name } => {
+            Operation::Delete { name } => {
                 if let Some(current) = state.store.view().get(&collection(), &name.to_string()) {
-                    assert!(state.write(name, Expect::At(current.revision()), false));
+                    assert!(state.write(name, Precondition::AtRevision(current.revision()), false));
                 }
             }
-            Step::Follow { back } => {
+            Operation::Watch { back } => {
                 let from = model.revision().saturating_sub(back).max(1);
-                // Whoever knows a revision knows the state at it.
+                // The watcher starts with the state at its revision.
                 match state.store.view().watch(&collection(), from) {
-                    Ok(watch) => state.followers.push(Follower { watch, belief: model.at(from).clone() }),
-                    Err(gone) => assert!(
-                        model.revision() - gone.kept <= HISTORY as u64 && gone.asked < gone.kept,
-                        "{gone}"
+                    Ok(watch) => state.watchers.push(Watcher { watch, state: model.at(from).clone() }),
+                    Err(compacted) => assert!(
+                        model.revision() - compacted.oldest <= HISTORY as u64
+                            && compacted.requested < compacted.oldest,
+                        "{compacted}"
                     ),
                 }
-                let excess = state.followers.len().saturating_sub(4);
-                state.followers.drain(..excess);
+                let excess = state.watchers.len().saturating_sub(4);
+                state.watchers.drain(..excess);
             }
-            Step::Drain { follower } => {
-                if let Some(one) = state.followers.get_mut(follower) {
+            Operation::Drain { watcher } => {
+                if let Some(one) = state.watchers.get_mut(watcher) {
                     if Self::drain(one) {
-                        assert_eq!(&one.belief, model.now());
+                        assert_eq!(&one.state, model.now());
                     } else {
-                        state.followers.remove(follower);
+                        state.watchers.remove(watcher);
                     }
                 }
             }
-            Step::List { back, limit } => {
+            Operation::List { back, limit } => {
                 let at = model.revision().saturating_sub(back).max(1);
                 match state.list(at, limit) {
                     Some(found) => assert_eq!(&found, model.at(at)),
@@ -230,5 +235,5 @@ prop_state_machine! {
     #![proptest_config(ProptestConfig { cases: std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(128), ..ProptestConfig::default() })]
 
     #[test]
-    fn whoever_resumes_rebuilds_the_same_state_or_is_told_to_list_again(sequential 1..60 => Tested);
+    fn a_resumed_watch_rebuilds_the_same_state_or_gets_compacted(sequential 1..60 => SystemUnderTest);
 }

@@ -1,4 +1,4 @@
-//! Objects through an unmodified client, in process: what a controller relies on.
+//! Object semantics that controllers rely on, through an unmodified kube client in process.
 
 mod common;
 
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 #[tokio::test]
 async fn a_new_plane_has_a_default_namespace_of_its_own() {
     let server = mk_server().await;
-    server.create_plane(PlaneSpec::own("other")).await.expect("a plane");
+    server.create_plane(PlaneSpec::standalone("other")).await.expect("a plane");
     let uid = |plane: &str| {
         let api: Api<Namespace> = Api::all(mk_client(&server, plane));
         async move { api.get("default").await.expect("default").uid().expect("uid") }
@@ -48,7 +48,7 @@ async fn an_object_is_created_defaulted_read_and_deleted() {
 }
 
 #[tokio::test]
-async fn of_several_who_apply_what_is_not_there_one_makes_it_and_the_others_change_it() {
+async fn concurrent_applies_of_a_missing_object_all_succeed() {
     let server = mk_server().await;
     for round in 0..10 {
         let name = format!("w-{round}");
@@ -60,14 +60,14 @@ async fn of_several_who_apply_what_is_not_there_one_makes_it_and_the_others_chan
                 api.patch(&name, &params, &Patch::Apply(&widget)).await
             }
         });
-        for answer in futures::future::join_all(applied).await {
-            answer.expect("nobody is told that it is there already");
+        for result in futures::future::join_all(applied).await {
+            result.expect("an apply never fails with AlreadyExists");
         }
     }
 }
 
 #[tokio::test]
-async fn spec_and_status_are_written_apart_and_only_the_spec_counts_generations() {
+async fn spec_and_status_are_written_separately_and_only_the_spec_increments_the_generation() {
     let server = mk_server().await;
     let api = widgets(&mk_client(&server, "cell"));
     let mut widget = api.create(&PostParams::default(), &mk_widget("a", json!({}))).await.expect("creates");
@@ -95,7 +95,7 @@ async fn spec_and_status_are_written_apart_and_only_the_spec_counts_generations(
 }
 
 #[tokio::test]
-async fn a_status_begins_with_the_defaults_of_its_schema_whatever_the_creator_says() {
+async fn a_new_object_has_the_status_defaults_of_its_schema_and_not_the_status_of_the_request() {
     let server = mk_server().await;
     let mut crd = mk_widgets_crd();
     crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]["default"] =
@@ -108,7 +108,7 @@ async fn a_status_begins_with_the_defaults_of_its_schema_whatever_the_creator_sa
     assert_eq!(created.data["status"], json!({"phase": "Waiting"}));
     assert_eq!(api.get("a").await.expect("reads").data["status"], json!({"phase": "Waiting"}));
     let owned = serde_json::to_string(&created.metadata.managed_fields).expect("JSON");
-    assert!(!owned.contains("f:status"), "a default is nobody's: {owned}");
+    assert!(!owned.contains("f:status"), "a manager owns a default: {owned}");
 }
 
 #[tokio::test]
@@ -126,7 +126,7 @@ async fn a_stale_update_is_a_conflict_and_an_empty_one_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_finalizer_holds_an_object_until_it_is_released() {
+async fn an_object_with_a_finalizer_is_terminating_until_the_finalizer_is_removed() {
     let server = mk_server().await;
     let api = widgets(&mk_client(&server, "cell"));
     let mut widget = mk_widget("a", json!({}));
@@ -143,7 +143,7 @@ async fn a_finalizer_holds_an_object_until_it_is_released() {
 }
 
 #[tokio::test]
-async fn a_watch_sees_every_change_from_where_the_list_was() {
+async fn a_watch_gets_every_change_after_the_revision_of_the_list() {
     let server = mk_server().await;
     let api = widgets(&mk_client(&server, "cell"));
     let list = api.list(&ListParams::default()).await.expect("lists");
@@ -170,7 +170,7 @@ async fn a_watch_sees_every_change_from_where_the_list_was() {
 }
 
 #[tokio::test]
-async fn selectors_choose_and_watches_follow_what_enters_and_leaves() {
+async fn selectors_filter_lists_and_watches_report_objects_that_enter_and_leave_the_selection() {
     let server = mk_server().await;
     let api = widgets(&mk_client(&server, "cell"));
     for (name, color) in [("a", "red"), ("b", "blue")] {
@@ -211,7 +211,7 @@ async fn selectors_choose_and_watches_follow_what_enters_and_leaves() {
 }
 
 #[tokio::test]
-async fn a_long_list_comes_in_chunks_of_one_moment() {
+async fn the_chunks_of_a_list_show_one_revision() {
     let server = mk_server().await;
     let api = widgets(&mk_client(&server, "cell"));
     for n in 0..5 {
@@ -229,7 +229,7 @@ async fn a_long_list_comes_in_chunks_of_one_moment() {
 }
 
 #[tokio::test]
-async fn dependents_go_with_their_owner_and_orphans_stay() {
+async fn dependents_are_deleted_with_their_owner_and_orphans_stay() {
     let server = mk_server().await;
     let client = mk_client(&server, "cell");
     let api = widgets(&client);
@@ -254,7 +254,7 @@ async fn dependents_go_with_their_owner_and_orphans_stay() {
         api.delete(name, &DeleteParams { propagation_policy: Some(policy), ..DeleteParams::default() })
             .await
             .expect("deletes");
-        eventually("the owner to go", || async {
+        eventually("the owner to be deleted", || async {
             api.get_opt(name).await.expect("reads").is_none().then_some(())
         })
         .await;
@@ -262,7 +262,7 @@ async fn dependents_go_with_their_owner_and_orphans_stay() {
             let kept = maps.get(name).await.expect("stays");
             assert!(kept.metadata.owner_references.is_none());
         } else {
-            eventually("the dependent to go", || async {
+            eventually("the dependent to be deleted", || async {
                 maps.get_opt(name).await.expect("reads").is_none().then_some(())
             })
             .await;
@@ -271,24 +271,24 @@ async fn dependents_go_with_their_owner_and_orphans_stay() {
 }
 
 #[tokio::test]
-async fn a_dependent_of_another_uid_is_no_dependent() {
+async fn an_object_whose_owner_has_another_uid_is_deleted() {
     let server = mk_server().await;
     let client = mk_client(&server, "cell");
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
     widgets(&client).create(&PostParams::default(), &mk_widget("a", json!({}))).await.expect("creates");
     let reference = json!({"apiVersion": "example.com/v1", "kind": "Widget", "name": "a", "uid": "00000000-0000-4000-8000-000000000000"});
     let map: ConfigMap =
-        serde_json::from_value(json!({"metadata": {"name": "stray", "ownerReferences": [reference]}}))
+        serde_json::from_value(json!({"metadata": {"name": "dangling", "ownerReferences": [reference]}}))
             .expect("a map");
     maps.create(&PostParams::default(), &map).await.expect("creates");
-    eventually("the stray to go", || async {
-        maps.get_opt("stray").await.expect("reads").is_none().then_some(())
+    eventually("the object to be deleted", || async {
+        maps.get_opt("dangling").await.expect("reads").is_none().then_some(())
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_namespace_takes_its_content_with_it_and_waits_for_finalizers() {
+async fn a_namespace_is_deleted_with_its_content_after_all_finalizers() {
     let server = mk_server().await;
     let client = mk_client(&server, "cell");
     let namespaces: Api<Namespace> = Api::all(client.clone());
@@ -330,14 +330,14 @@ async fn a_namespace_takes_its_content_with_it_and_waits_for_finalizers() {
         .patch("s", &PatchParams::default(), &Patch::Merge(json!({"metadata": {"finalizers": null}})))
         .await
         .expect("releases");
-    eventually("the namespace to go", || async {
+    eventually("the namespace to be deleted", || async {
         namespaces.get_opt("shop").await.expect("reads").is_none().then_some(())
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_definition_takes_its_objects_with_it() {
+async fn a_crd_is_deleted_with_its_objects() {
     let server = mk_server().await;
     let client = mk_client(&server, "cell");
     let api = widgets(&client);
@@ -346,7 +346,7 @@ async fn a_definition_takes_its_objects_with_it() {
         k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
     > = Api::all(client);
     crds.delete("widgets.example.com", &DeleteParams::default()).await.expect("marks");
-    eventually("the definition to go", || async {
+    eventually("the CRD to be deleted", || async {
         crds.get_opt("widgets.example.com").await.expect("reads").is_none().then_some(())
     })
     .await;
@@ -366,14 +366,14 @@ async fn planes_of_one_catalogue_share_kinds_and_nothing_else() {
     let bank = widgets(&kube::Client::new(server.project_service("bank"), "default"));
     shop.create(&PostParams::default(), &mk_widget("a", json!({}))).await.expect("creates");
     assert!(bank.get_opt("a").await.expect("reads").is_none());
-    server.delete_plane("project:shop").await.expect("goes");
+    server.delete_plane("project:shop").await.expect("deletes");
     assert!(!server.has_plane("project:shop"));
     assert!(shop.get("a").await.is_err());
 }
 
-/// On a paused clock time passes only while somebody waits for it.
+/// On a paused clock time advances only through timers: zero elapsed time means that the server did not poll.
 #[tokio::test(start_paused = true)]
-async fn a_plane_is_gone_in_the_moment_its_last_finalizer_is_released_and_nobody_looks_meanwhile() {
+async fn a_plane_is_deleted_at_once_with_its_last_finalizer_and_without_polling() {
     let server = Server::builder().build().await.expect("a server");
     server.install_crd("projects", &mk_widgets_crd()).await.expect("installs");
     server.create_plane(PlaneSpec::project("shop", "projects")).await.expect("a plane");
@@ -381,37 +381,37 @@ async fn a_plane_is_gone_in_the_moment_its_last_finalizer_is_released_and_nobody
     let mut held = mk_widget("held", json!({}));
     held.metadata.finalizers = Some(vec!["example.com/keep".to_owned()]);
     shop.create(&PostParams::default(), &held).await.expect("creates");
-    let leaving = tokio::spawn({
+    let deletion = tokio::spawn({
         let server = server.clone();
         async move { server.delete_plane("project:shop").await }
     });
-    eventually("the object to be told", || async {
+    eventually("the object to be terminating", || async {
         shop.get("held").await.expect("reads").metadata.deletion_timestamp
     })
     .await;
     let begun = tokio::time::Instant::now();
     let release = Patch::Merge(json!({"metadata": {"finalizers": null}}));
     shop.patch("held", &PatchParams::default(), &release).await.expect("releases");
-    leaving.await.expect("no panic").expect("goes");
+    deletion.await.expect("no panic").expect("deletes");
     assert_eq!(begun.elapsed(), std::time::Duration::ZERO);
     assert!(!server.has_plane("project:shop"));
 }
 
 #[tokio::test]
-async fn an_applied_null_is_refused_where_the_schema_allows_none() {
+async fn an_applied_null_is_refused_unless_the_field_is_nullable_or_has_a_default() {
     let server = mk_server().await;
     let api = widgets(&mk_client(&server, "cell"));
     let apply = async |spec: Value| {
         let widget = mk_widget("n", spec);
         api.patch("n", &PatchParams::apply("me").force(), &Patch::Apply(&widget)).await
     };
-    for made in [false, true] {
+    for exists in [false, true] {
         match apply(json!({"color": null})).await {
-            Err(kube::Error::Api(status)) => assert_eq!(status.code, 422, "made: {made}"),
-            other => panic!("made: {made}: {other:?}"),
+            Err(kube::Error::Api(status)) => assert_eq!(status.code, 422, "exists: {exists}"),
+            other => panic!("exists: {exists}: {other:?}"),
         }
         apply(json!({"color": "red"})).await.expect("applies");
     }
-    // One that has a default gets it.
+    // A field with a default gets the default.
     assert_eq!(apply(json!({"size": null})).await.expect("applies").data["spec"]["size"], 1);
 }

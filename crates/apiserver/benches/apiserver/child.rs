@@ -1,4 +1,4 @@
-//! The embedded server as a process of its own, and what the kernel says about processes.
+//! The embedded server as a child process, and the memory use of processes.
 
 use std::{
     io::{BufRead, BufReader},
@@ -11,9 +11,10 @@ use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
-use polis_apiserver::{Access, Authority, Server as Embedded, Storage, Tls, kubeconfig};
+use polis_apiserver::{Access, Authority, Server as Embedded, ServerTls, Storage, kubeconfig};
 
-/// Serves from a store in the folder until killed; says where, in a kubeconfig there, when it serves.
+/// Serves from a store in the folder until killed. Writes `kubeconfig` into the folder and prints a line when
+/// ready.
 pub(crate) async fn serve(folder: &Path) {
     let authority = Authority::new().expect("an authority");
     let server = Embedded::builder()
@@ -25,7 +26,7 @@ pub(crate) async fn serve(folder: &Path) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let url = format!("https://{}", listener.local_addr().expect("an address"));
     let certificate = authority.server(&["127.0.0.1"]).expect("a certificate");
-    let tls = Tls::new(&certificate, Some(authority.pem())).expect("TLS");
+    let tls = ServerTls::new(&certificate, Some(authority.pem())).expect("TLS");
     let client = authority.client("admin", &["system:masters"]).expect("a certificate");
     std::fs::write(folder.join("kubeconfig"), kubeconfig(&url, "", authority.pem(), &client))
         .expect("written");
@@ -33,23 +34,23 @@ pub(crate) async fn serve(folder: &Path) {
     server.serve(listener, tls).await;
 }
 
-/// A child that serves; it ends with the value.
+/// A server process. It is killed on drop.
 pub(crate) struct Server {
     child: Child,
     kubeconfig: std::path::PathBuf,
-    /// From the start of the process until it serves.
+    /// Time from the start of the process until it serves.
     pub(crate) ready: Duration,
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have died by itself; then there is nothing left to end.
+        // Fails if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// This program again, in another role.
+/// Runs this program with other arguments.
 pub(crate) fn this_program(arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(arguments);
@@ -65,11 +66,11 @@ impl Server {
             .expect("a server");
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
-        assert_eq!(line, "serving\n", "the server did not come up");
+        assert_eq!(line, "serving\n", "the server did not start");
         Self { child, kubeconfig: folder.join("kubeconfig"), ready: began.elapsed() }
     }
 
-    /// A client with connections of its own.
+    /// A client with its own connections.
     pub(crate) fn client(&self) -> Client {
         let file = Kubeconfig::read_from(&self.kubeconfig).expect("a kubeconfig");
         let options = KubeConfigOptions::default();
@@ -82,9 +83,9 @@ impl Server {
     }
 }
 
-/// Resident memory of a process.
+/// Resident memory of a process, in KiB.
 pub(crate) fn resident_kib(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("Linux");
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a process that lives");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a running process");
     line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number")
 }

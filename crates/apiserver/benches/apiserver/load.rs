@@ -1,4 +1,4 @@
-//! The same load for both servers: one client after the other for latency, many at once for throughput.
+//! The load of both servers: sequential requests for latency, concurrent ones for throughput.
 
 use std::{
     collections::BTreeMap,
@@ -14,24 +14,25 @@ use kube::{
     api::{ApiResource, DynamicObject, GroupVersionKind, WatchEvent, WatchParams},
     client::Body,
 };
+use polis_testbed::bench::percentile;
 use serde_json::{Value, json};
 
-/// Clients at once, when throughput is measured.
+/// Concurrent clients of the throughput measurement.
 pub(crate) const CLIENTS: usize = 64;
-/// Connections that they share. A connection carries at most 100 streams to kube-apiserver.
+/// Connections that the clients share. kube-apiserver allows 100 streams per connection.
 pub(crate) const CONNECTIONS: usize = 12;
 /// Watchers of one collection.
 pub(crate) const WATCHERS: usize = 1000;
-/// Requests of one client after the other.
+/// Requests of the latency measurement.
 const ALONE: usize = 300;
-/// Writes of which the spreading is measured.
+/// Writes of the fan-out measurement.
 const SPREADS: usize = 20;
-/// Objects in the namespace that is listed.
+/// Objects in the listed namespace.
 const LISTED: usize = 500;
 
 const KINDS: &str = "/apis/bench.example.com/v1/namespaces";
 
-/// Latency in milliseconds, and requests a second.
+/// Latency in milliseconds, and requests per second.
 pub(crate) struct Verb {
     pub(crate) p50: f64,
     pub(crate) p99: f64,
@@ -40,7 +41,7 @@ pub(crate) struct Verb {
 
 pub(crate) struct Figures {
     pub(crate) verbs: BTreeMap<&'static str, Verb>,
-    /// Milliseconds from a write until the last watcher has seen it, p50.
+    /// Milliseconds from a write until the last watcher has its event, p50.
     pub(crate) fan_out: f64,
 }
 
@@ -63,7 +64,7 @@ fn mk_thing(name: &str, n: u64) -> Value {
 }
 
 impl Load {
-    /// Makes the kind and the namespaces, and waits until the kind is served.
+    /// Creates the CRD and the namespaces, and waits until the kind is served.
     pub(crate) async fn new(clients: Vec<Client>) -> Self {
         let load = Self { clients, serial: AtomicU64::new(0) };
         let post = |path: &str, body: &Value| load.request("POST", path.to_owned(), body.clone());
@@ -84,7 +85,7 @@ impl Load {
         load
     }
 
-    /// Sends one request and reads its answer to the end.
+    /// Sends one request and reads the whole response.
     async fn request(&self, method: &str, path: String, body: Value) -> u16 {
         let n = self.serial.fetch_add(1, Ordering::Relaxed);
         let client = &self.clients[n as usize % self.clients.len()];
@@ -96,13 +97,13 @@ impl Load {
             .header("content-type", content)
             .body(Body::from(body))
             .expect("a request");
-        let response = client.send(request).await.expect("an answer");
+        let response = client.send(request).await.expect("a response");
         let code = response.status().as_u16();
         response.into_body().collect().await.expect("a body");
         code
     }
 
-    /// One request of a verb. `who` keeps those who write at once apart.
+    /// One request of a verb. `who` separates the objects of concurrent clients.
     async fn once(&self, verb: &str, who: usize) {
         let n = self.serial.fetch_add(1, Ordering::Relaxed);
         let all = format!("{KINDS}/bench/things");
@@ -145,7 +146,7 @@ impl Load {
             let rate = counts.iter().sum::<u64>() as f64 / began.elapsed().as_secs_f64();
             verbs.insert(
                 verb,
-                Verb { p50: percentile(&mut latencies, 50), p99: percentile(&mut latencies, 99), rate },
+                Verb { p50: percentile(&latencies, 0.5), p99: percentile(&latencies, 0.99), rate },
             );
         }
         Figures { verbs, fan_out: self.fan_out().await }
@@ -160,7 +161,7 @@ impl Load {
             let client = self.clients[n % self.clients.len()].clone();
             let api: Api<DynamicObject> = Api::namespaced_with(client, "watched", &resource);
             let mut events = api.watch(&every, "0").await.expect("a watch").boxed();
-            // The object that is there: the watch stands.
+            // The existing object: the watch is established.
             events.next().await.expect("an event").expect("an event");
             events
         }))
@@ -189,11 +190,6 @@ impl Load {
             assert_eq!(code, 200);
             spreads.push(began.elapsed().as_secs_f64() * 1000.0);
         }
-        percentile(&mut spreads, 50)
+        percentile(&spreads, 0.5)
     }
-}
-
-fn percentile(samples: &mut [f64], percent: usize) -> f64 {
-    samples.sort_by(f64::total_cmp);
-    samples[(samples.len() * percent / 100).min(samples.len() - 1)]
 }

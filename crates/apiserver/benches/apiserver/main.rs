@@ -1,21 +1,23 @@
-//! The embedded API server beside kube-apiserver and etcd, on one machine, in one run, and what an idle plane costs.
+//! Benchmark of the embedded API server against kube-apiserver with etcd, and of the cost of idle planes.
 //!
-//! Both servers are processes of their own, durable on the same disk, reached over TLS by the same client. Prints a
-//! table and writes `target/bench/apiserver.json`. Takes about four minutes; `POLIS_BENCH_PLANES` sets the number of
-//! planes (10,000), `POLIS_BENCH_SECONDS` how long throughput is measured (10).
+//! Both servers run as separate processes on one machine, write to the same disk, and are measured over TLS
+//! with the same client. Prints a table and writes `target/bench/apiserver.json`. Takes about four minutes.
+//! `POLIS_BENCH_PLANES` sets the number of planes (default 10,000), `POLIS_BENCH_SECONDS` the duration of
+//! each throughput measurement (default 10).
 
 mod child;
 mod load;
 mod planes;
-mod rows;
 
 use std::time::Duration;
 
-use polis_testbed::{Bed, plane::LONE};
+use polis_testbed::{TestCluster, bench::BenchTable, plane::SINGLE_PLANE};
 
 use child::Server;
 use load::{Figures, Load};
-use rows::{Better, Rows};
+
+/// The name of the peer in the table.
+const PEER: &str = "kube-apiserver 1.35.4 + etcd 3.6.6";
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
@@ -32,61 +34,60 @@ fn main() {
 }
 
 async fn measure() {
-    let mut rows = Rows::default();
+    let mut table = BenchTable::default();
     let seconds = Duration::from_secs(number("POLIS_BENCH_SECONDS", 10));
 
     let folder = tempfile::tempdir().expect("a folder");
     let ours = Server::start(folder.path());
-    rows.alone("start to serving, empty store", "ms", ours.ready.as_secs_f64() * 1000.0, Some(200.0));
+    table.add("start to serving, empty store", "ms", ours.ready.as_secs_f64() * 1000.0).goal(200.0);
     let polis = Load::new((0..load::CONNECTIONS).map(|_| ours.client()).collect()).await.run(seconds).await;
     let polis_memory = ours.resident_kib();
     drop(ours);
 
-    let bed = Bed::single_plane().await.expect("a bed with one kube-apiserver");
+    let cluster = TestCluster::single_plane().await.expect("a test bed with one kube-apiserver");
     let mut clients = Vec::new();
     for _ in 0..load::CONNECTIONS {
-        clients.push(bed.client(LONE).await.expect("a client"));
+        clients.push(cluster.client(SINGLE_PLANE).await.expect("a client"));
     }
     let peer = Load::new(clients).await.run(seconds).await;
-    let components = bed.components().expect("components");
+    let components = cluster.components().expect("components");
     let peer_memory: u64 = components.iter().filter_map(|component| component.resident_kib).sum();
-    drop(bed);
+    drop(cluster);
 
-    compare(&mut rows, &polis, &peer);
-    rows.beside("memory after the load", "MiB", mib(polis_memory), mib(peer_memory), 0.1, Better::Lower);
-    planes::measure(&mut rows, number("POLIS_BENCH_PLANES", 10_000));
-    rows.finish("apiserver");
+    compare(&mut table, &polis, &peer);
+    table
+        .add("memory after the load", "MiB", mib(polis_memory))
+        .peer(mib(peer_memory), PEER)
+        .goal(mib(peer_memory) * 0.1);
+    planes::measure(&mut table, number("POLIS_BENCH_PLANES", 10_000));
+    table.finish("apiserver");
 }
 
 fn mib(kib: u64) -> f64 {
     kib as f64 / 1024.0
 }
 
-fn compare(rows: &mut Rows, polis: &Figures, peer: &Figures) {
+fn compare(table: &mut BenchTable, polis: &Figures, peer: &Figures) {
     for (name, ours) in &polis.verbs {
         let theirs = &peer.verbs[name];
         let about = |what: &str| format!("{name}: {what}");
         let goal = if *name == "create" { 0.2 } else { 1.0 };
-        rows.beside(&about("latency p50, one client"), "ms", ours.p50, theirs.p50, goal, Better::Lower);
-        rows.beside(&about("latency p99, one client"), "ms", ours.p99, theirs.p99, 1.0, Better::Lower);
+        table
+            .add(about("latency p50, one client"), "ms", ours.p50)
+            .peer(theirs.p50, PEER)
+            .goal(theirs.p50 * goal);
+        table.add(about("latency p99, one client"), "ms", ours.p99).peer(theirs.p99, PEER).goal(theirs.p99);
         let goal = if *name == "create" { 5.0 } else { 1.0 };
         let clients = load::CLIENTS;
-        rows.beside(
-            &about(&format!("throughput, {clients} clients")),
-            "1/s",
-            ours.rate,
-            theirs.rate,
-            goal,
-            Better::Higher,
-        );
+        table
+            .add(about(&format!("throughput, {clients} clients")), "1/s", ours.rate)
+            .peer(theirs.rate, PEER)
+            .goal(theirs.rate * goal)
+            .higher_is_better();
     }
     let watchers = load::WATCHERS;
-    rows.beside(
-        &format!("a write reaches all of {watchers} watchers, p50"),
-        "ms",
-        polis.fan_out,
-        peer.fan_out,
-        1.0,
-        Better::Lower,
-    );
+    table
+        .add(format!("a write reaches all of {watchers} watchers, p50"), "ms", polis.fan_out)
+        .peer(peer.fan_out, PEER)
+        .goal(peer.fan_out);
 }

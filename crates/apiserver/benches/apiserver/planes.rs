@@ -1,5 +1,5 @@
-//! What planes cost: memory of an idle plane with three watchers in the process, of one with objects, and how long a
-//! store full of them takes to open.
+//! The cost of planes: memory of an idle plane with three watchers and of one with objects, and the time to
+//! open a store with many planes.
 
 use std::{path::Path, process::Stdio, time::Instant};
 
@@ -7,35 +7,33 @@ use futures::{StreamExt, future::BoxFuture, stream};
 use http_body_util::BodyExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Client, api::PostParams};
-use polis_apiserver::{Body, PlaneSpec, Server, Storage};
+use polis_apiserver::{PlaneSpec, ResponseBody, Server, Storage};
+use polis_testbed::bench::BenchTable;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::{
-    child::{resident_kib, this_program},
-    rows::Rows,
-};
+use crate::child::{resident_kib, this_program};
 
-/// Watchers of each plane, as the controllers of a project have them.
+/// Watchers of each plane, as the controllers of a project have.
 const WATCHERS: usize = 3;
 /// Objects of each plane, of about 0.9 KiB.
 const OBJECTS: usize = 30;
-/// Writes under way at once.
-const ABREAST: usize = 128;
+/// Concurrent writes.
+const CONCURRENCY: usize = 128;
 
 #[derive(Serialize, Deserialize)]
 struct Figures {
-    /// KiB with one plane, with all, and with objects in all.
+    /// KiB with one plane, with all planes, and with all planes full of objects.
     one: u64,
     idle: u64,
     full: u64,
-    /// Seconds to make the planes, and the objects.
+    /// Seconds to create the planes, and the objects.
     planes: f64,
     objects: f64,
 }
 
-/// Measures in processes of their own and adds the rows.
-pub(crate) fn measure(rows: &mut Rows, planes: u64) {
+/// Measures in child processes and adds the results.
+pub(crate) fn measure(table: &mut BenchTable, planes: u64) {
     let folder = tempfile::tempdir().expect("a folder");
     let ask = |role: &str| -> Value {
         let output =
@@ -49,31 +47,26 @@ pub(crate) fn measure(rows: &mut Rows, planes: u64) {
     let figures: Figures = serde_json::from_value(ask("fill")).expect("figures");
     let each = |kib: u64| (kib - figures.one) as f64 / (planes - 1) as f64;
     let about = |what: &str| format!("{what}, {planes} planes");
-    rows.alone(&about("memory of an idle plane with 3 watchers"), "KiB", each(figures.idle), Some(16.0));
-    rows.alone(&about("memory of a plane with 30 objects of 0.9 KiB"), "KiB", each(figures.full), Some(45.0));
-    rows.alone(
-        &about("time to make one plane, durable"),
-        "ms",
-        figures.planes * 1000.0 / planes as f64,
-        None,
-    );
+    table.add(about("memory of an idle plane with 3 watchers"), "KiB", each(figures.idle)).goal(16.0);
+    table.add(about("memory of a plane with 30 objects of 0.9 KiB"), "KiB", each(figures.full)).goal(45.0);
+    table.add(about("time to make one plane, durable"), "ms", figures.planes * 1000.0 / planes as f64);
     let objects = planes * OBJECTS as u64;
-    rows.alone(
+    table.add(
         "time of one of many durable creates, in process",
         "ms",
         figures.objects * 1000.0 / objects as f64,
-        None,
     );
     let opened = ask("open");
-    rows.alone(
-        &format!("start to ready with {objects} objects"),
-        "s",
-        opened["seconds"].as_f64().expect("a number"),
-        Some(3.0),
-    );
+    table
+        .add(
+            format!("start to ready with {objects} objects"),
+            "s",
+            opened["seconds"].as_f64().expect("a number"),
+        )
+        .goal(3.0);
 }
 
-/// The roles of the child: fill a store, or open it.
+/// The entry point of the child process: fills a store, or opens it.
 pub(crate) async fn run(arguments: &[String]) {
     let (folder, planes): (&Path, u64) = (arguments[1].as_ref(), arguments[2].parse().expect("a number"));
     let open = || Server::builder().storage(Storage::Redb(folder.join("store.redb"))).build();
@@ -91,22 +84,24 @@ pub(crate) async fn run(arguments: &[String]) {
 
 async fn fill(server: &Server, planes: u64) -> Figures {
     let pid = std::process::id();
-    let mut watches: Vec<Body> = Vec::new();
-    found(server, 0).await;
-    watches.extend(follow(server, 0).await);
+    let mut watches: Vec<ResponseBody> = Vec::new();
+    create_plane(server, 0).await;
+    watches.extend(watch(server, 0).await);
     let one = resident_kib(pid);
     let began = Instant::now();
-    stream::iter(1..planes).for_each_concurrent(ABREAST, |n| found(server, n)).await;
+    stream::iter(1..planes).for_each_concurrent(CONCURRENCY, |n| create_plane(server, n)).await;
     let planes_took = began.elapsed().as_secs_f64();
     for n in 1..planes {
-        watches.extend(follow(server, n).await);
+        watches.extend(watch(server, n).await);
     }
     let idle = resident_kib(pid);
     let began = Instant::now();
     let writes = (0..planes).flat_map(|plane| (0..OBJECTS).map(move |object| (plane, object)));
-    stream::iter(writes).for_each_concurrent(ABREAST, |(plane, object)| write(server, plane, object)).await;
+    stream::iter(writes)
+        .for_each_concurrent(CONCURRENCY, |(plane, object)| write(server, plane, object))
+        .await;
     let objects_took = began.elapsed().as_secs_f64();
-    // The watchers read, as controllers do: what they have not read is buffered for them.
+    // The watchers read their events, as controllers do.
     for body in &mut watches {
         drain(body).await;
     }
@@ -117,14 +112,14 @@ fn name(plane: u64) -> String {
     format!("p{plane}")
 }
 
-fn found(server: &Server, plane: u64) -> BoxFuture<'_, ()> {
+fn create_plane(server: &Server, plane: u64) -> BoxFuture<'_, ()> {
     Box::pin(async move {
         server.create_plane(PlaneSpec::project(&name(plane), "projects")).await.expect("a plane");
     })
 }
 
-/// Three watches of a plane, from the present.
-async fn follow(server: &Server, plane: u64) -> Vec<Body> {
+/// Starts three watches of a plane.
+async fn watch(server: &Server, plane: u64) -> Vec<ResponseBody> {
     let service = server.project_service(&name(plane));
     let mut bodies = Vec::with_capacity(WATCHERS);
     for plural in ["configmaps", "secrets", "serviceaccounts"] {
@@ -138,8 +133,8 @@ async fn follow(server: &Server, plane: u64) -> Vec<Body> {
     bodies
 }
 
-/// Reads what is there and no further.
-async fn drain(body: &mut Body) {
+/// Reads the available frames without waiting.
+async fn drain(body: &mut ResponseBody) {
     while let Ok(Some(frame)) = tokio::time::timeout(std::time::Duration::ZERO, body.frame()).await {
         frame.expect("a frame");
     }

@@ -1,4 +1,4 @@
-//! Who comes in, as whom, and what he may do.
+//! Authentication, impersonation and authorization of requests.
 
 mod audit;
 pub(crate) mod rbac;
@@ -15,59 +15,61 @@ use std::collections::BTreeMap;
 use http::{HeaderMap, Method, header, request::Parts};
 
 use crate::{
-    identity::{AUTHENTICATED, Identity, UNAUTHENTICATED},
     plane::Plane,
     server::Core,
-    status::{About, Failure},
+    status::{GroupResource, StatusError},
+    user::{AUTHENTICATED, UNAUTHENTICATED, UserInfo},
 };
 
-/// Who may come in over the network besides holders of client certificates.
+/// Authentication options: static bearer tokens, the key of service account tokens, and the audit sink.
+/// Client certificates are configured in [`crate::ServerTls`].
 #[derive(Default)]
 pub struct Access {
-    tokens: BTreeMap<String, Identity>,
+    tokens: BTreeMap<String, UserInfo>,
     pub(crate) audit: Option<AuditSink>,
     pub(crate) signer: tokens::Signer,
-    /// The certificate authority of the server, in PEM, for those who hold a token secret.
+    /// The certificate authority of the server, in PEM: `ca.crt` of token secrets.
     pub(crate) authority: Option<String>,
 }
 
 impl Access {
-    /// Accepts a bearer token for an identity.
-    pub fn token(mut self, token: impl Into<String>, identity: Identity) -> Self {
-        self.tokens.insert(token.into(), identity);
+    /// Accepts a static bearer token for a user.
+    pub fn token(mut self, token: impl Into<String>, user: UserInfo) -> Self {
+        self.tokens.insert(token.into(), user);
         self
     }
 
-    /// Writes a line of JSON for every write that was asked for.
+    /// Sends one line of JSON per write request to `sink`.
     pub fn audit(mut self, sink: AuditSink) -> Self {
         self.audit = Some(sink);
         self
     }
 
-    /// The certificate authority (PEM) that clients with a token secret are told to trust.
+    /// The certificate authority (PEM) that token secrets contain as `ca.crt`.
     pub fn authority(mut self, pem: impl Into<String>) -> Self {
         self.authority = Some(pem.into());
         self
     }
 
-    /// The key that signs tokens of service accounts; a random one makes them end with the process.
+    /// The key that signs service account tokens. By default it is random, so tokens are invalid after a
+    /// restart.
     pub fn signing_key(mut self, key: &[u8]) -> Self {
         self.signer = tokens::Signer::new(key);
         self
     }
 }
 
-/// What the connection proved about its peer. Present on requests from the network, absent on those from this process.
+/// A request extension: the TLS peer of a network connection. In-process requests do not have it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Peer {
-    /// From a client certificate that our authority signed.
-    pub(crate) certified: Option<Identity>,
+    /// The user of a verified client certificate.
+    pub(crate) certified: Option<UserInfo>,
 }
 
-/// The caller of a request.
-pub(crate) fn authenticate(core: &Core, plane: &Plane, parts: &Parts) -> Result<Identity, Failure> {
-    if let Some(identity) = parts.extensions.get::<Identity>() {
-        return Ok(identity.clone());
+/// Authenticates a request: by its [`UserInfo`] extension, its bearer token, or its client certificate.
+pub(crate) fn authenticate(core: &Core, plane: &Plane, parts: &Parts) -> Result<UserInfo, StatusError> {
+    if let Some(user) = parts.extensions.get::<UserInfo>() {
+        return Ok(user.clone());
     }
     let bearer = parts
         .headers
@@ -75,38 +77,38 @@ pub(crate) fn authenticate(core: &Core, plane: &Plane, parts: &Parts) -> Result<
         .and_then(|value| value.to_str().ok())
         .and_then(|value| value.strip_prefix("Bearer "));
     if let Some(token) = bearer {
-        return identify(core, plane, token).ok_or_else(Failure::unauthorized);
+        return authenticate_token(core, plane, token).ok_or_else(StatusError::unauthorized);
     }
     match parts.extensions.get::<Peer>() {
-        None => Ok(Identity::admin()),
-        Some(peer) => Ok(peer.certified.clone().unwrap_or_else(Identity::anonymous)),
+        None => Ok(UserInfo::admin()),
+        Some(peer) => Ok(peer.certified.clone().unwrap_or_else(UserInfo::anonymous)),
     }
 }
 
-/// Whose token it is.
-pub(crate) fn identify(core: &Core, plane: &Plane, token: &str) -> Option<Identity> {
+/// The user of a bearer token.
+pub(crate) fn authenticate_token(core: &Core, plane: &Plane, token: &str) -> Option<UserInfo> {
     core.access.tokens.get(token.trim()).cloned().or_else(|| tokens::verify(core, plane, token.trim()))
 }
 
-/// The parent that project paths add, as Milo does.
-pub(crate) fn add_project(identity: &mut Identity, project: &str) {
+/// Adds the parent attributes that Milo adds to requests for a project's control plane.
+pub(crate) fn add_project(user: &mut UserInfo, project: &str) {
     for (name, value) in [
         ("parent-api-group", "resourcemanager.miloapis.com"),
         ("parent-type", "Project"),
         ("parent-name", project),
     ] {
-        identity.extra.insert(format!("iam.miloapis.com/{name}"), vec![value.to_owned()]);
+        user.extra.insert(format!("iam.miloapis.com/{name}"), vec![value.to_owned()]);
     }
 }
 
-/// What a request wants to do.
+/// The attributes of a request that RBAC rules match.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Attributes {
     pub(crate) verb: String,
-    pub(crate) about: About,
+    pub(crate) about: GroupResource,
     pub(crate) name: String,
     pub(crate) namespace: String,
-    /// A path that is no resource's.
+    /// The path of a non-resource request.
     pub(crate) path: Option<String>,
 }
 
@@ -116,46 +118,50 @@ impl Attributes {
     }
 }
 
-/// Lets a request through, or says why not.
+/// Authorizes a request, or returns 403.
 pub(crate) fn authorize(
     core: &Core,
     plane: &Plane,
-    identity: &Identity,
-    wants: &Attributes,
-) -> Result<(), Failure> {
-    if rbac::allows(core, plane, identity, wants) {
+    user: &UserInfo,
+    attributes: &Attributes,
+) -> Result<(), StatusError> {
+    if rbac::allows(core, plane, user, attributes) {
         return Ok(());
     }
-    let user = &identity.user;
-    Err(match &wants.path {
-        Some(path) => Failure::new(
+    let name = &user.name;
+    Err(match &attributes.path {
+        Some(path) => StatusError::new(
             403,
             "Forbidden",
-            format!("forbidden: User \"{user}\" cannot {} path \"{path}\"", wants.verb),
+            format!("forbidden: User \"{name}\" cannot {} path \"{path}\"", attributes.verb),
         ),
         None => {
-            let place = if wants.namespace.is_empty() || wants.about.resource == "namespaces" {
+            let place = if attributes.namespace.is_empty() || attributes.about.resource == "namespaces" {
                 "at the cluster scope".to_owned()
             } else {
-                format!("in the namespace \"{}\"", wants.namespace)
+                format!("in the namespace \"{}\"", attributes.namespace)
             };
             let why = format!(
-                "User \"{user}\" cannot {} resource \"{}\" in API group \"{}\" {place}",
-                wants.verb, wants.about.resource, wants.about.group
+                "User \"{name}\" cannot {} resource \"{}\" in API group \"{}\" {place}",
+                attributes.verb, attributes.about.resource, attributes.about.group
             );
-            let resource = wants.about.resource.split('/').next().unwrap_or_default();
-            Failure::forbidden(&About::new(&wants.about.group, resource), &wants.name, &why)
+            let resource = attributes.about.resource.split('/').next().unwrap_or_default();
+            StatusError::forbidden(
+                &GroupResource::new(&attributes.about.group, resource),
+                &attributes.name,
+                &why,
+            )
         }
     })
 }
 
-/// Takes on another identity, if the request asks for it and the caller may.
+/// The user that the request acts as: that of the `Impersonate-*` headers, if the caller may impersonate it.
 pub(crate) fn impersonate(
     core: &Core,
     plane: &Plane,
-    identity: Identity,
+    user: UserInfo,
     headers: &HeaderMap,
-) -> Result<Identity, Failure> {
+) -> Result<UserInfo, StatusError> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let groups: Vec<String> = headers
         .get_all("impersonate-group")
@@ -173,51 +179,55 @@ pub(crate) fn impersonate(
         })
         .map(|(name, value)| (name.replace("%2f", "/"), value))
         .collect();
-    let Some(user) = text("impersonate-user") else {
+    let Some(name) = text("impersonate-user") else {
         if groups.is_empty() && extras.is_empty() && text("impersonate-uid").is_none() {
-            return Ok(identity);
+            return Ok(user);
         }
-        return Err(Failure::internal("requested to impersonate without a user name"));
+        return Err(StatusError::internal("requested to impersonate without a user name"));
     };
     let may = |group: &str, resource: &str, name: &str, namespace: &str| {
-        let wants = Attributes {
+        let attributes = Attributes {
             verb: "impersonate".into(),
-            about: About::new(group, resource),
+            about: GroupResource::new(group, resource),
             name: name.to_owned(),
             namespace: namespace.to_owned(),
             path: None,
         };
-        authorize(core, plane, &identity, &wants)
+        authorize(core, plane, &user, &attributes)
     };
-    let mut taken = match user.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':')) {
-        Some((namespace, name)) => {
-            may("", "serviceaccounts", name, namespace)?;
-            Identity::service_account(namespace, name, "")
-        }
-        None => {
-            may("", "users", &user, "")?;
-            Identity { user: user.clone(), ..Identity::default() }
-        }
-    };
+    let mut impersonated =
+        match name.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':')) {
+            Some((namespace, name)) => {
+                may("", "serviceaccounts", name, namespace)?;
+                UserInfo::service_account(namespace, name, "")
+            }
+            None => {
+                may("", "users", &name, "")?;
+                UserInfo { name: name.clone(), ..UserInfo::default() }
+            }
+        };
     for group in groups {
         may("", "groups", &group, "")?;
-        taken.groups.push(group);
+        impersonated.groups.push(group);
     }
     for (name, value) in extras {
         may("authentication.k8s.io", &format!("userextras/{name}"), &value, "")?;
-        taken.extra.entry(name).or_default().push(value);
+        impersonated.extra.entry(name).or_default().push(value);
     }
     if let Some(uid) = text("impersonate-uid") {
         may("authentication.k8s.io", "uids", &uid, "")?;
-        taken.uid = uid;
+        impersonated.uid = uid;
     }
-    let known = |taken: &Identity| taken.is_in(AUTHENTICATED) || taken.is_in(UNAUTHENTICATED);
-    if !known(&taken) {
-        taken.groups.push(if user == "system:anonymous" { UNAUTHENTICATED } else { AUTHENTICATED }.into());
+    let known =
+        |impersonated: &UserInfo| impersonated.is_in(AUTHENTICATED) || impersonated.is_in(UNAUTHENTICATED);
+    if !known(&impersonated) {
+        impersonated
+            .groups
+            .push(if name == "system:anonymous" { UNAUTHENTICATED } else { AUTHENTICATED }.into());
     }
-    // The way in stays the way in: a project's mark is not shed by impersonation.
-    taken
+    // Impersonation keeps the parent project of the request path.
+    impersonated
         .extra
-        .extend(identity.extra.into_iter().filter(|(name, _)| name.starts_with("iam.miloapis.com/parent-")));
-    Ok(taken)
+        .extend(user.extra.into_iter().filter(|(name, _)| name.starts_with("iam.miloapis.com/parent-")));
+    Ok(impersonated)
 }

@@ -1,6 +1,7 @@
-//! Role-based access: what the roles bound to somebody allow.
+//! RBAC authorizer.
 //!
-//! The roles of a plane are its own and those at the home of its catalogue; the latter hold in every plane that shares it.
+//! The roles and bindings of a plane are its own and those in the plane of its catalogue. The latter apply to
+//! every plane that shares the catalogue.
 
 use std::sync::Arc;
 
@@ -9,18 +10,18 @@ use serde_json::Value;
 
 use super::Attributes;
 use crate::{
-    identity::{AUTHENTICATED, Identity},
     json,
     plane::Plane,
     server::Core,
-    status::{About, Failure},
+    status::{GroupResource, StatusError},
     store::Collection,
+    user::{AUTHENTICATED, UserInfo},
     verbs::Call,
 };
 
-/// Paths that everybody with a name may read.
+/// Paths that every authenticated user may read.
 const DISCOVERY: [&str; 7] = ["/api", "/apis", "/openapi", "/version", "/healthz", "/livez", "/readyz"];
-/// Paths that everybody may read.
+/// Paths that every user may read, anonymous included.
 const OPEN: [&str; 4] = ["/version", "/healthz", "/livez", "/readyz"];
 
 /// One rule of a role.
@@ -41,32 +42,32 @@ fn has(list: &[String], wanted: &str) -> bool {
 
 impl Rule {
     /// Whether the rule allows a request.
-    pub(crate) fn allows(&self, wants: &Attributes) -> bool {
-        if !has(&self.verbs, &wants.verb) {
+    pub(crate) fn allows(&self, attributes: &Attributes) -> bool {
+        if !has(&self.verbs, &attributes.verb) {
             return false;
         }
-        match &wants.path {
+        match &attributes.path {
             Some(path) => self.non_resource_urls.iter().any(|url| {
                 url == "*" || url == path || url.strip_suffix('*').is_some_and(|stem| path.starts_with(stem))
             }),
             None => {
-                let resource = wants.about.resource.as_str();
+                let resource = attributes.about.resource.as_str();
                 let covered = has(&self.resources, resource)
                     || resource.split_once('/').is_some_and(|(_, sub)| {
                         self.resources.iter().any(|known| known.strip_prefix("*/") == Some(sub))
                     });
                 covered
-                    && has(&self.api_groups, &wants.about.group)
+                    && has(&self.api_groups, &attributes.about.group)
                     && (self.resource_names.is_empty()
                         || self
                             .resource_names
                             .iter()
-                            .any(|name| !wants.name.is_empty() && *name == wants.name))
+                            .any(|name| !attributes.name.is_empty() && *name == attributes.name))
             }
         }
     }
 
-    /// Whether the rule allows everything that `other` does, for one combination of its parts.
+    /// Whether the rule allows everything that `part`, an element of [`Self::parts`], allows.
     fn covers(&self, part: &Self) -> bool {
         let all = |mine: &[String], theirs: &[String]| theirs.iter().all(|item| has(mine, item));
         if !part.non_resource_urls.is_empty() {
@@ -91,7 +92,7 @@ impl Rule {
         all(&self.verbs, &part.verbs) && all(&self.api_groups, &part.api_groups) && resources && names
     }
 
-    /// The rule in its smallest parts: one verb, one group, one resource, one name each.
+    /// The rule as single permissions: one verb, one group, one resource and one name each.
     fn parts(&self) -> Vec<Self> {
         let mut parts = Vec::new();
         for verb in &self.verbs {
@@ -130,38 +131,38 @@ fn rules(role: &Value) -> Vec<Rule> {
     role["rules"].as_array().into_iter().flatten().filter_map(|rule| Rule::deserialize(rule).ok()).collect()
 }
 
-fn is_subject(binding: &Value, namespace: &str, identity: &Identity) -> bool {
+fn is_subject(binding: &Value, namespace: &str, user: &UserInfo) -> bool {
     binding["subjects"].as_array().into_iter().flatten().any(|subject| {
         let text = |field: &str| subject[field].as_str().unwrap_or_default();
         match text("kind") {
-            "User" => text("name") == identity.user || text("name") == "*",
-            "Group" => identity.is_in(text("name")),
+            "User" => text("name") == user.name || text("name") == "*",
+            "Group" => user.is_in(text("name")),
             "ServiceAccount" => {
-                let home = if text("namespace").is_empty() { namespace } else { text("namespace") };
-                identity.user == format!("system:serviceaccount:{home}:{}", text("name"))
+                let plane_name = if text("namespace").is_empty() { namespace } else { text("namespace") };
+                user.name == format!("system:serviceaccount:{plane_name}:{}", text("name"))
             }
             _ => false,
         }
     })
 }
 
-/// Every rule that applies to an identity in a namespace (empty: cluster-wide only).
-pub(crate) fn rules_for(core: &Core, plane: &Plane, identity: &Identity, namespace: &str) -> Vec<Rule> {
-    let mut homes: Vec<&Arc<str>> = vec![&plane.name];
-    if plane.catalogue.home != plane.name {
-        homes.push(&plane.catalogue.home);
+/// Every rule that applies to a user in a namespace (empty: cluster-wide rules only).
+pub(crate) fn rules_for(core: &Core, plane: &Plane, user: &UserInfo, namespace: &str) -> Vec<Rule> {
+    let mut planes: Vec<&Arc<str>> = vec![&plane.name];
+    if plane.catalogue.plane != plane.name {
+        planes.push(&plane.catalogue.plane);
     }
     let view = core.store.view();
     let mut found = Vec::new();
-    for home in homes {
+    for plane_name in planes {
         let collection =
-            |plural: &str| Collection::new(home.clone(), format!("{plural}.rbac.authorization.k8s.io"));
+            |plural: &str| Collection::new(plane_name.clone(), format!("{plural}.rbac.authorization.k8s.io"));
         let role = |plural: &str, path: &str| {
             view.get(&collection(plural), path).map(|stored| rules(&stored.value())).unwrap_or_default()
         };
         for (_, stored) in view.all(&collection("clusterrolebindings")) {
             let binding = stored.value();
-            if is_subject(&binding, "", identity) {
+            if is_subject(&binding, "", user) {
                 found.extend(role("clusterroles", binding["roleRef"]["name"].as_str().unwrap_or_default()));
             }
         }
@@ -170,7 +171,7 @@ pub(crate) fn rules_for(core: &Core, plane: &Plane, identity: &Identity, namespa
         }
         for (path, stored) in view.all(&collection("rolebindings")) {
             let binding = stored.value();
-            if path.split('/').next() == Some(namespace) && is_subject(&binding, namespace, identity) {
+            if path.split('/').next() == Some(namespace) && is_subject(&binding, namespace, user) {
                 let name = binding["roleRef"]["name"].as_str().unwrap_or_default();
                 found.extend(match binding["roleRef"]["kind"].as_str() {
                     Some("Role") => role("roles", &format!("{namespace}/{name}")),
@@ -182,26 +183,25 @@ pub(crate) fn rules_for(core: &Core, plane: &Plane, identity: &Identity, namespa
     found
 }
 
-/// Whether an identity may do what it wants.
-pub(crate) fn allows(core: &Core, plane: &Plane, identity: &Identity, wants: &Attributes) -> bool {
-    if identity.is_master() {
+/// Whether RBAC allows a user's request.
+pub(crate) fn allows(core: &Core, plane: &Plane, user: &UserInfo, attributes: &Attributes) -> bool {
+    if user.is_master() {
         return true;
     }
-    if let Some(path) = &wants.path {
+    if let Some(path) = &attributes.path {
         let under = |roots: &[&str]| {
             roots
                 .iter()
                 .any(|root| path == root || path.strip_prefix(root).is_some_and(|rest| rest.starts_with('/')))
         };
-        let reading = matches!(wants.verb.as_str(), "get" | "head");
-        if reading && (under(&OPEN) || (identity.is_in(AUTHENTICATED) && (under(&DISCOVERY) || path == "/")))
-        {
+        let reading = matches!(attributes.verb.as_str(), "get" | "head");
+        if reading && (under(&OPEN) || (user.is_in(AUTHENTICATED) && (under(&DISCOVERY) || path == "/"))) {
             return true;
         }
-    } else if identity.is_in(AUTHENTICATED) && wants.verb == "create" {
-        // Everybody may ask what he may do and who he is.
+    } else if user.is_in(AUTHENTICATED) && attributes.verb == "create" {
+        // Every authenticated user may review its own access and its own user info.
         let own = matches!(
-            (wants.about.group.as_str(), wants.about.resource.as_str()),
+            (attributes.about.group.as_str(), attributes.about.resource.as_str()),
             ("authorization.k8s.io", "selfsubjectaccessreviews" | "selfsubjectrulesreviews")
                 | ("authentication.k8s.io", "selfsubjectreviews")
         );
@@ -209,21 +209,21 @@ pub(crate) fn allows(core: &Core, plane: &Plane, identity: &Identity, wants: &At
             return true;
         }
     }
-    rules_for(core, plane, identity, &wants.namespace).iter().any(|rule| rule.allows(wants))
+    rules_for(core, plane, user, &attributes.namespace).iter().any(|rule| rule.allows(attributes))
 }
 
-/// Refuses a role or binding that grants what its writer does not have.
-pub(crate) fn check_grant(call: &Call, object: &Value) -> Result<(), Failure> {
+/// Refuses a role or binding that grants permissions which the caller does not have (privilege escalation).
+pub(crate) fn check_grant(call: &Call, object: &Value) -> Result<(), StatusError> {
     let namespace = call.namespace.clone().unwrap_or_default();
     let may = |verb: &str, resource: &str, name: &str| {
-        let wants = Attributes {
+        let attributes = Attributes {
             verb: verb.into(),
-            about: About::new("rbac.authorization.k8s.io", resource),
+            about: GroupResource::new("rbac.authorization.k8s.io", resource),
             name: name.to_owned(),
             namespace: namespace.clone(),
             path: None,
         };
-        allows(&call.core, &call.plane, &call.identity, &wants)
+        allows(&call.core, &call.plane, &call.user, &attributes)
     };
     let granted = if call.kind.plural.ends_with("bindings") {
         let name = object["roleRef"]["name"].as_str().unwrap_or_default();
@@ -238,7 +238,12 @@ pub(crate) fn check_grant(call: &Call, object: &Value) -> Result<(), Failure> {
             Collection::new(call.plane.name.clone(), format!("{plural}.rbac.authorization.k8s.io"));
         match call.core.store.view().get(&collection, &path) {
             Some(stored) => rules(&stored.value()),
-            None => return Err(Failure::not_found(&About::new("rbac.authorization.k8s.io", plural), name)),
+            None => {
+                return Err(StatusError::not_found(
+                    &GroupResource::new("rbac.authorization.k8s.io", plural),
+                    name,
+                ));
+            }
         }
     } else {
         if may("escalate", &call.kind.plural, json::meta(object, "name")) {
@@ -246,7 +251,7 @@ pub(crate) fn check_grant(call: &Call, object: &Value) -> Result<(), Failure> {
         }
         rules(object)
     };
-    let own = rules_for(&call.core, &call.plane, &call.identity, &namespace);
+    let own = rules_for(&call.core, &call.plane, &call.user, &namespace);
     let missing: Vec<Rule> = granted
         .iter()
         .flat_map(Rule::parts)
@@ -255,13 +260,13 @@ pub(crate) fn check_grant(call: &Call, object: &Value) -> Result<(), Failure> {
     if missing.is_empty() {
         return Ok(());
     }
-    let groups = call.identity.groups.iter().map(|group| format!("{group:?}")).collect::<Vec<_>>().join(" ");
+    let groups = call.user.groups.iter().map(|group| format!("{group:?}")).collect::<Vec<_>>().join(" ");
     let listed = missing.iter().map(describe).collect::<Vec<_>>().join("\n");
     let why = format!(
         "user {:?} (groups=[{groups}]) is attempting to grant RBAC permissions not currently held:\n{listed}",
-        call.identity.user
+        call.user.name
     );
-    Err(Failure::forbidden(&call.kind.about(), json::meta(object, "name"), &why))
+    Err(StatusError::forbidden(&call.kind.group_resource(), json::meta(object, "name"), &why))
 }
 
 fn describe(rule: &Rule) -> String {
@@ -295,34 +300,34 @@ mod tests {
         }
     }
 
-    fn wants(verb: &str, resource: &str, name: &str) -> Attributes {
+    fn attributes(verb: &str, resource: &str, name: &str) -> Attributes {
         Attributes {
             verb: verb.into(),
-            about: About::new("g", resource),
+            about: GroupResource::new("g", resource),
             name: name.into(),
             ..Attributes::default()
         }
     }
 
     #[test]
-    fn a_rule_allows_what_all_its_parts_allow() {
+    fn a_rule_allows_a_request_that_all_its_fields_match() {
         let rule = mk_rule(&["get"], &["g"], &["a", "*/status"], &[]);
-        assert!(rule.allows(&wants("get", "a", "x")));
-        assert!(rule.allows(&wants("get", "b/status", "x")));
-        assert!(!rule.allows(&wants("list", "a", "")));
-        assert!(!rule.allows(&wants("get", "a/status2", "x")));
+        assert!(rule.allows(&attributes("get", "a", "x")));
+        assert!(rule.allows(&attributes("get", "b/status", "x")));
+        assert!(!rule.allows(&attributes("list", "a", "")));
+        assert!(!rule.allows(&attributes("get", "a/status2", "x")));
     }
 
     #[test]
     fn a_named_rule_allows_nothing_without_a_name() {
         let rule = mk_rule(&["*"], &["*"], &["*"], &["x"]);
-        assert!(rule.allows(&wants("get", "a", "x")));
-        assert!(!rule.allows(&wants("list", "a", "")));
-        assert!(!rule.allows(&wants("get", "a", "y")));
+        assert!(rule.allows(&attributes("get", "a", "x")));
+        assert!(!rule.allows(&attributes("list", "a", "")));
+        assert!(!rule.allows(&attributes("get", "a", "y")));
     }
 
     #[test]
-    fn who_holds_every_part_may_grant_the_whole() {
+    fn a_user_may_grant_only_permissions_that_the_user_holds() {
         let own = [mk_rule(&["get", "list"], &["g"], &["a"], &[]), mk_rule(&["get"], &["g"], &["b"], &["x"])];
         let may = |granted: Rule| granted.parts().iter().all(|part| own.iter().any(|rule| rule.covers(part)));
         assert!(may(mk_rule(&["get"], &["g"], &["a"], &["n"])));

@@ -1,115 +1,116 @@
-//! Reviews: questions about access and identity, answered and not kept.
+//! Access and token reviews (SubjectAccessReview, TokenReview and the like): evaluated, never stored.
 
 use http::Response;
 use serde_json::{Map, Value, json};
 
-use super::{Attributes, identify, rbac};
+use super::{Attributes, authenticate_token, rbac};
 use crate::{
-    http::Body,
-    identity::Identity,
-    schema::FieldError,
-    status::{About, Failure},
+    http::ResponseBody,
+    schema::ValidationError,
+    status::{GroupResource, StatusError},
+    user::UserInfo,
     verbs::Call,
 };
 
-/// Answers a review.
-pub(crate) fn review(call: &Call, mut object: Value) -> Result<Response<Body>, Failure> {
+/// Evaluates a review and responds with its status filled in.
+pub(crate) fn review(call: &Call, mut object: Value) -> Result<Response<ResponseBody>, StatusError> {
     if let Some(fields) = object.as_object_mut() {
         fields.entry("metadata").or_insert_with(|| json!({}));
     }
     let status = match call.kind.plural.as_str() {
-        "selfsubjectaccessreviews" => access(call, &call.identity, &object)?,
+        "selfsubjectaccessreviews" => access(call, &call.user, &object)?,
         "subjectaccessreviews" | "localsubjectaccessreviews" => {
-            let asked = subject(&object)?;
+            let reviewed = subject(&object)?;
             if call.kind.namespaced
                 && object["spec"]["resourceAttributes"]["namespace"].as_str() != call.namespace.as_deref()
             {
-                let error = FieldError::invalid(
+                let error = ValidationError::invalid(
                     "spec.resourceAttributes.namespace",
                     object["spec"]["resourceAttributes"]["namespace"].clone(),
                     "must match metadata.namespace",
                 );
                 return Err(refused(error));
             }
-            access(call, &asked, &object)?
+            access(call, &reviewed, &object)?
         }
         "selfsubjectrulesreviews" => rules(call, &object),
-        "selfsubjectreviews" => json!({"userInfo": user_info(&call.identity)}),
+        "selfsubjectreviews" => json!({"userInfo": user_info(&call.user)}),
         "tokenreviews" => token(call, &object)?,
-        _ => return Err(Failure::method_not_allowed()),
+        _ => return Err(StatusError::method_not_allowed()),
     };
     crate::ownership::on_write(call, None, &mut object);
     object["status"] = status;
     Ok(crate::http::object(201, &object, call.output))
 }
 
-/// A review that cannot be answered. Kubernetes does not name its kind.
-fn refused(error: FieldError) -> Failure {
-    Failure::invalid(&About::new("authorization.k8s.io", ""), "", &[error])
+/// The error of an invalid review. Kubernetes leaves its kind empty.
+fn refused(error: ValidationError) -> StatusError {
+    StatusError::invalid(&GroupResource::new("authorization.k8s.io", ""), "", &[error])
 }
 
-/// An identity as it appears in reviews and admission requests.
-pub(crate) fn user_info(identity: &Identity) -> Value {
+/// The `userInfo` of reviews and admission requests.
+pub(crate) fn user_info(user: &UserInfo) -> Value {
     let mut info = Map::new();
-    info.insert("username".into(), identity.user.clone().into());
-    if !identity.uid.is_empty() {
-        info.insert("uid".into(), identity.uid.clone().into());
+    info.insert("username".into(), user.name.clone().into());
+    if !user.uid.is_empty() {
+        info.insert("uid".into(), user.uid.clone().into());
     }
-    info.insert("groups".into(), json!(identity.groups));
-    if !identity.extra.is_empty() {
-        info.insert("extra".into(), json!(identity.extra));
+    info.insert("groups".into(), json!(user.groups));
+    if !user.extra.is_empty() {
+        info.insert("extra".into(), json!(user.extra));
     }
     Value::Object(info)
 }
 
-fn subject(object: &Value) -> Result<Identity, Failure> {
+fn subject(object: &Value) -> Result<UserInfo, StatusError> {
     let spec = &object["spec"];
-    let groups = crate::json::texts(&spec["groups"]);
-    let user = spec["user"].as_str().unwrap_or_default();
-    if user.is_empty() && groups.is_empty() {
-        let error = FieldError::invalid("spec.user", "", "at least one of user or group must be specified");
+    let groups = crate::json::strings(&spec["groups"]);
+    let name = spec["user"].as_str().unwrap_or_default();
+    if name.is_empty() && groups.is_empty() {
+        let error =
+            ValidationError::invalid("spec.user", "", "at least one of user or group must be specified");
         return Err(refused(error));
     }
     let extra = spec["extra"]
         .as_object()
         .into_iter()
         .flatten()
-        .map(|(name, values)| (name.clone(), crate::json::texts(values)))
+        .map(|(name, values)| (name.clone(), crate::json::strings(values)))
         .collect();
-    Ok(Identity {
-        user: user.to_owned(),
+    Ok(UserInfo {
+        name: name.to_owned(),
         uid: spec["uid"].as_str().unwrap_or_default().to_owned(),
         groups,
         extra,
     })
 }
 
-fn access(call: &Call, identity: &Identity, object: &Value) -> Result<Value, Failure> {
+fn access(call: &Call, user: &UserInfo, object: &Value) -> Result<Value, StatusError> {
     let spec = &object["spec"];
     let (resource, path) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);
     if resource.is_object() && path.is_object() {
-        return Err(refused(FieldError::invalid(
+        return Err(refused(ValidationError::invalid(
             "spec.nonResourceAttributes",
             json!({"Path": path["path"], "Verb": path["verb"]}),
             "cannot be specified in combination with resourceAttributes",
         )));
     }
     if !resource.is_object() && !path.is_object() {
-        return Err(refused(FieldError::invalid(
+        return Err(refused(ValidationError::invalid(
             "spec.resourceAttributes",
             Value::Null,
             "exactly one of nonResourceAttributes or resourceAttributes must be specified",
         )));
     }
     let text = |value: &Value, field: &str| value[field].as_str().unwrap_or_default().to_owned();
-    let wants = if resource.is_object() {
+    let attributes = if resource.is_object() {
         let name = match text(resource, "subresource") {
             sub if sub.is_empty() => text(resource, "resource"),
             sub => format!("{}/{sub}", text(resource, "resource")),
         };
         Attributes {
             verb: text(resource, "verb"),
-            about: About::new(text(resource, "group"), name),
+            about: GroupResource::new(text(resource, "group"), name),
             name: text(resource, "name"),
             namespace: text(resource, "namespace"),
             path: None,
@@ -117,18 +118,18 @@ fn access(call: &Call, identity: &Identity, object: &Value) -> Result<Value, Fai
     } else {
         Attributes { verb: text(path, "verb"), path: Some(text(path, "path")), ..Attributes::default() }
     };
-    Ok(json!({"allowed": rbac::allows(&call.core, &call.plane, identity, &wants)}))
+    Ok(json!({"allowed": rbac::allows(&call.core, &call.plane, user, &attributes)}))
 }
 
 fn rules(call: &Call, object: &Value) -> Value {
     let namespace = object["spec"]["namespace"].as_str().unwrap_or_default();
     let mut resource = Vec::new();
     let mut other = Vec::new();
-    if call.identity.is_master() {
+    if call.user.is_master() {
         resource.push(json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}));
         other.push(json!({"verbs": ["*"], "nonResourceURLs": ["*"]}));
     }
-    for rule in rbac::rules_for(&call.core, &call.plane, &call.identity, namespace) {
+    for rule in rbac::rules_for(&call.core, &call.plane, &call.user, namespace) {
         if rule.non_resource_urls.is_empty() {
             let mut entry =
                 json!({"verbs": rule.verbs, "apiGroups": rule.api_groups, "resources": rule.resources});
@@ -143,13 +144,13 @@ fn rules(call: &Call, object: &Value) -> Value {
     json!({"resourceRules": resource, "nonResourceRules": other, "incomplete": false})
 }
 
-fn token(call: &Call, object: &Value) -> Result<Value, Failure> {
+fn token(call: &Call, object: &Value) -> Result<Value, StatusError> {
     let token = object["spec"]["token"].as_str().unwrap_or_default();
     if token.is_empty() {
-        return Err(Failure::bad_request("token is required for TokenReview in authentication"));
+        return Err(StatusError::bad_request("token is required for TokenReview in authentication"));
     }
-    Ok(match identify(&call.core, &call.plane, token) {
-        Some(identity) => json!({"authenticated": true, "user": user_info(&identity)}),
+    Ok(match authenticate_token(&call.core, &call.plane, token) {
+        Some(user) => json!({"authenticated": true, "user": user_info(&user)}),
         None => json!({"user": {}, "error": "[invalid bearer token, token lookup failed]"}),
     })
 }

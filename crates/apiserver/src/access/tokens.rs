@@ -1,76 +1,70 @@
-//! Tokens of service accounts: signed claims, checked against the account that they name.
+//! Service account tokens: issue and verification.
 //!
-//! `polis.<claims>.<signature>`: claims are JSON in base64, the signature a keyed hash over them. A token is good while
-//! its account has the uid it was issued for and, if it was issued for a time, until then.
+//! A token is `polis.<claims>.<signature>`: the claims are JSON in base64, the signature is HMAC-SHA-256 of
+//! the encoded claims. A token is valid while the service account exists with the uid of the claims, and
+//! until it expires.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use jiff::{SignedDuration, Timestamp};
+use ring::hmac;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::{
-    identity::Identity, json, plane::Plane, server::Core, status::Failure, store::Collection, verbs::Call,
+    json, plane::Plane, server::Core, status::StatusError, store::Collection, user::UserInfo, verbs::Call,
 };
 
-/// Longest life of a token that was asked for; Kubernetes' default for its own is an hour.
+/// Longest and default validity of a requested token, in seconds. The default is that of Kubernetes.
 const LIFE_MAX: i64 = 365 * 24 * 3600;
 const LIFE_DEFAULT: i64 = 3600;
 
-/// The key that signs tokens.
-pub struct Signer([u8; 32]);
+/// The key that signs service account tokens, with HMAC-SHA-256.
+pub struct Signer(hmac::Key);
 
 impl Default for Signer {
     fn default() -> Self {
         let mut key = [0u8; 32];
         rand::Rng::fill_bytes(&mut rand::make_rng::<rand::rngs::StdRng>(), &mut key);
-        Self(key)
+        Self(hmac::Key::new(hmac::HMAC_SHA256, &key))
     }
 }
 
 impl Signer {
+    /// Derives the key from `secret`, which may have any length.
     pub(super) fn new(secret: &[u8]) -> Self {
-        Self(Sha256::digest(secret).into())
+        Self(hmac::Key::new(hmac::HMAC_SHA256, &Sha256::digest(secret)))
     }
 
-    /// HMAC-SHA-256.
-    fn sign(&self, message: &[u8]) -> [u8; 32] {
-        let mut block = [0u8; 64];
-        block[..32].copy_from_slice(&self.0);
-        let inner =
-            Sha256::new().chain_update(block.map(|byte| byte ^ 0x36)).chain_update(message).finalize();
-        Sha256::new().chain_update(block.map(|byte| byte ^ 0x5c)).chain_update(inner).finalize().into()
+    /// `polis.<body>.<signature>`
+    fn sign(&self, claims: &Claims) -> String {
+        let body = URL_SAFE_NO_PAD.encode(serde_json::to_vec(claims).unwrap_or_default());
+        let signature = URL_SAFE_NO_PAD.encode(hmac::sign(&self.0, body.as_bytes()));
+        format!("polis.{body}.{signature}")
+    }
+
+    /// The claims of a token with a valid signature. The comparison takes constant time.
+    fn verify(&self, token: &str) -> Option<Claims> {
+        let (body, signature) = token.strip_prefix("polis.")?.split_once('.')?;
+        let signature = URL_SAFE_NO_PAD.decode(signature).ok()?;
+        hmac::verify(&self.0, body.as_bytes(), &signature).ok()?;
+        serde_json::from_slice(&URL_SAFE_NO_PAD.decode(body).ok()?).ok()
     }
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Claims {
     plane: String,
     namespace: String,
     name: String,
     uid: String,
-    /// Seconds since 1970; none for a token without end.
+    /// Seconds since 1970; `None` if the token does not expire.
     expires: Option<i64>,
 }
 
-fn mint(core: &Core, claims: &Claims) -> String {
-    let body = URL_SAFE_NO_PAD.encode(serde_json::to_vec(claims).unwrap_or_default());
-    let signature = URL_SAFE_NO_PAD.encode(core.access.signer.sign(body.as_bytes()));
-    format!("polis.{body}.{signature}")
-}
-
-/// Whose token it is, if it is good on this plane.
-pub(super) fn verify(core: &Core, plane: &Plane, token: &str) -> Option<Identity> {
-    let (body, signature) = token.strip_prefix("polis.")?.split_once('.')?;
-    let given = URL_SAFE_NO_PAD.decode(signature).ok()?;
-    let wanted = core.access.signer.sign(body.as_bytes());
-    // Every byte is looked at, so that time tells nothing about where they differ.
-    let differs =
-        given.len() != wanted.len() || given.iter().zip(wanted).fold(0u8, |seen, (a, b)| seen | (a ^ b)) != 0;
-    if differs {
-        return None;
-    }
-    let claims: Claims = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(body).ok()?).ok()?;
+/// The service account of a token, if the token is valid on this plane.
+pub(super) fn verify(core: &Core, plane: &Plane, token: &str) -> Option<UserInfo> {
+    let claims = core.access.signer.verify(token)?;
     let live = claims.expires.is_none_or(|end| end > core.clock.now().as_second());
     if !live || claims.plane != *plane.name {
         return None;
@@ -78,7 +72,7 @@ pub(super) fn verify(core: &Core, plane: &Plane, token: &str) -> Option<Identity
     let accounts = Collection::new(plane.name.clone(), "serviceaccounts");
     let account = core.store.view().get(&accounts, &format!("{}/{}", claims.namespace, claims.name))?.value();
     (json::meta(&account, "uid") == claims.uid)
-        .then(|| Identity::service_account(&claims.namespace, &claims.name, &claims.uid))
+        .then(|| UserInfo::service_account(&claims.namespace, &claims.name, &claims.uid))
 }
 
 fn claims(plane: &Plane, account: &Value, expires: Option<i64>) -> Claims {
@@ -92,39 +86,73 @@ fn claims(plane: &Plane, account: &Value, expires: Option<i64>) -> Claims {
     }
 }
 
-/// Answers a TokenRequest.
-pub(crate) fn issue(call: &Call, account: &Value, request: &Value) -> Result<Value, Failure> {
+/// Issues a token for a TokenRequest.
+pub(crate) fn issue(call: &Call, account: &Value, request: &Value) -> Result<Value, StatusError> {
     let seconds = request["spec"]["expirationSeconds"].as_i64().unwrap_or(LIFE_DEFAULT);
     if !(600..=LIFE_MAX).contains(&seconds) {
-        let error = crate::schema::FieldError::invalid(
+        let error = crate::schema::ValidationError::invalid(
             "spec.expirationSeconds",
             seconds,
             "may not specify a duration less than 10 minutes or larger than a year",
         );
-        return Err(Failure::invalid(
-            &crate::status::About::new("authentication.k8s.io", "TokenRequest"),
+        return Err(StatusError::invalid(
+            &crate::status::GroupResource::new("authentication.k8s.io", "TokenRequest"),
             json::meta(account, "name"),
             &[error],
         ));
     }
     let end = call.core.clock.now().checked_add(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MAX);
-    let token = mint(&call.core, &claims(&call.plane, account, Some(end.as_second())));
-    let mut answer = request.clone();
-    answer["kind"] = "TokenRequest".into();
-    answer["apiVersion"] = "authentication.k8s.io/v1".into();
-    answer["metadata"] =
+    let token = call.core.access.signer.sign(&claims(&call.plane, account, Some(end.as_second())));
+    let mut response = request.clone();
+    response["kind"] = "TokenRequest".into();
+    response["apiVersion"] = "authentication.k8s.io/v1".into();
+    response["metadata"] =
         json!({"name": json::meta(account, "name"), "namespace": json::meta(account, "namespace")});
-    answer["spec"]["expirationSeconds"] = seconds.into();
-    answer["status"] = json!({"token": token, "expirationTimestamp": json::timestamp(end)});
-    Ok(answer)
+    response["spec"]["expirationSeconds"] = seconds.into();
+    response["status"] = json!({"token": token, "expirationTimestamp": json::timestamp(end)});
+    Ok(response)
 }
 
-/// The data of a token secret (`kubernetes.io/service-account-token`) of an account.
+/// The data of a token secret (`kubernetes.io/service-account-token`) of a service account.
 pub(crate) fn fill_secret(core: &Core, plane: &Plane, account: &Value) -> Value {
     let encode = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
-    let mut data = json!({"token": encode(&mint(core, &claims(plane, account, None))), "namespace": encode(json::meta(account, "namespace"))});
+    let mut data = json!({"token": encode(&core.access.signer.sign(&claims(plane, account, None))), "namespace": encode(json::meta(account, "namespace"))});
     if let Some(authority) = core.access.authority.as_deref() {
         data["ca.crt"] = encode(authority).into();
     }
     data
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Issued by the first release: tokens in existing secrets must stay valid.
+    const TOKEN: &str = "polis.eyJwbGFuZSI6ImNlbGwiLCJuYW1lc3BhY2UiOiJkZWZhdWx0IiwibmFtZSI6InJvYm90IiwidWlkIjoidS0xIiwiZXhwaXJlcyI6MTcwMDAwMDAwMH0.EFr9jmr93ebJHpTtnv0r28paB4dYy5XDnk8_xl_eJ14";
+
+    fn mk_claims() -> Claims {
+        Claims {
+            plane: "cell".into(),
+            namespace: "default".into(),
+            name: "robot".into(),
+            uid: "u-1".into(),
+            expires: Some(1_700_000_000),
+        }
+    }
+
+    #[test]
+    fn a_token_issued_by_an_earlier_release_verifies() {
+        let signer = Signer::new(b"a secret");
+        assert_eq!(signer.verify(TOKEN), Some(mk_claims()));
+        assert_eq!(signer.sign(&mk_claims()), TOKEN);
+    }
+
+    #[test]
+    fn a_changed_token_or_another_key_is_refused() {
+        let signer = Signer::new(b"a secret");
+        assert_eq!(Signer::new(b"another secret").verify(TOKEN), None);
+        assert_eq!(signer.verify(&TOKEN.replace("EFr9", "EFr8")), None);
+        assert_eq!(signer.verify(&TOKEN.replace("eyJwb", "eyJwc")), None);
+        assert_eq!(signer.verify(&TOKEN[..TOKEN.len() - 4]), None);
+    }
 }

@@ -1,10 +1,10 @@
-//! Policies, bindings and webhook configurations as objects: what they default to, and what is wrong with them.
+//! Defaulting and validation of webhook configurations, admission policies and their bindings.
 
 use serde_json::{Map, Value, json};
 
 use crate::{
-    admission_cel::{Policy, compile_conditions},
-    schema::{FieldError, names},
+    admission_cel::{CompiledPolicy, compile_match_conditions},
+    schema::{ValidationError, names},
     selector::LabelSelector,
     verbs::Call,
 };
@@ -32,7 +32,7 @@ fn default_matching(matching: &mut Value) {
     }
 }
 
-/// Fills in defaults.
+/// Sets the defaults.
 pub(crate) fn prepare(object: &mut Value) {
     let mutating = object["kind"] == "MutatingWebhookConfiguration";
     for hook in object
@@ -80,93 +80,97 @@ pub(crate) fn prepare(object: &mut Value) {
     }
 }
 
-/// Complaints about a configuration.
-pub(crate) fn faults(call: &Call, object: &Value) -> Vec<FieldError> {
+/// Validates a configuration.
+pub(crate) fn configuration_errors(call: &Call, object: &Value) -> Vec<ValidationError> {
     match call.kind.kind.as_str() {
-        "ValidatingAdmissionPolicy" => policy_faults(object),
-        "ValidatingAdmissionPolicyBinding" => binding_faults(object),
-        _ => webhook_faults(object),
+        "ValidatingAdmissionPolicy" => policy_errors(object),
+        "ValidatingAdmissionPolicyBinding" => binding_errors(object),
+        _ => webhook_errors(object),
     }
 }
 
-fn policy_faults(object: &Value) -> Vec<FieldError> {
+fn policy_errors(object: &Value) -> Vec<ValidationError> {
     let spec = &object["spec"];
-    let mut wrong = Vec::new();
+    let mut errors = Vec::new();
     let empty = |field: &str| spec[field].as_array().is_none_or(Vec::is_empty);
     if empty("validations") && empty("auditAnnotations") {
-        wrong.push(FieldError::required(
+        errors.push(ValidationError::required(
             "spec.validations",
             "validations or auditAnnotations must be non-empty",
         ));
     }
     if !spec["matchConstraints"].is_object() {
-        wrong.push(FieldError::required("spec.matchConstraints", ""));
+        errors.push(ValidationError::required("spec.matchConstraints", ""));
     } else if spec["matchConstraints"]["resourceRules"].as_array().is_none_or(Vec::is_empty) {
-        wrong.push(FieldError::required("spec.matchConstraints.resourceRules", ""));
+        errors.push(ValidationError::required("spec.matchConstraints.resourceRules", ""));
     }
-    wrong.extend(matching_faults(&spec["matchConstraints"], "spec.matchConstraints"));
-    wrong.extend(one_of(&spec["failurePolicy"], "spec.failurePolicy", &["Fail", "Ignore"]));
-    if let Err(errors) = Policy::compile(object) {
-        wrong.extend(errors);
+    errors.extend(matching_errors(&spec["matchConstraints"], "spec.matchConstraints"));
+    errors.extend(one_of(&spec["failurePolicy"], "spec.failurePolicy", &["Fail", "Ignore"]));
+    if let Err(found) = CompiledPolicy::compile(object) {
+        errors.extend(found);
     }
-    wrong
+    errors
 }
 
-fn binding_faults(object: &Value) -> Vec<FieldError> {
+fn binding_errors(object: &Value) -> Vec<ValidationError> {
     let spec = &object["spec"];
-    let mut wrong = Vec::new();
+    let mut errors = Vec::new();
     if spec["policyName"].as_str().unwrap_or_default().is_empty() {
-        wrong.push(FieldError::required("spec.policyName", ""));
+        errors.push(ValidationError::required("spec.policyName", ""));
     }
-    let actions = crate::json::texts(&spec["validationActions"]);
+    let actions = crate::json::strings(&spec["validationActions"]);
     if actions.is_empty() {
-        wrong.push(FieldError::required(
+        errors.push(ValidationError::required(
             "spec.validationActions",
             "at least one validation action is required",
         ));
     }
     for action in actions.iter().filter(|action| !["Deny", "Warn", "Audit"].contains(&action.as_str())) {
-        wrong.push(FieldError::not_supported(
+        errors.push(ValidationError::not_supported(
             "spec.validationActions",
             action.as_str(),
             ["Audit", "Deny", "Warn"],
         ));
     }
     if actions.iter().any(|action| action == "Deny") && actions.iter().any(|action| action == "Warn") {
-        wrong.push(FieldError::invalid("spec.validationActions", spec["validationActions"].clone(), "must not contain both Deny and Warn (repeating the same validation failure information in the API response and headers serves no purpose)"));
+        errors.push(ValidationError::invalid("spec.validationActions", spec["validationActions"].clone(), "must not contain both Deny and Warn (repeating the same validation failure information in the API response and headers serves no purpose)"));
     }
-    wrong.extend(matching_faults(&spec["matchResources"], "spec.matchResources"));
-    wrong
+    errors.extend(matching_errors(&spec["matchResources"], "spec.matchResources"));
+    errors
 }
 
-fn matching_faults(matching: &Value, at: &str) -> Vec<FieldError> {
-    let mut wrong = Vec::new();
+fn matching_errors(matching: &Value, at: &str) -> Vec<ValidationError> {
+    let mut errors = Vec::new();
     for field in ["namespaceSelector", "objectSelector"] {
         if let Some(selector) = matching.get(field).filter(|selector| selector.is_object())
             && let Err(error) = LabelSelector::from_object(selector)
         {
-            wrong.push(FieldError::invalid(format!("{at}.{field}"), selector.clone(), error.to_string()));
+            errors.push(ValidationError::invalid(
+                format!("{at}.{field}"),
+                selector.clone(),
+                error.to_string(),
+            ));
         }
     }
     for (n, rule) in matching["resourceRules"].as_array().into_iter().flatten().enumerate() {
-        wrong.extend(rule_faults(rule, &format!("{at}.resourceRules[{n}]")));
+        errors.extend(rule_errors(rule, &format!("{at}.resourceRules[{n}]")));
     }
-    wrong
+    errors
 }
 
-fn rule_faults(rule: &Value, at: &str) -> Vec<FieldError> {
+fn rule_errors(rule: &Value, at: &str) -> Vec<ValidationError> {
     ["operations", "apiGroups", "apiVersions", "resources"]
         .iter()
         .filter(|field| rule[**field].as_array().is_none_or(Vec::is_empty))
-        .map(|field| FieldError::required(format!("{at}.{field}"), ""))
+        .map(|field| ValidationError::required(format!("{at}.{field}"), ""))
         .chain(
-            crate::json::texts(&rule["operations"])
+            crate::json::strings(&rule["operations"])
                 .iter()
                 .filter(|operation| {
                     !["*", "CREATE", "UPDATE", "DELETE", "CONNECT"].contains(&operation.as_str())
                 })
                 .map(|operation| {
-                    FieldError::not_supported(
+                    ValidationError::not_supported(
                         format!("{at}.operations[0]"),
                         operation.as_str(),
                         ["*", "CONNECT", "CREATE", "DELETE", "UPDATE"],
@@ -176,58 +180,58 @@ fn rule_faults(rule: &Value, at: &str) -> Vec<FieldError> {
         .collect()
 }
 
-fn one_of(value: &Value, at: &str, allowed: &[&str]) -> Option<FieldError> {
+fn one_of(value: &Value, at: &str, allowed: &[&str]) -> Option<ValidationError> {
     let text = value.as_str()?;
-    (!allowed.contains(&text)).then(|| FieldError::not_supported(at, text, allowed.iter().copied()))
+    (!allowed.contains(&text)).then(|| ValidationError::not_supported(at, text, allowed.iter().copied()))
 }
 
-fn webhook_faults(object: &Value) -> Vec<FieldError> {
-    let mut wrong = Vec::new();
+fn webhook_errors(object: &Value) -> Vec<ValidationError> {
+    let mut errors = Vec::new();
     let hooks = object["webhooks"].as_array().map(Vec::as_slice).unwrap_or_default();
     for (n, hook) in hooks.iter().enumerate() {
         let at = format!("webhooks[{n}]");
         let name = hook["name"].as_str().unwrap_or_default();
         if name.is_empty() {
-            wrong.push(FieldError::required(format!("{at}.name"), ""));
+            errors.push(ValidationError::required(format!("{at}.name"), ""));
         } else if !names::dns_subdomain(name).is_empty() || name.split('.').count() < 3 {
-            wrong.push(FieldError::invalid(
+            errors.push(ValidationError::invalid(
                 format!("{at}.name"),
                 name,
                 "should be a domain with at least three segments separated by dots",
             ));
         }
         if hooks[..n].iter().any(|other| other["name"] == hook["name"]) {
-            wrong.push(FieldError::duplicate(format!("{at}.name"), name));
+            errors.push(ValidationError::duplicate(format!("{at}.name"), name));
         }
-        let versions = crate::json::texts(&hook["admissionReviewVersions"]);
+        let versions = crate::json::strings(&hook["admissionReviewVersions"]);
         if versions.is_empty() {
-            wrong.push(FieldError::required(
+            errors.push(ValidationError::required(
                 format!("{at}.admissionReviewVersions"),
                 "must specify one of v1, v1beta1",
             ));
         } else if !versions.iter().any(|version| version == "v1") {
-            wrong.push(FieldError::invalid(
+            errors.push(ValidationError::invalid(
                 format!("{at}.admissionReviewVersions"),
                 hook["admissionReviewVersions"].clone(),
                 "must include at least one of v1, v1beta1",
             ));
         }
         match hook["sideEffects"].as_str() {
-            None => wrong.push(FieldError::required(
+            None => errors.push(ValidationError::required(
                 format!("{at}.sideEffects"),
                 "must specify one of None, NoneOnDryRun",
             )),
             Some("None" | "NoneOnDryRun") => {}
-            Some(other) => wrong.push(FieldError::not_supported(
+            Some(other) => errors.push(ValidationError::not_supported(
                 format!("{at}.sideEffects"),
                 other,
                 ["None", "NoneOnDryRun"],
             )),
         }
-        wrong.extend(one_of(&hook["failurePolicy"], &format!("{at}.failurePolicy"), &["Fail", "Ignore"]));
-        wrong.extend(one_of(&hook["matchPolicy"], &format!("{at}.matchPolicy"), &["Equivalent", "Exact"]));
+        errors.extend(one_of(&hook["failurePolicy"], &format!("{at}.failurePolicy"), &["Fail", "Ignore"]));
+        errors.extend(one_of(&hook["matchPolicy"], &format!("{at}.matchPolicy"), &["Equivalent", "Exact"]));
         if let Some(seconds) = hook["timeoutSeconds"].as_i64().filter(|seconds| !(1..=30).contains(seconds)) {
-            wrong.push(FieldError::invalid(
+            errors.push(ValidationError::invalid(
                 format!("{at}.timeoutSeconds"),
                 seconds,
                 "the timeout value must be between 1 and 30 seconds",
@@ -235,12 +239,12 @@ fn webhook_faults(object: &Value) -> Vec<FieldError> {
         }
         let client = &hook["clientConfig"];
         match (client["url"].as_str(), client["service"].is_object()) {
-            (None, false) | (Some(_), true) => wrong.push(FieldError::required(
+            (None, false) | (Some(_), true) => errors.push(ValidationError::required(
                 format!("{at}.clientConfig"),
                 "exactly one of url or service is required",
             )),
             (Some(url), false) if !url.starts_with("https://") => {
-                wrong.push(FieldError::invalid(
+                errors.push(ValidationError::invalid(
                     format!("{at}.clientConfig.url"),
                     url,
                     "'https' is the only allowed URL scheme; desired format: https://host[/path]",
@@ -249,12 +253,14 @@ fn webhook_faults(object: &Value) -> Vec<FieldError> {
             _ => {}
         }
         for (m, rule) in hook["rules"].as_array().into_iter().flatten().enumerate() {
-            wrong.extend(rule_faults(rule, &format!("{at}.rules[{m}]")));
+            errors.extend(rule_errors(rule, &format!("{at}.rules[{m}]")));
         }
-        wrong.extend(matching_faults(hook, &at));
-        if let Err(errors) = compile_conditions(&hook["matchConditions"], &format!("{at}.matchConditions")) {
-            wrong.extend(errors);
+        errors.extend(matching_errors(hook, &at));
+        if let Err(found) =
+            compile_match_conditions(&hook["matchConditions"], &format!("{at}.matchConditions"))
+        {
+            errors.extend(found);
         }
     }
-    wrong
+    errors
 }

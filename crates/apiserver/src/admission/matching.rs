@@ -1,4 +1,4 @@
-//! Whether a webhook or policy is about a request.
+//! Matches requests against the rules and selectors of webhooks and policies.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ fn has(list: &Value, wanted: &str) -> bool {
 
 /// Whether a rule names the resource: `a`, `a/status`, `*`, `a/*`, `*/status`, `*/*`.
 fn names_resource(list: &Value, resource: &str, subresource: &str) -> bool {
-    json::texts(list).iter().any(|item| {
+    json::strings(list).iter().any(|item| {
         let (wanted, sub) = item.split_once('/').unwrap_or((item, ""));
         (wanted == "*" || wanted == resource) && (sub == "*" || sub == subresource)
     })
 }
 
-/// Whether one rule covers a request in a version.
+/// Whether a rule covers the request in the given version of the kind.
 fn rule_covers(rule: &Value, request: &Request<'_>, version: &Version) -> bool {
     let kind = &request.call.kind;
     let scope = match rule["scope"].as_str() {
@@ -27,7 +27,7 @@ fn rule_covers(rule: &Value, request: &Request<'_>, version: &Version) -> bool {
         Some("Namespaced") => kind.namespaced,
         _ => true,
     };
-    let named = json::texts(&rule["resourceNames"]);
+    let named = json::strings(&rule["resourceNames"]);
     scope
         && has(&rule["operations"], request.operation)
         && has(&rule["apiGroups"], &kind.group)
@@ -36,8 +36,8 @@ fn rule_covers(rule: &Value, request: &Request<'_>, version: &Version) -> bool {
         && (named.is_empty() || named.iter().any(|name| name == request.name()))
 }
 
-/// The version in which one of the rules covers the request: its own if possible, else, where versions are taken as
-/// equivalent, another of the kind.
+/// The version in which one of the rules covers the request: the version of the request if possible, else
+/// (with `matchPolicy: Equivalent`) another served version of the kind.
 pub(super) fn covered_version(
     rules: &Value,
     equivalent: bool,
@@ -59,17 +59,17 @@ pub(super) fn covered_version(
         .cloned()
 }
 
-/// Whether a label selector (absent: everything) accepts one of the objects.
+/// Whether a label selector matches one of the objects. An empty selector matches every object.
 fn selects(selector: &Value, objects: &[Option<&Value>]) -> bool {
     if selector.as_object().is_none_or(serde_json::Map::is_empty) {
         return true;
     }
-    // A selector that cannot be read was refused when it was written.
+    // Validation refuses an invalid selector when the configuration is written.
     LabelSelector::from_object(selector)
         .is_ok_and(|selector| objects.iter().flatten().any(|object| selector.matches_object(object)))
 }
 
-/// Whether the namespace and the object are among those meant.
+/// Whether the namespace selector and the object selector match.
 pub(super) fn selected(matching: &Value, request: &Request<'_>) -> bool {
     if !selects(&matching["objectSelector"], &[request.object, request.old]) {
         return false;
@@ -80,7 +80,7 @@ pub(super) fn selected(matching: &Value, request: &Request<'_>) -> bool {
     }
     match request.namespace() {
         Some(namespace) => selects(selector, &[Some(&namespace)]),
-        // Cluster-scoped objects are in no namespace that could be left out.
+        // Namespace selectors do not exclude cluster-scoped objects.
         None => true,
     }
 }

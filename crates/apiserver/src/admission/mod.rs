@@ -1,14 +1,15 @@
-//! What stands between a valid request and the store: the life of namespaces, webhooks and policies.
+//! Admission control: namespace lifecycle, webhooks and ValidatingAdmissionPolicies.
 //!
-//! Policies and webhook configurations count where they are written and, written at the home of a shared catalogue, in
-//! every plane of it. A plane without any pays a look into empty collections.
+//! Policies and webhook configurations apply to the plane that holds them. Those in the plane of a shared
+//! catalogue apply to every plane that shares it. A plane without any pays only the lookup in empty
+//! collections.
 
 mod configuration;
 mod matching;
 mod policy;
 mod webhook;
 
-pub(crate) use configuration::{faults, prepare};
+pub(crate) use configuration::{configuration_errors, prepare};
 pub(crate) use policy::Policies;
 pub use webhook::{TlsWebhooks, WebhookCall, WebhookTransport};
 
@@ -23,34 +24,33 @@ use crate::{
     json,
     kinds::{Subresource, Version},
     route::Verb,
-    status::{Cause, Failure},
+    status::{StatusCause, StatusError},
     store::{Collection, Revision, Stored},
     verbs::Call,
 };
 
-/// New objects only go into namespaces that are there and stay.
-pub(crate) fn namespace_accepts(call: &Call, object: &Value) -> Result<(), Failure> {
+/// Refuses a new object whose namespace does not exist or is being deleted.
+pub(crate) fn namespace_accepts(call: &Call, object: &Value) -> Result<(), StatusError> {
     let Some(namespace) = call.namespace.as_deref().filter(|_| call.kind.namespaced) else { return Ok(()) };
     let Some(namespaces) = call.kinds.find("", "namespaces") else { return Ok(()) };
     let Some(stored) = call.core.store.view().get(&namespaces.collection(&call.plane.name), namespace) else {
-        return Err(Failure::not_found(&namespaces.about(), namespace));
+        return Err(StatusError::not_found(&namespaces.group_resource(), namespace));
     };
-    if stored.head().is_deleting() {
+    if stored.partial_meta().is_deleting() {
         let why =
             format!("unable to create new content in namespace {namespace} because it is being terminated");
-        let cause = Cause {
+        let cause = StatusCause {
             reason: "NamespaceTerminating".into(),
             message: format!("namespace {namespace} is being terminated"),
             field: "metadata.namespace".into(),
         };
-        return Err(
-            Failure::forbidden(&call.kind.about(), json::meta(object, "name"), &why).with_causes([cause])
-        );
+        return Err(StatusError::forbidden(&call.kind.group_resource(), json::meta(object, "name"), &why)
+            .with_causes([cause]));
     }
     Ok(())
 }
 
-/// A write as webhooks and policies see it.
+/// A write request, as webhooks and policies see it.
 pub(crate) struct Request<'a> {
     call: &'a Call,
     operation: &'static str,
@@ -96,7 +96,7 @@ impl<'a> Request<'a> {
             .map(|stored| stored.value())
     }
 
-    /// The AdmissionRequest without its objects, as of `version`.
+    /// The AdmissionRequest in `version`, without its objects.
     fn describe(&self, version: &Version, uid: &str) -> Value {
         let call = self.call;
         let kind = |version: &Version| json!({"group": call.kind.group, "version": version.name, "kind": call.kind.kind});
@@ -115,7 +115,7 @@ impl<'a> Request<'a> {
             "requestResource": resource(&call.version),
             "name": self.name(),
             "operation": self.operation,
-            "userInfo": user_info(&call.identity),
+            "userInfo": user_info(&call.user),
             "dryRun": call.options.dry_run == DryRun::All,
             "options": {"kind": options, "apiVersion": "meta.k8s.io/v1"},
         });
@@ -137,20 +137,20 @@ impl<'a> Request<'a> {
     }
 }
 
-/// A configuration that counts for a call.
+/// A webhook configuration, policy or binding that applies to a request.
 struct Configuration {
-    /// The plane that it is in.
-    home: Arc<str>,
+    /// The plane that holds it.
+    plane: Arc<str>,
     name: Arc<str>,
     stored: Stored,
     object: Arc<Value>,
 }
 
-/// Configurations as values, by collection and name; the revision says whether they are still what is written.
+/// A cache of parsed configurations, by collection and name. An entry is valid for one revision.
 #[derive(Default)]
 pub(crate) struct Configurations(Mutex<HashMap<(Collection, Arc<str>), Read>>);
 
-/// A configuration as of a revision.
+/// A parsed configuration and its revision.
 type Read = (Revision, Arc<Value>);
 
 impl Configurations {
@@ -167,46 +167,50 @@ impl Configurations {
     }
 }
 
-/// All configurations of a kind that count for a call.
+/// All configurations of a kind that apply to a request.
 fn configurations(call: &Call, plural: &str) -> Vec<Configuration> {
-    let mut homes = vec![call.plane.name.clone()];
-    if call.plane.catalogue.home != call.plane.name {
-        homes.push(call.plane.catalogue.home.clone());
+    let mut planes = vec![call.plane.name.clone()];
+    if call.plane.catalogue.plane != call.plane.name {
+        planes.push(call.plane.catalogue.plane.clone());
     }
     let view = call.core.store.view();
     let mut found = Vec::new();
-    for home in homes {
-        let collection = Collection::new(home.clone(), format!("{plural}.admissionregistration.k8s.io"));
+    for plane in planes {
+        let collection = Collection::new(plane.clone(), format!("{plural}.admissionregistration.k8s.io"));
         if view.count(&collection) > 0 {
             found.extend(view.all(&collection).into_iter().map(|(name, stored)| {
                 let object = call.core.configurations.read(&collection, &name, &stored);
-                Configuration { home: home.clone(), name, stored, object }
+                Configuration { plane: plane.clone(), name, stored, object }
             }));
         }
     }
     found
 }
 
-/// Configurations of admission itself are never subject to it: a broken one could not be repaired.
+/// Admission never applies to its own configurations: otherwise a broken one could not be repaired.
 fn is_exempt(call: &Call) -> bool {
     call.kind.group == "admissionregistration.k8s.io"
         || call.kind.rules().is_some_and(|rules| rules.ephemeral)
 }
 
-/// Lets mutating webhooks change an object. `old` is what is there.
-pub(crate) async fn mutate(call: &Call, object: &mut Value, old: Option<&Value>) -> Result<(), Failure> {
+/// Calls the mutating webhooks. `old` is the existing object.
+pub(crate) async fn mutate(call: &Call, object: &mut Value, old: Option<&Value>) -> Result<(), StatusError> {
     if is_exempt(call) {
         return Ok(());
     }
     webhook::mutate(call, object, old).await
 }
 
-/// Lets policies and validating webhooks refuse a write. `new` is `None` for a delete.
-pub(crate) async fn validate(call: &Call, new: Option<&Value>, old: Option<&Value>) -> Result<(), Failure> {
+/// Evaluates the policies and calls the validating webhooks. `new` is `None` for a delete.
+pub(crate) async fn validate(
+    call: &Call,
+    new: Option<&Value>,
+    old: Option<&Value>,
+) -> Result<(), StatusError> {
     if is_exempt(call) {
         return Ok(());
     }
     let request = Request::new(call, new, old);
-    policy::judge(&request)?;
+    policy::evaluate(&request)?;
     webhook::validate(&request).await
 }

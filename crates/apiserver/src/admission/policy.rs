@@ -1,4 +1,4 @@
-//! ValidatingAdmissionPolicies and their bindings.
+//! Evaluates ValidatingAdmissionPolicies and their bindings.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -7,44 +7,44 @@ use serde_json::{Value, json};
 
 use super::{Configuration, Request, configurations, matching};
 use crate::{
-    admission_cel::{Denial, Inputs, Policy},
+    admission_cel::{CompiledPolicy, Denial, PolicyInputs},
     json,
     selector::LabelSelector,
-    status::{Cause, Failure},
+    status::{StatusCause, StatusError},
     store::{Revision, Stored},
 };
 
-/// Policies as compiled, by home and name; the revision says whether they are still the ones written.
+/// A cache of compiled policies, by plane and name. An entry is valid for one revision.
 #[derive(Default)]
-pub(crate) struct Policies(Mutex<HashMap<Place, Compiled>>);
+pub(crate) struct Policies(Mutex<HashMap<PolicyKey, Compiled>>);
 
-/// Home and name of a policy.
-type Place = (Arc<str>, Arc<str>);
+/// Plane and name of a policy.
+type PolicyKey = (Arc<str>, Arc<str>);
 
-/// A policy of a revision; none if that revision does not compile.
-type Compiled = (Revision, Option<Arc<Policy>>);
+/// A compiled policy and its revision; `None` if that revision does not compile.
+type Compiled = (Revision, Option<Arc<CompiledPolicy>>);
 
 impl Policies {
-    fn compiled(&self, home: &Arc<str>, name: &Arc<str>, stored: &Stored) -> Option<Arc<Policy>> {
+    fn compiled(&self, plane: &Arc<str>, name: &Arc<str>, stored: &Stored) -> Option<Arc<CompiledPolicy>> {
         let mut known = self.0.lock();
-        let entry = known.entry((home.clone(), name.clone())).or_insert((0, None));
+        let entry = known.entry((plane.clone(), name.clone())).or_insert((0, None));
         if entry.0 != stored.revision() {
-            // What does not compile was refused when it was written; one that slipped through judges nothing.
-            *entry = (stored.revision(), Policy::compile(&stored.value()).ok().map(Arc::new));
+            // Validation refuses a policy that does not compile. One stored nevertheless is ignored.
+            *entry = (stored.revision(), CompiledPolicy::compile(&stored.value()).ok().map(Arc::new));
         }
         entry.1.clone()
     }
 }
 
-/// Asks every policy that is bound and covers the request.
-pub(super) fn judge(request: &Request<'_>) -> Result<(), Failure> {
+/// Evaluates every bound policy that matches the request.
+pub(super) fn evaluate(request: &Request<'_>) -> Result<(), StatusError> {
     let call = request.call;
     let policies = configurations(call, "validatingadmissionpolicies");
     if policies.is_empty() {
         return Ok(());
     }
     let bindings = configurations(call, "validatingadmissionpolicybindings");
-    for Configuration { home, name, stored, object: policy } in &policies {
+    for Configuration { plane, name, stored, object: policy } in &policies {
         let spec = &policy["spec"];
         let Some(version) = matching::resources_cover(&spec["matchConstraints"], request) else { continue };
         if spec["matchConstraints"]["resourceRules"].as_array().is_none_or(Vec::is_empty) {
@@ -52,25 +52,25 @@ pub(super) fn judge(request: &Request<'_>) -> Result<(), Failure> {
         }
         let bound = bindings
             .iter()
-            .filter(|binding| binding.home == *home && binding.object["spec"]["policyName"] == **name);
+            .filter(|binding| binding.plane == *plane && binding.object["spec"]["policyName"] == **name);
         for Configuration { object: binding, .. } in bound {
-            let reach = &binding["spec"]["matchResources"];
-            if reach.is_object() && matching::resources_cover(reach, request).is_none() {
+            let match_resources = &binding["spec"]["matchResources"];
+            if match_resources.is_object() && matching::resources_cover(match_resources, request).is_none() {
                 continue;
             }
-            let Some(compiled) = call.core.policies.compiled(home, name, stored) else { continue };
+            let Some(compiled) = call.core.policies.compiled(plane, name, stored) else { continue };
             let described = request.describe(&version, "");
             let namespace = request.namespace().filter(|_| call.kind.namespaced).unwrap_or(Value::Null);
             for params in params(request, spec, binding, name)? {
-                let inputs = Inputs {
+                let inputs = PolicyInputs {
                     object: request.object.unwrap_or(&Value::Null),
                     old_object: request.old.unwrap_or(&Value::Null),
                     request: &described,
                     params: &params,
                     namespace_object: &namespace,
                 };
-                for denial in compiled.judge(&inputs).denials {
-                    act(request, name, binding, &denial)?;
+                for denial in compiled.evaluate(&inputs).denials {
+                    enforce(request, name, binding, &denial)?;
                 }
             }
         }
@@ -78,8 +78,14 @@ pub(super) fn judge(request: &Request<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The parameters that a binding names: one evaluation each, one without where the policy takes none.
-fn params(request: &Request<'_>, spec: &Value, binding: &Value, policy: &str) -> Result<Vec<Value>, Failure> {
+/// The parameter objects of a binding: the policy is evaluated once for each, and once with null if it has no
+/// `paramKind`.
+fn params(
+    request: &Request<'_>,
+    spec: &Value,
+    binding: &Value,
+    policy: &str,
+) -> Result<Vec<Value>, StatusError> {
     let call = request.call;
     let (kind, reference) = (&spec["paramKind"], &binding["spec"]["paramRef"]);
     if !kind.is_object() || !reference.is_object() {
@@ -132,7 +138,7 @@ fn missing(
     binding: &Value,
     policy: &str,
     why: &str,
-) -> Result<Vec<Value>, Failure> {
+) -> Result<Vec<Value>, StatusError> {
     if binding["spec"]["paramRef"]["parameterNotFoundAction"] == "Allow" || spec["failurePolicy"] == "Ignore"
     {
         return Ok(Vec::new());
@@ -142,14 +148,14 @@ fn missing(
         message: format!("failed to configure binding: {why}"),
         reason: "Invalid".into(),
     };
-    act(request, policy, binding, &denial)?;
+    enforce(request, policy, binding, &denial)?;
     Ok(Vec::new())
 }
 
-/// Does what the binding says about a denial.
-fn act(request: &Request<'_>, policy: &str, binding: &Value, denial: &Denial) -> Result<(), Failure> {
+/// Applies the `validationActions` of a binding to a denial.
+fn enforce(request: &Request<'_>, policy: &str, binding: &Value, denial: &Denial) -> Result<(), StatusError> {
     let name = json::meta(binding, "name");
-    let actions = json::texts(&binding["spec"]["validationActions"]);
+    let actions = json::strings(&binding["spec"]["validationActions"]);
     if actions.iter().any(|action| action == "Warn") {
         request.call.warn(format!(
             "Validation failed for ValidatingAdmissionPolicy '{policy}' with binding '{name}': {}",
@@ -158,7 +164,7 @@ fn act(request: &Request<'_>, policy: &str, binding: &Value, denial: &Denial) ->
     }
     if actions.iter().any(|action| action == "Audit") {
         let note = json!({"policy": policy, "binding": name, "message": denial.message, "validation": denial.validation});
-        tracing::info!(%note, "a policy would have refused a request");
+        tracing::info!(%note, "admission policy violation recorded by an Audit binding");
     }
     if !actions.iter().any(|action| action == "Deny") {
         return Ok(());
@@ -167,7 +173,8 @@ fn act(request: &Request<'_>, policy: &str, binding: &Value, denial: &Denial) ->
         "ValidatingAdmissionPolicy '{policy}' with binding '{name}' denied request: {}",
         denial.message
     );
-    let cause = Cause { reason: String::new(), message: why.clone(), field: String::new() };
-    let failure = Failure::forbidden(&request.call.kind.about(), request.name(), &why).with_causes([cause]);
+    let cause = StatusCause { reason: String::new(), message: why.clone(), field: String::new() };
+    let failure = StatusError::forbidden(&request.call.kind.group_resource(), request.name(), &why)
+        .with_causes([cause]);
     Err(failure.with_reason(denial.code(), denial.reason.clone()))
 }

@@ -1,4 +1,4 @@
-//! Webhooks: asked over TLS, or through a transport that the maker of the server gives.
+//! Calls admission webhooks, over TLS or through a transport of the embedding program.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -15,33 +15,33 @@ use tokio_rustls::TlsConnector;
 
 use super::{Request, configurations, matching};
 use crate::{
-    admission_cel::{Inputs, Matching, compile_conditions},
+    admission_cel::{MatchResult, PolicyInputs, compile_match_conditions},
     json,
     kinds::Version,
     patch,
-    status::Failure,
+    status::StatusError,
     verbs::Call,
 };
 
-/// Largest answer of a webhook.
-const ANSWER_MAX: usize = 3 << 20;
+/// Largest response body of a webhook, in bytes.
+const RESPONSE_MAX: usize = 3 << 20;
 
-/// Where a webhook is.
+/// The address of a webhook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebhookCall {
     /// `https://host:port/path`; for a service `https://name.namespace.svc:port/path`.
     pub url: String,
-    /// The authorities (PEM) that may have signed its certificate.
+    /// The trusted authorities of its certificate (`caBundle`), in PEM.
     pub authorities: Vec<u8>,
 }
 
-/// How webhooks are reached. The simulation gives its own.
+/// Sends AdmissionReviews to webhooks. Tests and `polis up` implement it in process.
 pub trait WebhookTransport: Send + Sync + 'static {
-    /// Posts a review and answers what came back, or why nothing did.
+    /// Posts a review and returns the response body, or the reason why there is none.
     fn post(&self, call: WebhookCall, review: Bytes) -> BoxFuture<'static, Result<Bytes, String>>;
 }
 
-/// Webhooks over TLS. A service is found under the address given for it.
+/// Calls webhooks over TLS. There is no cluster DNS, so the addresses of services are configured.
 #[derive(Clone, Debug, Default)]
 pub struct TlsWebhooks {
     /// Host in the URL (`name.namespace.svc`) → `address:port` to connect to.
@@ -49,7 +49,7 @@ pub struct TlsWebhooks {
 }
 
 impl TlsWebhooks {
-    /// With addresses for services, by `name.namespace.svc`.
+    /// With the addresses of services, by `name.namespace.svc`.
     pub fn new(services: BTreeMap<String, String>) -> Self {
         Self { services: Arc::new(services) }
     }
@@ -97,33 +97,32 @@ impl WebhookTransport for TlsWebhooks {
                 .header(http::header::ACCEPT, "application/json")
                 .body(Full::new(review))
                 .map_err(|error| error.to_string())?;
-            let answer = async {
+            let response = async {
                 let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
                 let status = response.status();
-                let body = Limited::new(response.into_body(), ANSWER_MAX)
+                let body = Limited::new(response.into_body(), RESPONSE_MAX)
                     .collect()
                     .await
                     .map_err(|error| error.to_string())?
                     .to_bytes();
-                if status.is_success() { Ok(body) } else { Err(format!("the server answered {status}")) }
+                if status.is_success() { Ok(body) } else { Err(format!("the server returned {status}")) }
             }
             .await;
             driver.abort();
-            answer
+            response
         })
     }
 }
 
-/// One webhook that is about a request.
-struct Hook {
-    /// `configuration/name`, for reports.
+/// A webhook that matches the request.
+struct Webhook {
     name: String,
     spec: Value,
     version: Arc<Version>,
 }
 
-/// The webhooks of a kind of configuration that are about the request.
-fn hooks(request: &Request<'_>, plural: &str) -> Result<Vec<Hook>, Failure> {
+/// The webhooks of a configuration kind that match the request.
+fn hooks(request: &Request<'_>, plural: &str) -> Result<Vec<Webhook>, StatusError> {
     let mut found = Vec::new();
     for configuration in configurations(request.call, plural) {
         for spec in configuration.object["webhooks"].as_array().into_iter().flatten() {
@@ -134,7 +133,7 @@ fn hooks(request: &Request<'_>, plural: &str) -> Result<Vec<Hook>, Failure> {
             if !matching::selected(spec, request) {
                 continue;
             }
-            let hook = Hook {
+            let hook = Webhook {
                 name: spec["name"].as_str().unwrap_or_default().to_owned(),
                 spec: spec.clone(),
                 version,
@@ -147,38 +146,38 @@ fn hooks(request: &Request<'_>, plural: &str) -> Result<Vec<Hook>, Failure> {
     Ok(found)
 }
 
-fn conditions_hold(hook: &Hook, request: &Request<'_>) -> Result<bool, Failure> {
+fn conditions_hold(hook: &Webhook, request: &Request<'_>) -> Result<bool, StatusError> {
     if hook.spec["matchConditions"].as_array().is_none_or(Vec::is_empty) {
         return Ok(true);
     }
     let described = request.describe(&hook.version, "");
     let namespace = request.namespace().unwrap_or(Value::Null);
-    let inputs = Inputs {
+    let inputs = PolicyInputs {
         object: request.object.unwrap_or(&Value::Null),
         old_object: request.old.unwrap_or(&Value::Null),
         request: &described,
         params: &Value::Null,
         namespace_object: &namespace,
     };
-    let failed = match compile_conditions(&hook.spec["matchConditions"], "matchConditions") {
+    let failed = match compile_match_conditions(&hook.spec["matchConditions"], "matchConditions") {
         Ok(conditions) => match conditions.matches(&inputs) {
-            Matching::Yes => return Ok(true),
-            Matching::No => return Ok(false),
-            Matching::Failed(why) => why,
+            MatchResult::Yes => return Ok(true),
+            MatchResult::No => return Ok(false),
+            MatchResult::Failed(why) => why,
         },
         Err(errors) => crate::schema::aggregate(&errors),
     };
     if hook.spec["failurePolicy"] == "Ignore" {
         return Ok(false);
     }
-    Err(Failure::forbidden(
-        &request.call.kind.about(),
+    Err(StatusError::forbidden(
+        &request.call.kind.group_resource(),
         request.name(),
         &format!("webhook \"{}\": {failed}", hook.name),
     ))
 }
 
-/// The object in the version that a webhook asked for.
+/// The object in the version that the rules of a webhook name.
 fn in_version(object: Option<&Value>, version: &Version) -> Value {
     let mut shown = object.cloned().unwrap_or(Value::Null);
     if shown.is_object() {
@@ -187,43 +186,44 @@ fn in_version(object: Option<&Value>, version: &Version) -> Value {
     shown
 }
 
-impl Hook {
-    /// Asks the webhook. `None`: it could not be asked, and that is to be overlooked.
-    async fn ask(&self, request: &Request<'_>) -> Result<Option<Value>, Failure> {
+impl Webhook {
+    /// Calls the webhook. Returns `None` if the call failed and the failure policy is `Ignore`.
+    async fn call(&self, request: &Request<'_>) -> Result<Option<Value>, StatusError> {
         let call = request.call;
         if call.options.dry_run == crate::http::DryRun::All
             && !matches!(self.spec["sideEffects"].as_str(), Some("None" | "NoneOnDryRun"))
         {
-            return Err(Failure::bad_request(format!(
+            return Err(StatusError::bad_request(format!(
                 "admission webhook \"{}\" does not support dry run",
                 self.name
             )));
         }
-        match self.try_ask(request).await {
+        match self.try_call(request).await {
             Ok(response) => Ok(Some(response)),
             Err(why) if self.spec["failurePolicy"] == "Ignore" => {
-                tracing::warn!(webhook = self.name, %why, "failed to call a webhook; going on without it, as its configuration says");
+                tracing::warn!(webhook = self.name, %why, "failed to call webhook; ignored because failurePolicy is Ignore");
                 Ok(None)
             }
-            Err(why) => Err(Failure::internal(&format!("failed calling webhook \"{}\": {why}", self.name))),
+            Err(why) => {
+                Err(StatusError::internal(&format!("failed calling webhook \"{}\": {why}", self.name)))
+            }
         }
     }
 
-    async fn try_ask(&self, request: &Request<'_>) -> Result<Value, String> {
+    async fn try_call(&self, request: &Request<'_>) -> Result<Value, String> {
         let call = request.call;
-        let uid = call.core.chance.uid();
-        let mut asked = request.describe(&self.version, &uid);
-        asked["object"] = in_version(request.object, &self.version);
-        asked["oldObject"] = in_version(request.old, &self.version);
-        let review =
-            json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": asked});
-        let patience = Duration::from_secs(self.spec["timeoutSeconds"].as_u64().unwrap_or(10).clamp(1, 30));
+        let uid = call.core.random.uid();
+        let mut admission_request = request.describe(&self.version, &uid);
+        admission_request["object"] = in_version(request.object, &self.version);
+        admission_request["oldObject"] = in_version(request.old, &self.version);
+        let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": admission_request});
+        let timeout = Duration::from_secs(self.spec["timeoutSeconds"].as_u64().unwrap_or(10).clamp(1, 30));
         let post = call.core.webhooks.post(self.target()?, review.to_string().into());
-        let answer = tokio::time::timeout(patience, post)
+        let response = tokio::time::timeout(timeout, post)
             .await
-            .map_err(|_| format!("failed to call webhook: no answer within {} s", patience.as_secs()))?
+            .map_err(|_| format!("failed to call webhook: no response within {} s", timeout.as_secs()))?
             .map_err(|why| format!("failed to call webhook: {why}"))?;
-        let review: Value = serde_json::from_slice(&answer)
+        let review: Value = serde_json::from_slice(&response)
             .map_err(|error| format!("received invalid webhook response: {error}"))?;
         let response = &review["response"];
         if response["uid"] != uid.as_str() {
@@ -257,9 +257,9 @@ impl Hook {
         Ok(WebhookCall { url, authorities })
     }
 
-    /// Warnings, and the refusal if there is one.
-    fn heed(&self, call: &Call, response: &Value) -> Result<(), Failure> {
-        json::texts(&response["warnings"]).into_iter().for_each(|warning| call.warn(warning));
+    /// Records the warnings of a response, and returns its denial as an error.
+    fn check_response(&self, call: &Call, response: &Value) -> Result<(), StatusError> {
+        json::strings(&response["warnings"]).into_iter().for_each(|warning| call.warn(warning));
         if response["allowed"] == true {
             return Ok(());
         }
@@ -278,14 +278,15 @@ impl Hook {
             ("", reason) => format!("{denied}: {reason}"),
             (message, _) => format!("{denied}: {message}"),
         };
-        Err(Failure::new(code, "", message)
+        Err(StatusError::new(code, "", message)
             .with_reason(code, status["reason"].as_str().unwrap_or_default().to_owned())
             .with_details(&status["details"]))
     }
 }
 
-/// Asks the mutating webhooks one after the other; those that want to are asked again when a later one changed something.
-pub(super) async fn mutate(call: &Call, object: &mut Value, old: Option<&Value>) -> Result<(), Failure> {
+/// Calls the mutating webhooks in order. If a later webhook changed the object, the earlier webhooks with
+/// `reinvocationPolicy: IfNeeded` are called once more.
+pub(super) async fn mutate(call: &Call, object: &mut Value, old: Option<&Value>) -> Result<(), StatusError> {
     let first = hooks(&Request::new(call, Some(object), old), "mutatingwebhookconfigurations")?;
     let mut changed_by = None;
     for (n, hook) in first.iter().enumerate() {
@@ -297,22 +298,27 @@ pub(super) async fn mutate(call: &Call, object: &mut Value, old: Option<&Value>)
     for hook in first[..last].iter().filter(|hook| hook.spec["reinvocationPolicy"] == "IfNeeded") {
         apply(call, hook, object, old).await?;
     }
-    let mut shaped = object.clone();
-    call.version.form.shape(&mut shaped, false)?;
-    *object = shaped;
+    let mut defaulted = object.clone();
+    call.version.versioned_schema.prune_and_default(&mut defaulted, false)?;
+    *object = defaulted;
     Ok(())
 }
 
-/// Whether the webhook changed the object.
-async fn apply(call: &Call, hook: &Hook, object: &mut Value, old: Option<&Value>) -> Result<bool, Failure> {
-    let response = hook.ask(&Request::new(call, Some(object), old)).await?;
+/// Calls a mutating webhook and applies its patch. Returns whether the object changed.
+async fn apply(
+    call: &Call,
+    hook: &Webhook,
+    object: &mut Value,
+    old: Option<&Value>,
+) -> Result<bool, StatusError> {
+    let response = hook.call(&Request::new(call, Some(object), old)).await?;
     let Some(response) = response else { return Ok(false) };
-    hook.heed(call, &response)?;
+    hook.check_response(call, &response)?;
     let Some(encoded) = response["patch"].as_str().filter(|patch| !patch.is_empty()) else {
         return Ok(false);
     };
     let broken = |why: &str| {
-        Failure::internal(&format!(
+        StatusError::internal(&format!(
             "failed calling webhook \"{}\": its patch cannot be applied: {why}",
             hook.name
         ))
@@ -327,13 +333,13 @@ async fn apply(call: &Call, hook: &Hook, object: &mut Value, old: Option<&Value>
     Ok(changed)
 }
 
-/// Asks the validating webhooks, all at once.
-pub(super) async fn validate(request: &Request<'_>) -> Result<(), Failure> {
+/// Calls the validating webhooks concurrently.
+pub(super) async fn validate(request: &Request<'_>) -> Result<(), StatusError> {
     let hooks = hooks(request, "validatingwebhookconfigurations")?;
-    let answers = join_all(hooks.iter().map(|hook| hook.ask(request))).await;
-    for (hook, answer) in hooks.iter().zip(answers) {
-        if let Some(response) = answer? {
-            hook.heed(request.call, &response)?;
+    let responses = join_all(hooks.iter().map(|hook| hook.call(request))).await;
+    for (hook, response) in hooks.iter().zip(responses) {
+        if let Some(response) = response? {
+            hook.check_response(request.call, &response)?;
         }
     }
     Ok(())

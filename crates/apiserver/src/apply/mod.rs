@@ -1,36 +1,36 @@
-//! Server-side apply and field ownership.
+//! Server-side apply and field ownership (`managedFields`).
 //!
-//! Every write is attributed: an apply owns what its configuration says, any other write owns what it changed. An apply
-//! takes away what its manager applied before and no longer says, unless someone else owns it; it is refused when it
-//! would change a field of another manager, unless forced. All of it works on plain values and [`Types`], which say how
-//! lists and maps of the kind merge.
+//! An apply owns the fields of its configuration; any other write owns the fields that it changed. An apply
+//! removes fields that its manager applied before and no longer applies, unless another manager owns them. It
+//! fails with a conflict if it changes a field of another manager, unless forced. The functions work on plain
+//! values and [`Types`], which define how the lists and maps of the kind merge.
 
 use serde_json::{Map, Value};
 
-pub mod managers;
-pub mod set;
-pub mod step;
+pub mod field_set;
+pub mod managed_fields;
+pub mod path_element;
+mod typed;
 pub mod types;
-mod walk;
 
-pub use managers::{Identity, Operation, Owner, Owners};
-pub use set::FieldSet;
+pub use field_set::FieldSet;
+pub use managed_fields::{ManagedFields, ManagedFieldsEntry, ManagerIdentity, Operation};
 pub use types::Types;
 
-use set::show_path;
-use step::Step;
-use walk::Difference;
+use field_set::show_path;
+use path_element::PathElement;
+use typed::Difference;
 
-/// The annotation in which client-side `kubectl apply` keeps its last configuration.
+/// The annotation in which client-side `kubectl apply` stores its last configuration.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-/// An annotation larger than this is dropped rather than kept up to date.
+/// Maximum size of that annotation in bytes. A larger annotation is removed instead of updated.
 const LAST_APPLIED_MAX: usize = 256 << 10;
 
-/// How a write happens: everything that is not the object.
+/// The parameters of a write besides the objects.
 #[derive(Clone, Copy)]
-pub struct Writing<'a> {
-    /// The types of each served version, the version of this write among them. A manager whose version is no longer
-    /// served loses its entry.
+pub struct WriteContext<'a> {
+    /// The types of each served version, including the version of this write. Entries of versions that are no
+    /// longer served are dropped.
     pub versions: &'a [(&'a str, &'a Types)],
     /// `apiVersion` of this write.
     pub api_version: &'a str,
@@ -38,17 +38,17 @@ pub struct Writing<'a> {
     pub kind: &'a str,
     /// The subresource; empty for the main endpoint.
     pub subresource: &'a str,
-    /// Fields that this endpoint throws away (`status` on the main endpoint, `spec` on the status endpoint); they are
-    /// never owned through it.
+    /// Fields that this endpoint ignores (`status` on the main endpoint, `spec` on the status endpoint).
+    /// Writes through this endpoint do not own them.
     pub reset: &'a FieldSet,
     /// The time of the write, RFC 3339 in whole seconds.
     pub now: &'a str,
 }
 
-/// One field that another manager owns.
+/// A conflict: a field that another manager owns.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Conflict {
-    /// The manager, described: `"kubectl" using v1`.
+    /// The description of the manager: `"kubectl" using v1`.
     pub manager: String,
     /// The field: `.spec.size`.
     pub field: String,
@@ -61,16 +61,16 @@ impl Conflict {
     }
 }
 
-/// An apply that cannot be done.
+/// A failed apply.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ApplyError {
-    /// Other managers own fields that would change: 409 with one cause per conflict.
+    /// The apply changes fields of other managers: 409 with one cause per conflict.
     #[error("{}", conflict_message(.0))]
     Conflicts(Vec<Conflict>),
-    /// The request contradicts itself: 400.
+    /// The request is inconsistent: 400.
     #[error("{0}")]
     BadRequest(String),
-    /// The configuration does not fit the type. Kubernetes answers 500 without a reason.
+    /// The configuration does not match the type. Kubernetes answers 500 without a reason.
     #[error("{0}")]
     Untyped(String),
 }
@@ -91,7 +91,7 @@ fn conflict_message(conflicts: &[Conflict]) -> String {
     format!("Apply failed with {} conflicts: {}", conflicts.len(), lines.join("\n"))
 }
 
-/// Fields that nobody owns: identity and what the server itself writes.
+/// Fields without an owner: identity and fields that the server sets.
 fn never_owned() -> &'static FieldSet {
     static SET: std::sync::OnceLock<FieldSet> = std::sync::OnceLock::new();
     SET.get_or_init(|| {
@@ -108,13 +108,13 @@ fn never_owned() -> &'static FieldSet {
         ];
         let mut set = FieldSet::of_fields(&[&["apiVersion"], &["kind"], &["metadata"]]);
         for field in fields {
-            set.insert(&[Step::field("metadata"), Step::field(field)]);
+            set.insert(&[PathElement::field("metadata"), PathElement::field(field)]);
         }
         set
     })
 }
 
-impl<'a> Writing<'a> {
+impl<'a> WriteContext<'a> {
     fn types(&self, version: &str) -> Option<&'a Types> {
         self.versions.iter().find(|(v, _)| *v == version).map(|(_, t)| *t)
     }
@@ -124,84 +124,85 @@ impl<'a> Writing<'a> {
             .ok_or_else(|| ApplyError::BadRequest(format!("no types for version {}", self.api_version)))
     }
 
-    fn identity(&self, manager: &str, operation: Operation) -> Identity {
-        Identity::new(manager, operation, self.api_version, self.subresource)
+    fn identity(&self, manager: &str, operation: Operation) -> ManagerIdentity {
+        ManagerIdentity::new(manager, operation, self.api_version, self.subresource)
     }
 
-    /// Drops entries of versions that are gone, and aligns the others with types that became atomic.
-    fn reconcile(&self, owners: &mut Owners) {
-        owners.retain(|o| self.types(&o.api_version).is_some());
-        for owner in owners.iter_mut() {
+    /// Drops entries of versions that are no longer served, and adapts the others to types that became
+    /// atomic.
+    fn reconcile(&self, managed: &mut ManagedFields) {
+        managed.retain(|o| self.types(&o.api_version).is_some());
+        for entry in managed.iter_mut() {
             if let Some(aligned) =
-                self.types(&owner.api_version).and_then(|t| walk::reconcile(t, &owner.fields))
+                self.types(&entry.api_version).and_then(|t| typed::reconcile(t, &entry.fields))
             {
-                owner.fields = aligned;
+                entry.fields = aligned;
             }
         }
     }
 
-    /// Takes from all managers but `own` what the write changed and removed. Without force, what it would change is a
-    /// conflict.
-    fn settle(
+    /// Removes changed and removed fields from the entries of all managers except `own`. Without `force`, a
+    /// changed field of another manager is a conflict.
+    fn take_ownership(
         &self,
         live: &Value,
         new: &Value,
-        owners: &mut Owners,
-        own: Option<&Identity>,
+        managed: &mut ManagedFields,
+        own: Option<&ManagerIdentity>,
         force: bool,
     ) -> Result<Difference, ApplyError> {
         let types = self.own_types()?;
-        let difference = walk::compare(types, live, new).without(self.reset);
+        let difference = typed::compare(types, live, new).without(self.reset);
         let mut others: Vec<(&str, Difference)> = Vec::new();
         let mut conflicts = Vec::new();
-        let mut losses = Vec::new();
-        for owner in owners.iter().filter(|o| Some(&o.identity) != own) {
-            let changed = if owner.api_version == self.api_version {
+        let mut remaining = Vec::new();
+        for entry in managed.iter().filter(|o| Some(&o.identity) != own) {
+            let changed = if entry.api_version == self.api_version {
                 &difference
             } else {
-                if !others.iter().any(|(v, _)| *v == owner.api_version) {
-                    let Some(types) = self.types(&owner.api_version) else { continue };
-                    others.push((owner.api_version.as_str(), walk::compare(types, live, new)));
+                if !others.iter().any(|(v, _)| *v == entry.api_version) {
+                    let Some(types) = self.types(&entry.api_version) else { continue };
+                    others.push((entry.api_version.as_str(), typed::compare(types, live, new)));
                 }
-                match others.iter().find(|(v, _)| *v == owner.api_version) {
+                match others.iter().find(|(v, _)| *v == entry.api_version) {
                     Some((_, difference)) => difference,
                     None => continue,
                 }
             };
-            let lost = owner.fields.intersection(&changed.modified.union(&changed.added));
+            let lost = entry.fields.intersection(&changed.modified.union(&changed.added));
             if !lost.is_empty() {
                 conflicts.extend(
                     lost.paths()
                         .iter()
-                        .map(|p| Conflict { manager: owner.identity.describe(), field: show_path(p) }),
+                        .map(|p| Conflict { manager: entry.identity.describe(), field: show_path(p) }),
                 );
             }
-            let kept = owner.fields.difference(&lost).difference(&changed.removed);
-            losses.push((owner.identity.clone(), kept));
+            let kept = entry.fields.difference(&lost).difference(&changed.removed);
+            remaining.push((entry.identity.clone(), kept));
         }
         if !force && !conflicts.is_empty() {
             conflicts.sort_by(|a, b| a.manager.cmp(&b.manager));
             return Err(ApplyError::Conflicts(conflicts));
         }
-        for (identity, kept) in losses {
-            if let Some(owner) = owners.iter_mut().find(|o| o.identity == identity) {
-                owner.fields = kept;
+        for (identity, kept) in remaining {
+            if let Some(entry) = managed.iter_mut().find(|o| o.identity == identity) {
+                entry.fields = kept;
             }
         }
-        owners.drop_empty();
+        managed.drop_empty();
         Ok(difference)
     }
 
     /// Records an update of `live` to `new` for `manager`.
-    fn record(
+    fn record_update(
         &self,
         live: &Value,
         new: &Value,
-        owners: &mut Owners,
+        managed: &mut ManagedFields,
         manager: &str,
     ) -> Result<(), ApplyError> {
-        self.reconcile(owners);
-        let difference = self.settle(live, new, owners, None, true)?;
+        self.reconcile(managed);
+        let difference = self.take_ownership(live, new, managed, None, true)?;
         let taken = difference
             .modified
             .union(&difference.added)
@@ -209,18 +210,18 @@ impl<'a> Writing<'a> {
             .difference(never_owned());
         if !taken.is_empty() {
             let identity = self.identity(manager, Operation::Update);
-            let fields = match owners.get(&identity) {
+            let fields = match managed.get(&identity) {
                 Some(before) => before.fields.union(&taken),
                 None => taken,
             };
-            owners.set(Owner {
+            managed.set(ManagedFieldsEntry {
                 identity,
                 api_version: self.api_version.to_owned(),
                 time: Some(self.now.to_owned()),
                 fields,
             });
         }
-        owners.cap();
+        managed.cap_update_entries();
         Ok(())
     }
 }
@@ -233,83 +234,84 @@ fn managed_of(object: &Value) -> Option<&Value> {
     metadata(object)?.get("managedFields")
 }
 
-fn set_managed(object: &mut Value, owners: &Owners) {
+fn set_managed(object: &mut Value, managed: &ManagedFields) {
     let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
-    match owners.encode() {
+    match managed.encode() {
         Some(managed) => drop(metadata.insert("managedFields".to_owned(), managed)),
         None => drop(metadata.remove("managedFields")),
     }
 }
 
-fn blank(writing: &Writing<'_>) -> Value {
-    serde_json::json!({"apiVersion": writing.api_version, "kind": writing.kind, "metadata": {}})
+fn empty_object(context: &WriteContext<'_>) -> Value {
+    serde_json::json!({"apiVersion": context.api_version, "kind": context.kind, "metadata": {}})
 }
 
-/// Attributes a write that is no apply: a create (`live` is `None`), an update or a patch. `new` is the object about to be
-/// stored; its `managedFields` are replaced. Never fails: what cannot be read is forgotten, as Kubernetes does.
-pub fn update(writing: &Writing<'_>, live: Option<&Value>, new: &mut Value, manager: &str) {
+/// Updates the ownership for a write other than apply: a create (`live` is `None`), an update or a patch.
+/// `new` is the object to store; its `managedFields` are replaced. Never fails: as in Kubernetes, invalid
+/// `managedFields` are dropped.
+pub fn update(context: &WriteContext<'_>, live: Option<&Value>, new: &mut Value, manager: &str) {
     let live_managed = live.and_then(managed_of);
-    let mut owners = if !writing.subresource.is_empty() {
-        Owners::decode(live_managed).unwrap_or_default()
+    let mut managed = if !context.subresource.is_empty() {
+        ManagedFields::decode(live_managed).unwrap_or_default()
     } else {
         let given = managed_of(new);
         let entries = given.and_then(Value::as_array).map(Vec::as_slice);
         match entries {
-            // An empty list, or one empty entry, asks to forget all owners.
-            Some([]) => Owners::default(),
-            Some([Value::Object(only)]) if only.is_empty() => Owners::default(),
-            _ => match Owners::decode(given) {
-                Ok(owners) if !owners.is_empty() => owners,
-                _ => Owners::decode(live_managed).unwrap_or_default(),
+            // An empty list, or one empty entry, resets the ownership.
+            Some([]) => ManagedFields::default(),
+            Some([Value::Object(only)]) if only.is_empty() => ManagedFields::default(),
+            _ => match ManagedFields::decode(given) {
+                Ok(managed) if !managed.is_empty() => managed,
+                _ => ManagedFields::decode(live_managed).unwrap_or_default(),
             },
         }
     };
     if let Some(metadata) = new.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.remove("managedFields");
     }
-    // An existing object without owners stays without: it is not tracked.
-    if owners.is_empty() && live.is_some() {
+    // An existing object without `managedFields` is not tracked.
+    if managed.is_empty() && live.is_some() {
         return;
     }
-    let empty = blank(writing);
-    if writing.record(live.unwrap_or(&empty), new, &mut owners, manager).is_ok() {
-        set_managed(new, &owners);
+    let empty = empty_object(context);
+    if context.record_update(live.unwrap_or(&empty), new, &mut managed, manager).is_ok() {
+        set_managed(new, &managed);
     }
 }
 
-/// Applies a configuration. `live` is `None` when the object does not exist yet. Returns the object to be stored, with its
-/// owners; defaults and validation are still to come.
+/// Applies a configuration. `live` is `None` if the object does not exist. Returns the object with its
+/// `managedFields`; the caller defaults and validates it.
 pub fn apply(
-    writing: &Writing<'_>,
+    context: &WriteContext<'_>,
     live: Option<&Value>,
     config: &Value,
     manager: &str,
     force: bool,
 ) -> Result<Value, ApplyError> {
-    check_request(writing, config)?;
-    let types = writing.own_types()?;
-    let complaints = walk::check(types, config);
-    if !complaints.is_empty() {
-        return Err(ApplyError::Untyped(untyped(writing, config, &complaints)));
+    check_request(context, config)?;
+    let types = context.own_types()?;
+    let errors = typed::check(types, config);
+    if !errors.is_empty() {
+        return Err(ApplyError::Untyped(untyped(context, config, &errors)));
     }
-    let empty = blank(writing);
+    let empty = empty_object(context);
     let exists = live.is_some();
     let live = live.unwrap_or(&empty);
-    let mut owners = Owners::decode(managed_of(live))
+    let mut managed = ManagedFields::decode(managed_of(live))
         .map_err(|e| ApplyError::Untyped(format!("failed to decode managed fields: {e}")))?;
-    if owners.is_empty() && exists {
-        writing.record(&empty, live, &mut owners, "before-first-apply")?;
+    if managed.is_empty() && exists {
+        context.record_update(&empty, live, &mut managed, "before-first-apply")?;
     }
-    let attempt = attempt(writing, types, live, config, owners.clone(), manager, force);
-    let mut object = match attempt {
+    let result = apply_once(context, types, live, config, managed.clone(), manager, force);
+    let mut object = match result {
         Err(ApplyError::Conflicts(conflicts)) if manager == "kubectl" => {
-            // A change from client-side to server-side apply is no conflict of kubectl with itself.
-            let allowed = last_applied_fields(writing, types, live).unwrap_or_default();
+            // The change from client-side to server-side apply is not a conflict of kubectl with itself.
+            let allowed = last_applied_fields(context, types, live).unwrap_or_default();
             let left: Vec<Conflict> = conflicts.into_iter().filter(|c| !allowed.contains(&c.field)).collect();
             if !left.is_empty() {
                 return Err(ApplyError::Conflicts(left));
             }
-            self::attempt(writing, types, live, config, owners, manager, true)?
+            apply_once(context, types, live, config, managed, manager, true)?
         }
         other => other?,
     };
@@ -319,9 +321,9 @@ pub fn apply(
     Ok(object)
 }
 
-fn check_request(writing: &Writing<'_>, config: &Value) -> Result<(), ApplyError> {
+fn check_request(context: &WriteContext<'_>, config: &Value) -> Result<(), ApplyError> {
     let text = |key: &str| config.get(key).and_then(Value::as_str).unwrap_or_default();
-    if text("apiVersion") != writing.api_version || text("kind") != writing.kind {
+    if text("apiVersion") != context.api_version || text("kind") != context.kind {
         return Err(ApplyError::BadRequest(format!(
             "invalid object type: {}, Kind={}",
             slashed(text("apiVersion")),
@@ -334,119 +336,124 @@ fn check_request(writing: &Writing<'_>, config: &Value) -> Result<(), ApplyError
     Ok(())
 }
 
-/// `v1` is written `/v1` where Go prints a group and version.
+/// Go prints the core group version `v1` as `/v1`.
 fn slashed(api_version: &str) -> String {
     if api_version.contains('/') { api_version.to_owned() } else { format!("/{api_version}") }
 }
 
-fn untyped(writing: &Writing<'_>, config: &Value, complaints: &[String]) -> String {
+fn untyped(context: &WriteContext<'_>, config: &Value, errors: &[String]) -> String {
     let text =
         |key: &str| metadata(config).and_then(|m| m.get(key)).and_then(Value::as_str).unwrap_or_default();
-    let said = match complaints {
+    let detail = match errors {
         [one] => one.clone(),
         many => format!("errors:\n  {}", many.join("\n  ")),
     };
     format!(
-        "failed to create typed patch object ({}/{}; {}, Kind={}): {said}",
+        "failed to create typed patch object ({}/{}; {}, Kind={}): {detail}",
         text("namespace"),
         text("name"),
-        slashed(writing.api_version),
-        writing.kind
+        slashed(context.api_version),
+        context.kind
     )
 }
 
-fn attempt(
-    writing: &Writing<'_>,
+fn apply_once(
+    context: &WriteContext<'_>,
     types: &Types,
     live: &Value,
     config: &Value,
-    mut owners: Owners,
+    mut managed: ManagedFields,
     manager: &str,
     force: bool,
 ) -> Result<Value, ApplyError> {
-    writing.reconcile(&mut owners);
-    let identity = writing.identity(manager, Operation::Apply);
-    let merged = walk::merge(types, live, config)
+    context.reconcile(&mut managed);
+    let identity = context.identity(manager, Operation::Apply);
+    let merged = typed::merge(types, live, config)
         .map_err(|e| ApplyError::Untyped(format!("failed to merge config: {e}")))?;
-    let last = owners.get(&identity).cloned();
-    let fields = walk::fields_of(types, config).recursive_difference(writing.reset);
+    let last = managed.get(&identity).cloned();
+    let fields = typed::fields_of(types, config).recursive_difference(context.reset);
     let time = last.as_ref().and_then(|l| l.time.clone());
-    owners.set(Owner {
+    managed.set(ManagedFieldsEntry {
         identity: identity.clone(),
-        api_version: writing.api_version.to_owned(),
+        api_version: context.api_version.to_owned(),
         time,
         fields,
     });
     let mut object = match &last {
-        Some(last) if !last.fields.is_empty() => prune(writing, &merged, &owners, last),
+        Some(last) if !last.fields.is_empty() => prune(context, &merged, &managed, last),
         _ => merged,
     };
-    writing.settle(live, &object, &mut owners, Some(&identity), force)?;
+    context.take_ownership(live, &object, &mut managed, Some(&identity), force)?;
     let changed = &object != live;
-    if let Some(owner) = owners.iter_mut().find(|o| o.identity == identity) {
-        owner.fields = owner.fields.difference(never_owned());
+    if let Some(entry) = managed.iter_mut().find(|o| o.identity == identity) {
+        entry.fields = entry.fields.difference(never_owned());
         if changed {
-            owner.time = Some(writing.now.to_owned());
+            entry.time = Some(context.now.to_owned());
         }
     }
-    owners.drop_empty();
+    managed.drop_empty();
     if !object.get("metadata").is_some_and(Value::is_object) {
         object["metadata"] = Value::Object(Map::new());
     }
-    set_managed(&mut object, &owners);
+    set_managed(&mut object, &managed);
     Ok(object)
 }
 
-/// Takes away what the manager applied before, does not apply now, and nobody else owns.
-fn prune(writing: &Writing<'_>, merged: &Value, owners: &Owners, last: &Owner) -> Value {
-    let Some(types) = writing.types(&last.api_version) else { return merged.clone() };
-    let last_fields = walk::with_named_fields(types, &last.fields);
-    let mut pruned = walk::remove(types, merged, &last_fields);
-    // What someone still owns comes back, version by version.
+/// Removes fields that the manager applied before, does not apply now, and that no other manager owns.
+fn prune(
+    context: &WriteContext<'_>,
+    merged: &Value,
+    managed: &ManagedFields,
+    last: &ManagedFieldsEntry,
+) -> Value {
+    let Some(types) = context.types(&last.api_version) else { return merged.clone() };
+    let last_fields = typed::with_named_fields(types, &last.fields);
+    let mut pruned = typed::remove(types, merged, &last_fields);
+    // Add back the fields that a manager still owns, version by version.
     let mut versions: Vec<&str> = vec![&last.api_version];
-    for owner in owners.iter() {
-        if !versions.contains(&owner.api_version.as_str()) {
-            versions.push(&owner.api_version);
+    for entry in managed.iter() {
+        if !versions.contains(&entry.api_version.as_str()) {
+            versions.push(&entry.api_version);
         }
     }
     for version in versions {
-        let Some(types) = writing.types(version) else { continue };
+        let Some(types) = context.types(version) else { continue };
         let mut owned = FieldSet::default();
-        let mut any = false;
-        for owner in owners.iter().filter(|o| o.api_version == version) {
-            owned = owned.union(&owner.fields);
-            any = true;
+        let mut found = false;
+        for entry in managed.iter().filter(|o| o.api_version == version) {
+            owned = owned.union(&entry.fields);
+            found = true;
         }
-        if !any {
+        if !found {
             continue;
         }
-        let before = walk::with_named_fields(types, &walk::fields_of(types, merged));
-        let after = walk::with_named_fields(types, &walk::fields_of(types, &pruned));
-        let gone = before.difference(&after.union(&walk::with_named_fields(types, &owned)));
-        pruned = walk::remove(types, merged, &gone);
+        let before = typed::with_named_fields(types, &typed::fields_of(types, merged));
+        let after = typed::with_named_fields(types, &typed::fields_of(types, &pruned));
+        let removed_fields = before.difference(&after.union(&typed::with_named_fields(types, &owned)));
+        pruned = typed::remove(types, merged, &removed_fields);
     }
-    // What was never this manager's to take comes back as well.
-    let before = walk::with_named_fields(types, &walk::fields_of(types, merged));
-    let after = walk::with_named_fields(types, &walk::fields_of(types, &pruned));
-    walk::remove(types, merged, &before.difference(&after).intersection(&last_fields))
+    // Add back the fields that this manager did not own.
+    let before = typed::with_named_fields(types, &typed::fields_of(types, merged));
+    let after = typed::with_named_fields(types, &typed::fields_of(types, &pruned));
+    typed::remove(types, merged, &before.difference(&after).intersection(&last_fields))
 }
 
-/// The fields that client-side apply set last and that still have those values, as conflict paths.
-fn last_applied_fields(writing: &Writing<'_>, types: &Types, live: &Value) -> Option<Vec<String>> {
+/// The paths of the fields that client-side apply set last and that still have those values.
+fn last_applied_fields(context: &WriteContext<'_>, types: &Types, live: &Value) -> Option<Vec<String>> {
     let text = metadata(live)?.get("annotations")?.get(LAST_APPLIED)?.as_str()?;
     let last = crate::schema::decode::decode(text.as_bytes()).ok()?.value;
-    if last.get("apiVersion")?.as_str()? != writing.api_version || !walk::check(types, &last).is_empty() {
+    if last.get("apiVersion")?.as_str()? != context.api_version || !typed::check(types, &last).is_empty() {
         return None;
     }
-    let difference = walk::compare(types, &last, live);
-    let same = walk::fields_of(types, &last)
+    let difference = typed::compare(types, &last, live);
+    let same = typed::fields_of(types, &last)
         .difference(&difference.modified)
         .difference(&difference.added)
         .difference(&difference.removed);
     Some(same.paths().iter().map(|p| show_path(p)).collect())
 }
 
-/// Keeps the annotation of client-side apply true, where there is one.
+/// Updates the annotation of client-side apply, if there is one.
 fn refresh_last_applied(object: &mut Value, config: &Value) {
     let annotations =
         object.get_mut("metadata").and_then(|m| m.get_mut("annotations")).and_then(Value::as_object_mut);

@@ -1,4 +1,4 @@
-//! Apply and ownership, scenario by scenario.
+//! Tests of apply and field ownership.
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -34,24 +34,24 @@ fn types() -> Types {
     Types::from_schema(&node())
 }
 
-struct World {
+struct AppliedObject {
     types: Types,
     live: Option<Value>,
     now: &'static str,
 }
 
-impl World {
+impl AppliedObject {
     fn new() -> Self {
         Self { types: types(), live: None, now: NOW }
     }
 
-    fn writing<'a>(
+    fn context<'a>(
         &'a self,
         versions: &'a [(&'a str, &'a Types)],
         subresource: &'a str,
         reset: &'a FieldSet,
-    ) -> Writing<'a> {
-        Writing { versions, api_version: "t.io/v1", kind: "K", subresource, reset, now: self.now }
+    ) -> WriteContext<'a> {
+        WriteContext { versions, api_version: "t.io/v1", kind: "K", subresource, reset, now: self.now }
     }
 
     fn config(spec: Value) -> Value {
@@ -61,11 +61,11 @@ impl World {
     fn try_apply(&mut self, manager: &str, spec: Value, force: bool) -> Result<(), ApplyError> {
         let versions = [("t.io/v1", &self.types)];
         let reset = FieldSet::of_fields(&[&["status"]]);
-        let writing = self.writing(&versions, "", &reset);
-        let object = apply(&writing, self.live.as_ref(), &Self::config(spec), manager, force)?;
-        // As the server does with every write.
+        let context = self.context(&versions, "", &reset);
+        let object = apply(&context, self.live.as_ref(), &Self::config(spec), manager, force)?;
+        // The server drops nulls on every write.
         let mut object = object;
-        crate::schema::shape::drop_nulls(&node(), &mut object);
+        crate::schema::prune_and_default::drop_nulls(&node(), &mut object);
         self.live = Some(object);
         Ok(())
     }
@@ -79,8 +79,8 @@ impl World {
         change(&mut new);
         let versions = [("t.io/v1", &self.types)];
         let reset = FieldSet::of_fields(&[&["status"]]);
-        let writing = self.writing(&versions, "", &reset);
-        update(&writing, self.live.as_ref(), &mut new, manager);
+        let context = self.context(&versions, "", &reset);
+        update(&context, self.live.as_ref(), &mut new, manager);
         self.live = Some(new);
     }
 
@@ -111,108 +111,108 @@ fn conflicts(result: Result<(), ApplyError>) -> Vec<String> {
 }
 
 #[test]
-fn the_first_apply_owns_what_it_says() {
-    let mut world = World::new();
-    world.apply("m1", json!({"a": "1", "list": [{"name": "p", "v": 1}], "set": ["q"], "m": {"k": "v"}, "open": {"z": {"y": 1}}, "atomic": ["x"], "am": {"k": "v"}}));
+fn the_first_apply_owns_its_fields() {
+    let mut object = AppliedObject::new();
+    object.apply("m1", json!({"a": "1", "list": [{"name": "p", "v": 1}], "set": ["q"], "m": {"k": "v"}, "open": {"z": {"y": 1}}, "atomic": ["x"], "am": {"k": "v"}}));
     assert_eq!(
-        world.owned("m1"),
+        object.owned("m1"),
         json!({"f:spec": {"f:a": {}, "f:am": {}, "f:atomic": {}, "f:list": {"k:{\"name\":\"p\"}": {".": {}, "f:name": {}, "f:v": {}}}, "f:m": {"f:k": {}},
                           "f:open": {"f:z": {".": {}, "f:y": {}}}, "f:set": {"v:\"q\"": {}}}})
     );
-    assert_eq!(world.time("m1"), NOW);
+    assert_eq!(object.time("m1"), NOW);
 }
 
 #[test]
 fn another_manager_may_share_a_value_but_not_change_it() {
-    let mut world = World::new();
-    world.apply("m1", json!({"a": "1", "list": [{"name": "p", "v": 1}], "m": {"k": "v"}}));
-    world.now = LATER;
-    world.apply("m2", json!({"a": "1"}));
-    assert_eq!(world.owned("m2"), json!({"f:spec": {"f:a": {}}}));
-    assert_eq!(world.time("m2"), Value::Null, "an apply that changes nothing sets no time");
-    let result = world.try_apply("m2", json!({"a": "2"}), false);
+    let mut object = AppliedObject::new();
+    object.apply("m1", json!({"a": "1", "list": [{"name": "p", "v": 1}], "m": {"k": "v"}}));
+    object.now = LATER;
+    object.apply("m2", json!({"a": "1"}));
+    assert_eq!(object.owned("m2"), json!({"f:spec": {"f:a": {}}}));
+    assert_eq!(object.time("m2"), Value::Null, "an apply that changes nothing sets no time");
+    let result = object.try_apply("m2", json!({"a": "2"}), false);
     assert_eq!(
         result.as_ref().unwrap_err().to_string(),
         "Apply failed with 1 conflict: conflict with \"m1\": .spec.a"
     );
     let result =
-        world.try_apply("m2", json!({"a": "2", "list": [{"name": "p", "v": 3}], "m": {"k": "w"}}), false);
+        object.try_apply("m2", json!({"a": "2", "list": [{"name": "p", "v": 3}], "m": {"k": "w"}}), false);
     assert_eq!(
         result.as_ref().unwrap_err().to_string(),
         "Apply failed with 3 conflicts: conflicts with \"m1\":\n- .spec.a\n- .spec.list[name=\"p\"].v\n- .spec.m.k"
     );
     assert_eq!(conflicts(result)[1], "conflict with \"m1\" .spec.list[name=\"p\"].v");
-    world.try_apply("m2", json!({"a": "2", "list": [{"name": "p", "v": 3}]}), true).unwrap();
-    assert_eq!(world.spec(), json!({"a": "2", "list": [{"name": "p", "v": 3}], "m": {"k": "v"}}));
+    object.try_apply("m2", json!({"a": "2", "list": [{"name": "p", "v": 3}]}), true).unwrap();
+    assert_eq!(object.spec(), json!({"a": "2", "list": [{"name": "p", "v": 3}], "m": {"k": "v"}}));
     assert_eq!(
-        world.owned("m1"),
+        object.owned("m1"),
         json!({"f:spec": {"f:list": {"k:{\"name\":\"p\"}": {".": {}, "f:name": {}}}, "f:m": {"f:k": {}}}})
     );
 }
 
 #[test]
-fn what_is_no_longer_applied_goes_unless_someone_else_owns_it() {
-    let mut world = World::new();
-    world.apply("m1", json!({"a": "1", "n": 1, "list": [{"name": "p", "v": 1}, {"name": "q"}], "set": ["s", "t"], "m": {"k": "v"}, "nested": {"x": "1"}}));
-    world.apply("m2", json!({"a": "1", "list": [{"name": "p"}], "set": ["t"]}));
-    world.apply("m1", json!({"n": 1}));
-    assert_eq!(world.spec(), json!({"a": "1", "n": 1, "list": [{"name": "p"}], "set": ["t"]}));
-    world.apply("m2", json!({}));
-    assert_eq!(world.spec(), json!({"n": 1}));
-    assert_eq!(world.owned("m2"), json!({"f:spec": {}}), "an empty map that is said is owned");
+fn fields_no_longer_applied_are_removed_unless_another_manager_owns_them() {
+    let mut object = AppliedObject::new();
+    object.apply("m1", json!({"a": "1", "n": 1, "list": [{"name": "p", "v": 1}, {"name": "q"}], "set": ["s", "t"], "m": {"k": "v"}, "nested": {"x": "1"}}));
+    object.apply("m2", json!({"a": "1", "list": [{"name": "p"}], "set": ["t"]}));
+    object.apply("m1", json!({"n": 1}));
+    assert_eq!(object.spec(), json!({"a": "1", "n": 1, "list": [{"name": "p"}], "set": ["t"]}));
+    object.apply("m2", json!({}));
+    assert_eq!(object.spec(), json!({"n": 1}));
+    assert_eq!(object.owned("m2"), json!({"f:spec": {}}), "an applied empty map is owned");
 }
 
 #[test]
-fn an_update_takes_what_it_changes() {
-    let mut world = World::new();
-    world.apply("m1", json!({"a": "1", "n": 1, "list": [{"name": "p", "v": 1}]}));
-    world.now = LATER;
-    world.update("u", |o| {
+fn an_update_owns_what_it_changes() {
+    let mut object = AppliedObject::new();
+    object.apply("m1", json!({"a": "1", "n": 1, "list": [{"name": "p", "v": 1}]}));
+    object.now = LATER;
+    object.update("u", |o| {
         o["spec"]["a"] = json!("2");
         o["spec"]["list"][0]["w"] = json!(5);
         o["status"] = json!({"phase": "x"});
         o["metadata"]["labels"] = json!({"l": "1"});
     });
     assert_eq!(
-        world.owned("u"),
+        object.owned("u"),
         json!({"f:metadata": {"f:labels": {".": {}, "f:l": {}}}, "f:spec": {"f:a": {}, "f:list": {"k:{\"name\":\"p\"}": {"f:w": {}}}}}),
         "the status is not owned through the main endpoint"
     );
-    assert_eq!(world.time("u"), LATER);
-    assert_eq!(world.time("m1"), NOW);
-    let result = world.try_apply("m1", json!({"a": "1", "n": 1}), false);
+    assert_eq!(object.time("u"), LATER);
+    assert_eq!(object.time("m1"), NOW);
+    let result = object.try_apply("m1", json!({"a": "1", "n": 1}), false);
     assert_eq!(conflicts(result), ["conflict with \"u\" using t.io/v1 .spec.a"]);
 }
 
 #[test]
-fn an_update_that_changes_nothing_leaves_times_and_owners_alone() {
-    let mut world = World::new();
-    world.apply("m1", json!({"a": "1"}));
-    let before = world.live.clone();
-    world.now = LATER;
-    world.update("u", |_| {});
-    assert_eq!(world.live, before);
-    world.apply("m1", json!({"a": "1"}));
-    assert_eq!(world.live, before);
+fn an_update_without_changes_keeps_times_and_owners() {
+    let mut object = AppliedObject::new();
+    object.apply("m1", json!({"a": "1"}));
+    let before = object.live.clone();
+    object.now = LATER;
+    object.update("u", |_| {});
+    assert_eq!(object.live, before);
+    object.apply("m1", json!({"a": "1"}));
+    assert_eq!(object.live, before);
 }
 
 #[test]
 fn a_created_object_is_owned_by_its_creator() {
-    let mut world = World::new();
-    world.update("creator", |o| o["spec"] = json!({"a": "1", "m": {}}));
-    assert_eq!(world.owned("creator"), json!({"f:spec": {".": {}, "f:a": {}, "f:m": {}}}));
+    let mut object = AppliedObject::new();
+    object.update("creator", |o| o["spec"] = json!({"a": "1", "m": {}}));
+    assert_eq!(object.owned("creator"), json!({"f:spec": {".": {}, "f:a": {}, "f:m": {}}}));
 }
 
 #[test]
 fn the_status_endpoint_owns_status_only() {
-    let mut world = World::new();
-    world.apply("m1", json!({"a": "1"}));
-    let versions = [("t.io/v1", &world.types)];
+    let mut object = AppliedObject::new();
+    object.apply("m1", json!({"a": "1"}));
+    let versions = [("t.io/v1", &object.types)];
     let reset = FieldSet::of_fields(&[&["spec"]]);
-    let writing = world.writing(&versions, "status", &reset);
-    let mut new = world.live.clone().unwrap();
+    let context = object.context(&versions, "status", &reset);
+    let mut new = object.live.clone().unwrap();
     new["status"] = json!({"phase": "up"});
-    update(&writing, world.live.as_ref(), &mut new, "ctl");
+    update(&context, object.live.as_ref(), &mut new, "ctl");
     let entry = new["metadata"]["managedFields"]
         .as_array()
         .unwrap()
@@ -222,31 +222,31 @@ fn the_status_endpoint_owns_status_only() {
         .unwrap();
     assert_eq!(entry["subresource"], "status");
     assert_eq!(entry["fieldsV1"], json!({"f:status": {".": {}, "f:phase": {}}}));
-    world.live = Some(new);
-    world.apply("m1", json!({"a": "2"}));
-    assert_eq!(world.live.as_ref().unwrap()["status"], json!({"phase": "up"}));
+    object.live = Some(new);
+    object.apply("m1", json!({"a": "2"}));
+    assert_eq!(object.live.as_ref().unwrap()["status"], json!({"phase": "up"}));
 }
 
 #[test]
-fn keys_with_defaults_name_an_element_without_being_said() {
-    let mut world = World::new();
-    world.apply("m1", json!({"ports": [{"port": 80, "x": "a"}]}));
+fn omitted_keys_with_defaults_identify_an_element() {
+    let mut object = AppliedObject::new();
+    object.apply("m1", json!({"ports": [{"port": 80, "x": "a"}]}));
     assert_eq!(
-        world.owned("m1"),
+        object.owned("m1"),
         json!({"f:spec": {"f:ports": {"k:{\"port\":80,\"protocol\":\"TCP\"}": {".": {}, "f:port": {}, "f:x": {}}}}})
     );
-    world.apply("m2", json!({"ports": [{"port": 80, "protocol": "UDP"}]}));
-    assert_eq!(world.spec()["ports"].as_array().unwrap().len(), 2);
+    object.apply("m2", json!({"ports": [{"port": 80, "protocol": "UDP"}]}));
+    assert_eq!(object.spec()["ports"].as_array().unwrap().len(), 2);
 }
 
 #[test]
 fn elements_keep_their_neighbours_and_take_the_order_of_the_apply() {
-    let mut world = World::new();
-    world.update("u", |o| {
+    let mut object = AppliedObject::new();
+    object.update("u", |o| {
         o["spec"] = json!({"list": [{"name": "a"}, {"name": "b"}, {"name": "c"}, {"name": "d"}]})
     });
-    world.apply("m1", json!({"list": [{"name": "c", "v": 1}, {"name": "a", "v": 1}, {"name": "e"}]}));
-    let names: Vec<String> = world.spec()["list"]
+    object.apply("m1", json!({"list": [{"name": "c", "v": 1}, {"name": "a", "v": 1}, {"name": "e"}]}));
+    let names: Vec<String> = object.spec()["list"]
         .as_array()
         .unwrap()
         .iter()
@@ -256,30 +256,30 @@ fn elements_keep_their_neighbours_and_take_the_order_of_the_apply() {
 }
 
 #[test]
-fn an_object_without_owners_is_taken_over_before_its_first_apply() {
-    let mut world = World::new();
-    world.live = Some(World::config(json!({"a": "1", "n": 1})));
-    let result = world.try_apply("m1", json!({"a": "2"}), false);
+fn an_untracked_object_gets_an_entry_before_its_first_apply() {
+    let mut object = AppliedObject::new();
+    object.live = Some(AppliedObject::config(json!({"a": "1", "n": 1})));
+    let result = object.try_apply("m1", json!({"a": "2"}), false);
     assert_eq!(conflicts(result), ["conflict with \"before-first-apply\" using t.io/v1 .spec.a"]);
-    world.update("u", |o| o["spec"]["n"] = json!(2));
+    object.update("u", |o| o["spec"]["n"] = json!(2));
     assert_eq!(
-        world.live.as_ref().unwrap()["metadata"].get("managedFields"),
+        object.live.as_ref().unwrap()["metadata"].get("managedFields"),
         None,
         "an untracked object stays untracked"
     );
 }
 
 #[test]
-fn emptied_managed_fields_forget_all_owners() {
-    let mut world = World::new();
-    world.apply("m1", json!({"a": "1"}));
-    world.update("u", |o| o["metadata"]["managedFields"] = json!([{}]));
-    assert_eq!(world.live.as_ref().unwrap()["metadata"].get("managedFields"), None);
+fn emptied_managed_fields_reset_the_ownership() {
+    let mut object = AppliedObject::new();
+    object.apply("m1", json!({"a": "1"}));
+    object.update("u", |o| o["metadata"]["managedFields"] = json!([{}]));
+    assert_eq!(object.live.as_ref().unwrap()["metadata"].get("managedFields"), None);
 }
 
 #[test]
-fn a_configuration_that_does_not_fit_is_refused_in_the_words_of_kubernetes() {
-    let mut world = World::new();
+fn type_errors_have_the_messages_of_kubernetes() {
+    let mut object = AppliedObject::new();
     for (spec, words) in [
         (json!({"foo": 1}), ".spec.foo: field not declared in schema"),
         (json!({"a": 1}), ".spec.a: expected string, got &value.valueUnstructured{Value:1}"),
@@ -298,71 +298,71 @@ fn a_configuration_that_does_not_fit_is_refused_in_the_words_of_kubernetes() {
             ".spec.set: element 0: associative list without keys has an element that's a map type",
         ),
     ] {
-        let error = world.try_apply("m1", spec, false).unwrap_err().to_string();
+        let error = object.try_apply("m1", spec, false).unwrap_err().to_string();
         assert_eq!(error, format!("failed to create typed patch object (/x; t.io/v1, Kind=K): {words}"));
     }
 }
 
 #[test]
-fn a_request_that_contradicts_itself_is_refused() {
-    let world = World::new();
-    let versions = [("t.io/v1", &world.types)];
+fn inconsistent_requests_are_rejected() {
+    let object = AppliedObject::new();
+    let versions = [("t.io/v1", &object.types)];
     let reset = FieldSet::EMPTY;
-    let writing = world.writing(&versions, "", &reset);
+    let context = object.context(&versions, "", &reset);
     let other = json!({"apiVersion": "t.io/v2", "kind": "K", "metadata": {"name": "x"}});
     assert_eq!(
-        apply(&writing, None, &other, "m", false).unwrap_err(),
+        apply(&context, None, &other, "m", false).unwrap_err(),
         ApplyError::BadRequest("invalid object type: t.io/v2, Kind=K".to_owned())
     );
-    let mut owned = World::config(json!({}));
+    let mut owned = AppliedObject::config(json!({}));
     owned["metadata"]["managedFields"] = json!([]);
     assert_eq!(
-        apply(&writing, None, &owned, "m", false).unwrap_err(),
+        apply(&context, None, &owned, "m", false).unwrap_err(),
         ApplyError::BadRequest("metadata.managedFields must be nil".to_owned())
     );
 }
 
 #[test]
-fn kubectl_may_go_from_client_side_to_server_side_apply() {
-    let mut world = World::new();
+fn kubectl_can_change_from_client_side_to_server_side_apply() {
+    let mut object = AppliedObject::new();
     let last = json!({"apiVersion": "t.io/v1", "kind": "K", "metadata": {"name": "x"}, "spec": {"a": "1"}})
         .to_string();
-    world.update("kubectl-client-side-apply", |o| {
+    object.update("kubectl-client-side-apply", |o| {
         o["spec"] = json!({"a": "1", "n": 1});
         o["metadata"]["annotations"] = json!({LAST_APPLIED: last});
     });
-    assert!(world.try_apply("other", json!({"a": "2"}), false).is_err());
-    world.apply("kubectl", json!({"a": "2"}));
-    assert_eq!(world.spec()["a"], "2");
+    assert!(object.try_apply("other", json!({"a": "2"}), false).is_err());
+    object.apply("kubectl", json!({"a": "2"}));
+    assert_eq!(object.spec()["a"], "2");
     let kept =
-        world.live.as_ref().unwrap()["metadata"]["annotations"][LAST_APPLIED].as_str().unwrap().to_owned();
+        object.live.as_ref().unwrap()["metadata"]["annotations"][LAST_APPLIED].as_str().unwrap().to_owned();
     assert!(kept.contains("\"a\":\"2\"") && kept.ends_with('\n'), "{kept}");
     assert!(
-        world.try_apply("kubectl", json!({"a": "2", "n": 5}), false).is_err(),
+        object.try_apply("kubectl", json!({"a": "2", "n": 5}), false).is_err(),
         "a field outside the annotation is a conflict still"
     );
 }
 
 #[test]
 fn fields_that_became_atomic_are_owned_as_a_whole() {
-    let mut world = World::new();
-    world.apply("m1", json!({"am": {"k": "v"}}));
-    let mut live = world.live.clone().unwrap();
+    let mut object = AppliedObject::new();
+    object.apply("m1", json!({"am": {"k": "v"}}));
+    let mut live = object.live.clone().unwrap();
     live["metadata"]["managedFields"][0]["fieldsV1"] = json!({"f:spec": {"f:am": {"f:k": {}}}});
-    world.live = Some(live);
-    world.update("u", |o| o["spec"]["a"] = json!("1"));
-    assert_eq!(world.owned("m1"), json!({"f:spec": {"f:am": {}}}));
+    object.live = Some(live);
+    object.update("u", |o| o["spec"]["a"] = json!("1"));
+    assert_eq!(object.owned("m1"), json!({"f:spec": {"f:am": {}}}));
 }
 
 #[test]
-fn a_manager_of_a_version_no_longer_served_is_forgotten() {
-    let mut world = World::new();
-    world.apply("m1", json!({"a": "1"}));
-    let mut live = world.live.clone().unwrap();
+fn entries_of_versions_no_longer_served_are_dropped() {
+    let mut object = AppliedObject::new();
+    object.apply("m1", json!({"a": "1"}));
+    let mut live = object.live.clone().unwrap();
     live["metadata"]["managedFields"][0]["apiVersion"] = json!("t.io/v0");
-    world.live = Some(live);
-    world.update("u", |o| o["spec"]["n"] = json!(1));
-    assert_eq!(world.owned("m1"), Value::Null);
+    object.live = Some(live);
+    object.update("u", |o| o["spec"]["n"] = json!(1));
+    assert_eq!(object.owned("m1"), Value::Null);
 }
 
 #[test]
@@ -395,9 +395,9 @@ fn types_of_built_ins_come_from_their_definitions() {
     ]);
     let types = Types::from_openapi(&definitions, "ns.Kind");
     let value = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}, "ref": {"name": "x"}, "tree": {"not": {"not": {"title": "t"}}}});
-    assert!(walk::check(&types, &value).is_empty());
+    assert!(typed::check(&types, &value).is_empty());
     assert_eq!(
-        walk::fields_of(&types, &value).encode(),
+        typed::fields_of(&types, &value).encode(),
         json!({"f:ref": {}, "f:status": {"f:conditions": {"k:{\"type\":\"Ready\"}": {".": {}, "f:status": {}, "f:type": {}}}}, "f:tree": {"f:not": {"f:not": {"f:title": {}}}}})
     );
 }
@@ -434,7 +434,7 @@ fn any_spec() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Everything that `config` says stands in `object`.
+/// Whether `object` contains every value of `config`.
 fn holds(config: &Value, object: &Value) -> bool {
     match (config, object) {
         (Value::Object(c), Value::Object(o)) => c.iter().all(|(k, v)| {
@@ -451,53 +451,53 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn applying_twice_is_applying_once(first in any_spec(), second in any_spec()) {
-        let mut world = World::new();
-        world.apply("m1", first);
-        world.try_apply("m2", second.clone(), true).unwrap();
-        let once = world.live.clone();
-        world.now = LATER;
-        world.try_apply("m2", second, false).unwrap();
-        prop_assert_eq!(&world.live, &once);
+    fn apply_is_idempotent(first in any_spec(), second in any_spec()) {
+        let mut object = AppliedObject::new();
+        object.apply("m1", first);
+        object.try_apply("m2", second.clone(), true).unwrap();
+        let once = object.live.clone();
+        object.now = LATER;
+        object.try_apply("m2", second, false).unwrap();
+        prop_assert_eq!(&object.live, &once);
     }
 
     #[test]
-    fn what_is_applied_stands(first in any_spec(), second in any_spec()) {
-        let mut world = World::new();
-        world.apply("m1", first);
-        world.try_apply("m2", second.clone(), true).unwrap();
-        prop_assert!(holds(&second, &world.spec()), "{} in {}", second, world.spec());
+    fn applied_values_are_in_the_result(first in any_spec(), second in any_spec()) {
+        let mut object = AppliedObject::new();
+        object.apply("m1", first);
+        object.try_apply("m2", second.clone(), true).unwrap();
+        prop_assert!(holds(&second, &object.spec()), "{} in {}", second, object.spec());
     }
 
     #[test]
     fn one_manager_alone_gets_exactly_what_it_applies(first in any_spec(), second in any_spec()) {
-        let mut world = World::new();
-        world.apply("m1", first);
-        world.apply("m1", second.clone());
-        let mut other = World::new();
+        let mut object = AppliedObject::new();
+        object.apply("m1", first);
+        object.apply("m1", second.clone());
+        let mut other = AppliedObject::new();
         other.apply("m1", second);
         let tidy = |v: Value| Value::Object(v.as_object().cloned().unwrap_or_default().into_iter().filter(|(_, v)| v != &json!([]) && v != &json!({})).collect());
-        prop_assert_eq!(tidy(world.spec()), tidy(other.spec()));
+        prop_assert_eq!(tidy(object.spec()), tidy(other.spec()));
     }
 
     #[test]
     fn merging_nothing_changes_nothing(spec in any_spec()) {
         let types = types();
-        let object = World::config(spec);
-        prop_assert_eq!(walk::merge(&types, &object, &object).unwrap(), object.clone());
-        let difference = walk::compare(&types, &object, &object);
+        let object = AppliedObject::config(spec);
+        prop_assert_eq!(typed::merge(&types, &object, &object).unwrap(), object.clone());
+        let difference = typed::compare(&types, &object, &object);
         prop_assert!(difference.added.is_empty() && difference.modified.is_empty() && difference.removed.is_empty());
-        prop_assert!(walk::fields_of(&types, &object).difference(&walk::fields_of(&types, &object)).is_empty());
+        prop_assert!(typed::fields_of(&types, &object).difference(&typed::fields_of(&types, &object)).is_empty());
     }
 
     #[test]
-    fn a_comparison_reads_the_same_from_both_ends(old in any_spec(), new in any_spec()) {
+    fn comparison_is_symmetric(old in any_spec(), new in any_spec()) {
         let types = types();
-        let (old, new) = (World::config(old), World::config(new));
-        let (there, back) = (walk::compare(&types, &old, &new), walk::compare(&types, &new, &old));
+        let (old, new) = (AppliedObject::config(old), AppliedObject::config(new));
+        let (there, back) = (typed::compare(&types, &old, &new), typed::compare(&types, &new, &old));
         prop_assert_eq!(&there.added, &back.removed);
         prop_assert_eq!(&there.removed, &back.added);
         prop_assert_eq!(&there.modified, &back.modified);
-        prop_assert_eq!(there.added.is_empty() && there.removed.is_empty() && there.modified.is_empty(), walk::merge(&types, &old, &new).unwrap() == old && walk::merge(&types, &new, &old).unwrap() == new);
+        prop_assert_eq!(there.added.is_empty() && there.removed.is_empty() && there.modified.is_empty(), typed::merge(&types, &old, &new).unwrap() == old && typed::merge(&types, &new, &old).unwrap() == new);
     }
 }

@@ -1,23 +1,23 @@
-//! How the parts of a kind merge: which lists are sets or keyed, which maps are replaced as one.
+//! Merge types of a kind: which lists are sets or keyed, which maps are atomic.
 //!
-//! Made from the schema of a CRD or from the OpenAPI definition of a built-in kind, once, and shared. What a schema does
-//! not speak of is *deduced* from the value: maps merge by key, lists are replaced as one.
+//! Built once from the schema of a CRD or the OpenAPI definition of a built-in kind, and shared. The type of
+//! a value outside the schema is *deduced*: maps merge by key, lists are atomic.
 
 use std::collections::{BTreeMap, HashMap};
 
 use serde_json::{Map, Value};
 
-use crate::schema::node::{Additional, Kind, ListType, Node};
+use crate::schema::node::{AdditionalProperties, JsonType, ListType, Node};
 
-/// A type within one [`Types`].
+/// The index of a type within [`Types`].
 pub(crate) type Ref = u32;
 
-/// Deduced from the value: maps by key, lists as one.
+/// Deduced from the value: maps merge by key, lists are atomic.
 pub(crate) const DEDUCED: Ref = 0;
-/// Replaced as one, whatever it is.
+/// Atomic, for any value.
 pub(crate) const UNTYPED: Ref = 1;
 
-/// What a scalar may be.
+/// The type of a scalar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scalar {
     Numeric,
@@ -30,11 +30,11 @@ pub(crate) enum Scalar {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct List {
     pub(crate) element: Ref,
-    /// A set or a keyed list; otherwise replaced as one.
+    /// A set or a keyed list; otherwise the list is atomic.
     pub(crate) associative: bool,
     /// The key fields; empty for a set.
     pub(crate) keys: Box<[Box<str>]>,
-    /// `x-kubernetes-patch-strategy` holds `merge`.
+    /// `x-kubernetes-patch-strategy` contains `merge`.
     pub(crate) patch_merge: bool,
     /// `x-kubernetes-patch-merge-key`
     pub(crate) patch_key: Option<Box<str>>,
@@ -51,13 +51,13 @@ pub(crate) struct Field {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Fields {
     fields: Vec<(Box<str>, Field)>,
-    /// The type of entries that are not named; `None` when there may be none.
+    /// The type of entries without a named field; `None` if there must be none.
     element: Option<Ref>,
-    /// Replaced as one.
+    /// Replaced as a whole.
     pub(crate) atomic: bool,
-    /// `x-kubernetes-patch-strategy` holds `replace`.
+    /// `x-kubernetes-patch-strategy` contains `replace`.
     pub(crate) patch_replace: bool,
-    /// `x-kubernetes-patch-strategy` holds `retainKeys`.
+    /// `x-kubernetes-patch-strategy` contains `retainKeys`.
     pub(crate) retain_keys: bool,
 }
 
@@ -66,18 +66,18 @@ impl Fields {
         self.fields.binary_search_by(|(n, _)| (**n).cmp(name)).ok().map(|i| &self.fields[i].1)
     }
 
-    /// The type of an entry; `None` when the map may not have it.
+    /// The type of an entry; `None` if the type does not allow it.
     pub(crate) fn entry(&self, name: &str) -> Option<Ref> {
         self.named(name).map(|f| f.ty).or(self.element)
     }
 
-    /// A map that nobody described: every entry is deduced.
+    /// Whether the map has no schema: every entry is deduced.
     fn is_deduced(&self) -> bool {
         self.fields.is_empty() && self.element == Some(DEDUCED)
     }
 }
 
-/// Everything a value of this type may be.
+/// A merge type: the scalar, list and map variants that a value may have.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Type {
     pub(crate) scalar: Option<Scalar>,
@@ -85,16 +85,16 @@ pub(crate) struct Type {
     pub(crate) map: Option<Fields>,
 }
 
-/// The side of a type that a value shows.
+/// One variant of a type.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Side<'t> {
+pub(crate) enum Variant<'t> {
     Map(&'t Fields),
     Scalar(Scalar),
     List(&'t List),
     Nothing,
 }
 
-/// Which sides of a type are left after looking at a value.
+/// The variants of a type that are possible for a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Narrowed {
     All,
@@ -104,7 +104,7 @@ pub(crate) enum Narrowed {
 }
 
 impl Type {
-    /// The side that the value shows; all sides when it shows none of them, e.g. null.
+    /// The variant of the value; all variants if the value has none of them, e.g. null.
     pub(crate) fn narrow(&self, value: Option<&Value>) -> Narrowed {
         let narrowed = match value {
             Some(Value::Bool(_) | Value::Number(_) | Value::String(_)) if self.scalar.is_some() => {
@@ -122,16 +122,16 @@ impl Type {
         }
     }
 
-    /// The side to work with: maps first, then scalars, then lists.
-    pub(crate) fn side(&self, narrowed: Narrowed) -> Side<'_> {
+    /// The variant to use: maps first, then scalars, then lists.
+    pub(crate) fn variant(&self, narrowed: Narrowed) -> Variant<'_> {
         let map = self.map.as_ref().filter(|_| matches!(narrowed, Narrowed::All | Narrowed::Map));
         let scalar = self.scalar.filter(|_| matches!(narrowed, Narrowed::All | Narrowed::Scalar));
         let list = self.list.as_ref().filter(|_| matches!(narrowed, Narrowed::All | Narrowed::List));
         match (map, scalar, list) {
-            (Some(map), ..) => Side::Map(map),
-            (_, Some(scalar), _) => Side::Scalar(scalar),
-            (.., Some(list)) => Side::List(list),
-            _ => Side::Nothing,
+            (Some(map), ..) => Variant::Map(map),
+            (_, Some(scalar), _) => Variant::Scalar(scalar),
+            (.., Some(list)) => Variant::List(list),
+            _ => Variant::Nothing,
         }
     }
 }
@@ -144,7 +144,7 @@ pub struct Types {
 }
 
 impl Types {
-    fn blank() -> Self {
+    fn base() -> Self {
         let any_of = |element: Ref, atomic: bool| Type {
             scalar: Some(Scalar::Any),
             list: Some(List { element: UNTYPED, ..List::default() }),
@@ -153,24 +153,19 @@ impl Types {
         Self { types: vec![any_of(DEDUCED, false), any_of(UNTYPED, true)], root: DEDUCED }
     }
 
-    /// Types of a kind of which nothing is known: everything is deduced.
-    pub fn deduced() -> Self {
-        Self::blank()
-    }
-
     /// Types of a custom resource.
     pub fn from_schema(root: &Node) -> Self {
-        let mut types = Self::blank();
+        let mut types = Self::base();
         let mut builder = FromNode { types: &mut types, metadata: None };
         let root = builder.node(root, true, false);
         types.root = root;
         types
     }
 
-    /// Types of a built-in kind from its OpenAPI definition; references are `#/…/<name>`. A name that is not defined is
+    /// Types of a built-in kind from its OpenAPI definition; references are `#/…/<name>`. Undefined names are
     /// deduced.
     pub fn from_openapi(definitions: &BTreeMap<String, Value>, name: &str) -> Self {
-        let mut types = Self::blank();
+        let mut types = Self::base();
         let mut builder = FromOpenApi { types: &mut types, definitions, made: HashMap::new() };
         let root = builder.definition(name);
         types.root = root;
@@ -190,7 +185,7 @@ impl Types {
         (self.types.len() - 1) as Ref
     }
 
-    /// A deduced map is left alone when ownership is reconciled with the types.
+    /// Whether the map is deduced. Ownership of deduced maps is not reconciled with the types.
     pub(crate) fn is_deduced_map(fields: &Fields) -> bool {
         fields.is_deduced()
     }
@@ -208,22 +203,22 @@ struct FromNode<'t> {
 impl FromNode<'_> {
     fn node(&mut self, node: &Node, resource: bool, preserve: bool) -> Ref {
         let preserve = preserve || node.preserve_unknown;
-        let ty = match node.kind {
+        let ty = match node.json_type {
             _ if node.int_or_string => Type {
                 scalar: Some(Scalar::Any),
                 list: Some(self.list(node, preserve)),
                 map: Some(self.map(node, resource, preserve)),
             },
-            Kind::Any => Type {
+            JsonType::Any => Type {
                 scalar: Some(Scalar::Any),
                 list: Some(self.list(node, preserve)),
                 map: Some(self.map(node, resource, preserve)),
             },
-            Kind::Object => Type { map: Some(self.map(node, resource, preserve)), ..Type::default() },
-            Kind::Array => Type { list: Some(self.list(node, preserve)), ..Type::default() },
-            Kind::Integer | Kind::Number => scalar(Scalar::Numeric),
-            Kind::Boolean => scalar(Scalar::Boolean),
-            Kind::String => match node.checks.as_ref().and_then(|c| c.format.as_ref()) {
+            JsonType::Object => Type { map: Some(self.map(node, resource, preserve)), ..Type::default() },
+            JsonType::Array => Type { list: Some(self.list(node, preserve)), ..Type::default() },
+            JsonType::Integer | JsonType::Number => scalar(Scalar::Numeric),
+            JsonType::Boolean => scalar(Scalar::Boolean),
+            JsonType::String => match node.checks.as_ref().and_then(|c| c.format.as_ref()) {
                 Some((_, name)) if &**name != "byte" => scalar(Scalar::Any),
                 _ => scalar(Scalar::Text),
             },
@@ -258,10 +253,10 @@ impl FromNode<'_> {
             fields.sort_by(|a, b| a.0.cmp(&b.0));
         }
         let element = match &node.additional {
-            Additional::Unsaid if preserve || fields.is_empty() => Some(DEDUCED),
-            Additional::Unsaid | Additional::Nothing => None,
-            Additional::Any => Some(DEDUCED),
-            Additional::Schema(child) => Some(self.node(child, false, preserve)),
+            AdditionalProperties::Unspecified if preserve || fields.is_empty() => Some(DEDUCED),
+            AdditionalProperties::Unspecified | AdditionalProperties::Nothing => None,
+            AdditionalProperties::Any => Some(DEDUCED),
+            AdditionalProperties::Schema(child) => Some(self.node(child, false, preserve)),
         };
         Fields { fields, element, atomic: node.atomic_map, ..Fields::default() }
     }
@@ -347,7 +342,7 @@ impl FromOpenApi<'_> {
             return UNTYPED;
         }
         let Some(schema) = self.definitions.get(name) else { return DEDUCED };
-        // Reserved before it is filled, so that a type may hold itself.
+        // Reserve the index first, so that a type may reference itself.
         let place = self.types.add(Type::default());
         self.made.insert(name.to_owned(), place);
         let ty = if name.ends_with(".Quantity") { scalar(Scalar::Any) } else { self.parse(schema) };
@@ -366,7 +361,7 @@ impl FromOpenApi<'_> {
         if map_type.is_none() && strategy.is_empty() {
             return made;
         }
-        // Said where it is used, not where it is defined: a type of its own.
+        // The reference overrides the definition, so it needs a separate type.
         let mut ty = self.types.get(made).clone();
         if let Some(map) = &mut ty.map {
             map.atomic = map_type.map_or(map.atomic, |t| t == "atomic");
@@ -447,7 +442,7 @@ fn strategies(map: &mut Fields, strategy: &str) {
     map.patch_replace |= strategy.split(',').any(|s| s == "replace");
 }
 
-/// The empty map, for a missing side of a comparison.
+/// The empty map, for an absent operand of a comparison.
 pub(crate) fn empty_map() -> &'static Map<String, Value> {
     static EMPTY: std::sync::OnceLock<Map<String, Value>> = std::sync::OnceLock::new();
     EMPTY.get_or_init(Map::new)

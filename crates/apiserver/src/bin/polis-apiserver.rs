@@ -1,16 +1,16 @@
-//! Starts a server for trying it with kubectl.
+//! Runs a standalone API server, to try it with kubectl.
 //!
 //! ```text
 //! cargo run -p polis-apiserver -- [--store FILE] [--port PORT] [--kubeconfig FILE]
 //! kubectl --kubeconfig target/polis.kubeconfig get namespaces
 //! ```
 //!
-//! Without `--store` everything is in memory. The kubeconfig is for the root plane; `/planes/hub` and
-//! `/projects/demo/control-plane` are there too.
+//! Without `--store` objects are in memory. The kubeconfig is for the root plane; the server also serves
+//! `/planes/hub` and `/projects/demo/control-plane`.
 
 use std::{error::Error, path::PathBuf};
 
-use polis_apiserver::{Access, Authority, PlaneSpec, Server, Storage, Tls, kubeconfig};
+use polis_apiserver::{Access, Authority, PlaneSpec, Server, ServerTls, Storage, kubeconfig};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -25,7 +25,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             "--port" => port = value.parse()?,
             "--kubeconfig" => config = value.into(),
             other => {
-                return Err(format!("{other} is unknown; known are --store, --port and --kubeconfig").into());
+                return Err(format!("unknown flag {other}; use --store, --port or --kubeconfig").into());
             }
         }
     }
@@ -35,14 +35,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .access(Access::default().authority(authority.pem()))
         .build()
         .await?;
-    for spec in [PlaneSpec::own("hub"), PlaneSpec::project("demo", "projects")] {
+    for spec in [PlaneSpec::standalone("hub"), PlaneSpec::project("demo", "projects")] {
         if !server.has_plane(&spec.name) {
             server.create_plane(spec).await?;
         }
     }
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await?;
     let url = format!("https://{}", listener.local_addr()?);
-    let tls = Tls::new(&authority.server(&["127.0.0.1", "localhost"])?, Some(authority.pem()))?;
+    let tls = ServerTls::new(&authority.server(&["127.0.0.1", "localhost"])?, Some(authority.pem()))?;
     std::fs::write(
         &config,
         kubeconfig(&url, "", authority.pem(), &authority.client("admin", &["system:masters"])?),

@@ -1,18 +1,18 @@
-//! ConfigMaps and Secrets.
+//! Preparation and validation of ConfigMaps and Secrets.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value};
 
-use crate::schema::{FieldError, names};
+use crate::schema::{ValidationError, names};
 
-/// Most bytes of data in one object.
+/// Maximum size of the data of one object, in bytes.
 const DATA_MAX: usize = 1 << 20;
 
 fn map<'a>(object: &'a Value, field: &str) -> impl Iterator<Item = (&'a String, &'a Value)> {
     object[field].as_object().into_iter().flatten()
 }
 
-/// `stringData` into `data`, and the type that none is.
+/// Moves `stringData` to `data` and defaults the type to `Opaque`.
 pub(super) fn prepare_secret(object: &mut Value) {
     let plain = object.as_object_mut().and_then(|fields| fields.remove("stringData"));
     if let Some(Value::Object(plain)) = plain {
@@ -32,8 +32,8 @@ pub(super) fn prepare_secret(object: &mut Value) {
     }
 }
 
-/// The first place at which data that should be base64 is not.
-pub(super) fn broken_base64(object: &Value, field: &str) -> Option<String> {
+/// The decoding error of the first value that is not base64.
+pub(super) fn base64_error(object: &Value, field: &str) -> Option<String> {
     map(object, field).find_map(|(_, value)| STANDARD.decode(value.as_str()?).err()).map(
         |error| match error {
             base64::DecodeError::InvalidByte(at, _)
@@ -45,32 +45,32 @@ pub(super) fn broken_base64(object: &Value, field: &str) -> Option<String> {
     )
 }
 
-fn immutable_faults(object: &Value, old: Option<&Value>, fields: &[&str]) -> Vec<FieldError> {
+fn validate_immutable(object: &Value, old: Option<&Value>, fields: &[&str]) -> Vec<ValidationError> {
     let Some(old) = old.filter(|old| old["immutable"] == true) else { return Vec::new() };
-    let mut wrong = Vec::new();
+    let mut errors = Vec::new();
     if object["immutable"] != true {
-        wrong.push(FieldError::forbidden("immutable", "field is immutable when `immutable` is set"));
+        errors.push(ValidationError::forbidden("immutable", "field is immutable when `immutable` is set"));
     }
-    wrong.extend(
+    errors.extend(
         fields
             .iter()
             .filter(|field| object[**field] != old[**field])
-            .map(|field| FieldError::forbidden(*field, "field is immutable when `immutable` is set")),
+            .map(|field| ValidationError::forbidden(*field, "field is immutable when `immutable` is set")),
     );
-    wrong
+    errors
 }
 
-pub(super) fn config_map_faults(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
-    let mut wrong = Vec::new();
+pub(super) fn validate_config_map(object: &Value, old: Option<&Value>) -> Vec<ValidationError> {
+    let mut errors = Vec::new();
     let mut size = 0;
     for (key, value) in map(object, "data") {
-        wrong.extend(
+        errors.extend(
             names::config_key(key)
                 .into_iter()
-                .map(|why| FieldError::invalid(format!("data[{key}]"), key.as_str(), why)),
+                .map(|why| ValidationError::invalid(format!("data[{key}]"), key.as_str(), why)),
         );
         if object["binaryData"].get(key).is_some() {
-            wrong.push(FieldError::invalid(
+            errors.push(ValidationError::invalid(
                 format!("data[{key}]"),
                 key.as_str(),
                 "duplicate of key present in binaryData",
@@ -79,21 +79,21 @@ pub(super) fn config_map_faults(object: &Value, old: Option<&Value>) -> Vec<Fiel
         size += value.as_str().map_or(0, str::len);
     }
     for (key, value) in map(object, "binaryData") {
-        wrong.extend(
+        errors.extend(
             names::config_key(key)
                 .into_iter()
-                .map(|why| FieldError::invalid(format!("binaryData[{key}]"), key.as_str(), why)),
+                .map(|why| ValidationError::invalid(format!("binaryData[{key}]"), key.as_str(), why)),
         );
         size += value.as_str().map_or(0, |text| text.len() / 4 * 3);
     }
     if size > DATA_MAX {
-        wrong.push(FieldError::too_long("[]", 1_048_576));
+        errors.push(ValidationError::too_long("[]", 1_048_576));
     }
-    wrong.extend(immutable_faults(object, old, &["data", "binaryData"]));
-    wrong
+    errors.extend(validate_immutable(object, old, &["data", "binaryData"]));
+    errors
 }
 
-/// Keys that secrets of a known type must have: type, keys, and whether one of them is enough.
+/// Required keys by secret type: type, keys, and whether one of the keys is sufficient.
 const REQUIRED: &[(&str, &[&str], bool)] = &[
     ("kubernetes.io/dockercfg", &[".dockercfg"], false),
     ("kubernetes.io/dockerconfigjson", &[".dockerconfigjson"], false),
@@ -102,25 +102,26 @@ const REQUIRED: &[(&str, &[&str], bool)] = &[
     ("kubernetes.io/tls", &["tls.crt", "tls.key"], false),
 ];
 
-pub(super) fn secret_faults(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
-    let mut wrong = Vec::new();
+pub(super) fn validate_secret(object: &Value, old: Option<&Value>) -> Vec<ValidationError> {
+    let mut errors = Vec::new();
     let mut size = 0;
     for (key, value) in map(object, "data") {
-        wrong.extend(
+        errors.extend(
             names::config_key(key)
                 .into_iter()
-                .map(|why| FieldError::invalid(format!("data[{key}]"), key.as_str(), why)),
+                .map(|why| ValidationError::invalid(format!("data[{key}]"), key.as_str(), why)),
         );
         size += value.as_str().map_or(0, |text| text.len() / 4 * 3);
     }
     if size > DATA_MAX {
-        wrong.push(FieldError::too_long("data", 1_048_576));
+        errors.push(ValidationError::too_long("data", 1_048_576));
     }
     let kind = object["type"].as_str().unwrap_or_default();
     if let Some((_, keys, any)) = REQUIRED.iter().find(|(name, ..)| *name == kind) {
         let missing: Vec<&&str> = keys.iter().filter(|key| object["data"].get(**key).is_none()).collect();
         if if *any { missing.len() == keys.len() } else { !missing.is_empty() } {
-            wrong.extend(missing.into_iter().map(|key| FieldError::required(format!("data[{key}]"), "")));
+            errors
+                .extend(missing.into_iter().map(|key| ValidationError::required(format!("data[{key}]"), "")));
         }
     }
     if kind == "kubernetes.io/service-account-token"
@@ -129,15 +130,16 @@ pub(super) fn secret_faults(object: &Value, old: Option<&Value>) -> Vec<FieldErr
             .unwrap_or_default()
             .is_empty()
     {
-        wrong.push(FieldError::required("metadata.annotations[kubernetes.io/service-account.name]", ""));
+        errors
+            .push(ValidationError::required("metadata.annotations[kubernetes.io/service-account.name]", ""));
     }
     if let Some(old) = old {
         if object["type"] != old["type"] {
-            wrong.push(FieldError::invalid("type", object["type"].clone(), "field is immutable"));
+            errors.push(ValidationError::invalid("type", object["type"].clone(), "field is immutable"));
         }
-        wrong.extend(immutable_faults(object, Some(old), &["data"]));
+        errors.extend(validate_immutable(object, Some(old), &["data"]));
     }
-    wrong
+    errors
 }
 
 #[cfg(test)]
@@ -147,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plain_text_becomes_data_and_wins() {
+    fn string_data_overrides_data() {
         let mut secret = json!({"data": {"a": "eA=="}, "stringData": {"a": "y", "b": "z"}});
         prepare_secret(&mut secret);
         assert_eq!(secret, json!({"data": {"a": "eQ==", "b": "eg=="}, "type": "Opaque"}));
@@ -156,12 +158,12 @@ mod tests {
     #[test]
     fn an_immutable_object_keeps_its_data() {
         let old = json!({"immutable": true, "data": {"a": "b"}});
-        let said: Vec<String> = config_map_faults(&json!({"data": {"a": "c"}}), Some(&old))
+        let messages: Vec<String> = validate_config_map(&json!({"data": {"a": "c"}}), Some(&old))
             .iter()
             .map(ToString::to_string)
             .collect();
         assert_eq!(
-            said,
+            messages,
             [
                 "immutable: Forbidden: field is immutable when `immutable` is set",
                 "data: Forbidden: field is immutable when `immutable` is set"

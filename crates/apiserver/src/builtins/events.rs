@@ -1,84 +1,90 @@
-//! Events: what an event must say. Those of `events.k8s.io` are held to more than the old ones of core.
+//! Validation of Events. `events.k8s.io/v1` has stricter rules than `core/v1`.
 
 use serde_json::Value;
 
 use crate::{
     json,
-    schema::{FieldError, names},
+    schema::{ValidationError, names},
 };
 
-/// Longest note.
+/// Maximum length of the message (`note`), in bytes.
 const NOTE_MAX: usize = 1024;
-/// Longest reason, action and reporting instance.
+/// Maximum length of reason, action and reporting instance, in bytes.
 const WORD_MAX: usize = 128;
 
-/// Complaints about an event; `new_face` is one of `events.k8s.io`, in its own field names.
-pub(super) fn faults(object: &Value, old: Option<&Value>, new_face: bool) -> Vec<FieldError> {
+/// Validates an Event. With `events_v1` the object has the field names of `events.k8s.io/v1`.
+pub(super) fn validate(object: &Value, old: Option<&Value>, events_v1: bool) -> Vec<ValidationError> {
     let mut event = object.clone();
-    if new_face {
+    if events_v1 {
         crate::events::to_core(&mut event);
     }
     let text = |field: &str| event[field].as_str().unwrap_or_default();
-    let mut wrong = Vec::new();
-    let dated = event["eventTime"].is_string();
-    let (namespace, about) =
+    let mut errors = Vec::new();
+    let has_event_time = event["eventTime"].is_string();
+    let (namespace, involved_namespace) =
         (json::meta(&event, "namespace"), event["involvedObject"]["namespace"].as_str().unwrap_or_default());
-    let astray = match (dated, about.is_empty()) {
+    let mismatched = match (has_event_time, involved_namespace.is_empty()) {
         (false, true) => !matches!(namespace, "" | "default"),
-        (false, false) => namespace != about,
+        (false, false) => namespace != involved_namespace,
         (true, true) => !matches!(namespace, "default" | "kube-system"),
         (true, false) => false,
     };
-    if astray {
-        wrong.push(FieldError::invalid("involvedObject.namespace", about, "does not match event.namespace"));
+    if mismatched {
+        errors.push(ValidationError::invalid(
+            "involvedObject.namespace",
+            involved_namespace,
+            "does not match event.namespace",
+        ));
     }
-    if dated {
-        let controller = if new_face { "reportingController" } else { "reportingComponent" };
+    if has_event_time {
+        let controller = if events_v1 { "reportingController" } else { "reportingComponent" };
         let reporter = text("reportingComponent");
         if reporter.is_empty() {
-            wrong.push(FieldError::required(controller, ""));
+            errors.push(ValidationError::required(controller, ""));
         }
-        wrong.extend(
-            names::label_key(reporter).into_iter().map(|why| FieldError::invalid(controller, reporter, why)),
+        errors.extend(
+            names::label_key(reporter)
+                .into_iter()
+                .map(|why| ValidationError::invalid(controller, reporter, why)),
         );
         for field in ["reportingInstance", "action", "reason"] {
             if text(field).is_empty() {
-                wrong.push(FieldError::required(field, ""));
+                errors.push(ValidationError::required(field, ""));
             }
-            too_long(field, text(field), WORD_MAX, &mut wrong);
+            too_long(field, text(field), WORD_MAX, &mut errors);
         }
-        too_long("message", text("message"), NOTE_MAX, &mut wrong);
+        too_long("message", text("message"), NOTE_MAX, &mut errors);
     }
-    if new_face && old.is_none() {
-        wrong.extend(strict_faults(&event));
+    if events_v1 && old.is_none() {
+        errors.extend(validate_strict(&event));
     }
-    wrong
+    errors
 }
 
-fn too_long(field: &str, text: &str, max: usize, wrong: &mut Vec<FieldError>) {
+fn too_long(field: &str, text: &str, max: usize, errors: &mut Vec<ValidationError>) {
     if text.len() > max {
-        wrong.push(FieldError::invalid(field, "", format!("can have at most {max} characters")));
+        errors.push(ValidationError::invalid(field, "", format!("can have at most {max} characters")));
     }
 }
 
-/// What only `events.k8s.io` asks of a new event.
-fn strict_faults(event: &Value) -> Vec<FieldError> {
-    let mut wrong = Vec::new();
+/// Rules that apply only to new Events of `events.k8s.io/v1`.
+fn validate_strict(event: &Value) -> Vec<ValidationError> {
+    let mut errors = Vec::new();
     let series = &event["series"];
     if series.is_object() {
         if series["count"].as_i64().unwrap_or_default() < 2 {
-            wrong.push(FieldError::invalid("series.count", "", "should be at least 2"));
+            errors.push(ValidationError::invalid("series.count", "", "should be at least 2"));
         }
         if !series["lastObservedTime"].is_string() {
-            wrong.push(FieldError::required("series.lastObservedTime", ""));
+            errors.push(ValidationError::required("series.lastObservedTime", ""));
         }
     }
     if !event["eventTime"].is_string() {
-        wrong.push(FieldError::required("eventTime", ""));
+        errors.push(ValidationError::required("eventTime", ""));
     }
     let kind = event["type"].as_str().unwrap_or_default();
     if !matches!(kind, "Normal" | "Warning") {
-        wrong.push(FieldError::invalid("type", "", format!("has invalid value: {kind}")));
+        errors.push(ValidationError::invalid("type", "", format!("has invalid value: {kind}")));
     }
     let set = |field: &str| match &event[field] {
         Value::Null => false,
@@ -88,10 +94,10 @@ fn strict_faults(event: &Value) -> Vec<FieldError> {
     };
     for field in ["firstTimestamp", "lastTimestamp", "count", "source"] {
         if set(field) {
-            wrong.push(FieldError::invalid(field, "", "needs to be unset"));
+            errors.push(ValidationError::invalid(field, "", "needs to be unset"));
         }
     }
-    wrong
+    errors
 }
 
 #[cfg(test)]
@@ -100,13 +106,13 @@ mod tests {
 
     use super::*;
 
-    fn fields(event: Value, new_face: bool) -> Vec<String> {
-        faults(&event, None, new_face).into_iter().map(|fault| fault.field).collect()
+    fn fields(event: Value, events_v1: bool) -> Vec<String> {
+        validate(&event, None, events_v1).into_iter().map(|error| error.field).collect()
     }
 
     #[test]
-    fn an_event_stands_in_the_namespace_of_what_it_is_about() {
-        let event = |namespace: &str, about: Value| json!({"metadata": {"namespace": namespace}, "involvedObject": about});
+    fn an_event_is_in_the_namespace_of_its_object() {
+        let event = |namespace: &str, involved_namespace: Value| json!({"metadata": {"namespace": namespace}, "involvedObject": involved_namespace});
         assert!(fields(event("a", json!({"namespace": "a"})), false).is_empty());
         assert!(fields(event("default", json!({})), false).is_empty());
         assert_eq!(fields(event("a", json!({})), false), ["involvedObject.namespace"]);
@@ -114,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn the_new_face_is_held_to_more() {
+    fn events_v1_has_stricter_rules() {
         let event = json!({"metadata": {"namespace": "default"}, "reason": "Why", "deprecatedCount": 2});
         assert_eq!(fields(event, true), ["eventTime", "type", "count"]);
         let whole = json!({"metadata": {"namespace": "default"}, "eventTime": "2026-01-01T00:00:00.000001Z", "reportingController": "example.com/c", "reportingInstance": "i", "action": "Do", "reason": "Why", "type": "Normal"});

@@ -1,10 +1,10 @@
-//! Leases.
+//! Preparation and validation of Leases.
 
 use serde_json::Value;
 
-use crate::schema::FieldError;
+use crate::schema::ValidationError;
 
-/// Drops what belongs to coordinated leader election, which is off by default in Kubernetes too.
+/// Drops the fields of coordinated leader election, a feature that Kubernetes disables by default.
 pub(super) fn prepare(object: &mut Value) {
     if let Some(Value::Object(spec)) = object.get_mut("spec") {
         spec.remove("strategy");
@@ -12,18 +12,18 @@ pub(super) fn prepare(object: &mut Value) {
     }
 }
 
-pub(super) fn faults(object: &Value) -> Vec<FieldError> {
+pub(super) fn validate(object: &Value) -> Vec<ValidationError> {
     let spec = &object["spec"];
-    let mut wrong = Vec::new();
+    let mut errors = Vec::new();
     if let Some(seconds) = spec["leaseDurationSeconds"].as_i64().filter(|seconds| *seconds <= 0) {
-        wrong.push(FieldError::invalid("spec.leaseDurationSeconds", seconds, "must be greater than 0"));
+        errors.push(ValidationError::invalid("spec.leaseDurationSeconds", seconds, "must be greater than 0"));
     }
     if let Some(transitions) = spec["leaseTransitions"].as_i64().filter(|transitions| *transitions < 0) {
-        wrong.push(FieldError::invalid(
+        errors.push(ValidationError::invalid(
             "spec.leaseTransitions",
             transitions,
             "must be greater than or equal to 0",
         ));
     }
-    wrong
+    errors
 }

@@ -1,44 +1,48 @@
-//! What single built-in kinds do beyond storing: defaults, checks, and what follows a write.
+//! Strategies of the built-in kinds: defaults, validation, deletion rules, and actions after a write.
+//!
+//! Each function dispatches on group and resource. Kinds without an entry have no special behaviour.
 
 mod configs;
 mod crd;
 mod events;
 mod leases;
-mod moments;
+mod micro_time;
 mod namespaces;
 mod roles;
 
-pub(crate) use crd::{CLEANUP, collection as crd_collection, forget as forget_crd, load as load_crds};
-pub(crate) use namespaces::{KEEPER, mk_namespace};
+pub(crate) use crd::{
+    CRD_FINALIZER, collection as crd_collection, load as load_crds, unregister as unregister_crd,
+};
+pub(crate) use namespaces::{NAMESPACE_FINALIZER, mk_namespace};
 
 use serde_json::Value;
 
 use crate::{
-    schema::FieldError,
-    status::Failure,
-    verbs::{Call, Written},
+    schema::ValidationError,
+    status::StatusError,
+    verbs::{Call, WriteResult},
 };
 
-/// Which kind a call is about, for a match.
-fn which(call: &Call) -> (&str, &str) {
+/// Group and resource of a call.
+fn resource_of(call: &Call) -> (&str, &str) {
     (call.kind.group.as_str(), call.kind.plural.as_str())
 }
 
-/// Fills in what may be left out: the defaults of the kind, which count as said by the writer.
-pub(crate) fn fill_in(call: &Call, object: &mut Value) -> Result<(), Failure> {
-    match which(call) {
-        ("", "namespaces") => namespaces::fill_in(object),
+/// Applies the defaults of the kind. The writer owns the defaulted fields.
+pub(crate) fn apply_defaults(call: &Call, object: &mut Value) -> Result<(), StatusError> {
+    match resource_of(call) {
+        ("", "namespaces") => namespaces::apply_defaults(object),
         ("", "secrets") => {
-            base64_or_refuse(call, object, "data")?;
+            check_base64(call, object, "data")?;
             drop_empty(object, &["data", "stringData"]);
             configs::prepare_secret(object);
         }
         ("", "configmaps") => {
-            base64_or_refuse(call, object, "binaryData")?;
+            check_base64(call, object, "binaryData")?;
             drop_empty(object, &["data", "binaryData"]);
         }
         ("", "serviceaccounts") => drop_empty(object, &["secrets", "imagePullSecrets"]),
-        ("apiextensions.k8s.io", "customresourcedefinitions") => crd::fill_in(object),
+        ("apiextensions.k8s.io", "customresourcedefinitions") => crd::apply_defaults(object),
         ("rbac.authorization.k8s.io", _) => roles::prepare(object, call.kind.plural.ends_with("bindings")),
         ("admissionregistration.k8s.io", _) => crate::admission::prepare(object),
         _ => {}
@@ -46,9 +50,9 @@ pub(crate) fn fill_in(call: &Call, object: &mut Value) -> Result<(), Failure> {
     roles::check_escalation(call, object)
 }
 
-/// Where a body of the kind cannot be read at all, beyond its types.
-pub(crate) fn unreadable(call: &Call, object: &Value) -> Option<String> {
-    let fields: &[&str] = match which(call) {
+/// The decoding error of a body whose JSON types are valid: a malformed MicroTime.
+pub(crate) fn decode_error(call: &Call, object: &Value) -> Option<String> {
+    let fields: &[&str] = match resource_of(call) {
         ("coordination.k8s.io", "leases") => &["/spec/acquireTime", "/spec/renewTime"],
         (_, "events") if !call.kind.is_custom() => &["/eventTime", "/series/lastObservedTime"],
         _ => &[],
@@ -56,17 +60,19 @@ pub(crate) fn unreadable(call: &Call, object: &Value) -> Option<String> {
     fields
         .iter()
         .filter_map(|field| object.pointer(field).and_then(Value::as_str))
-        .find_map(moments::micro_time_fault)
+        .find_map(micro_time::micro_time_error)
 }
 
-fn base64_or_refuse(call: &Call, object: &Value, field: &str) -> Result<(), Failure> {
+fn check_base64(call: &Call, object: &Value, field: &str) -> Result<(), StatusError> {
     let kind = &call.kind.kind;
-    configs::broken_base64(object, field).map_or(Ok(()), |why| {
-        Err(Failure::bad_request(format!("{kind} in version \"v1\" cannot be handled as a {kind}: {why}")))
+    configs::base64_error(object, field).map_or(Ok(()), |why| {
+        Err(StatusError::bad_request(format!(
+            "{kind} in version \"v1\" cannot be handled as a {kind}: {why}"
+        )))
     })
 }
 
-/// Lists and maps that Go leaves out when they are empty.
+/// Removes empty lists and maps, as Go's `omitempty` does.
 fn drop_empty(object: &mut Value, fields: &[&str]) {
     let Value::Object(all) = object else { return };
     for field in fields {
@@ -79,9 +85,9 @@ fn drop_empty(object: &mut Value, fields: &[&str]) {
     }
 }
 
-/// Adds what the server itself gives a new object of the kind.
-pub(crate) fn prepare_create(call: &Call, object: &mut Value) -> Result<(), Failure> {
-    match which(call) {
+/// Sets the fields of a new object that the server controls.
+pub(crate) fn prepare_create(call: &Call, object: &mut Value) -> Result<(), StatusError> {
+    match resource_of(call) {
         ("", "namespaces") => namespaces::prepare_create(object),
         ("apiextensions.k8s.io", "customresourcedefinitions") => crd::prepare_create(call, object)?,
         ("coordination.k8s.io", "leases") => leases::prepare(object),
@@ -90,18 +96,18 @@ pub(crate) fn prepare_create(call: &Call, object: &mut Value) -> Result<(), Fail
     Ok(())
 }
 
-/// Adds the fields that Go writes even when they are empty, to what is stored.
-pub(crate) fn complete(call: &Call, stored: &mut Value) {
-    if which(call).0 == "rbac.authorization.k8s.io"
+/// Adds fields that Go encodes even if they are empty (no `omitempty`) to the object to store.
+pub(crate) fn fill_empty_fields(call: &Call, stored: &mut Value) {
+    if resource_of(call).0 == "rbac.authorization.k8s.io"
         && call.kind.kind.ends_with("Role")
         && stored["rules"].as_array().is_none_or(Vec::is_empty)
     {
         stored["rules"] = Value::Null;
     }
-    if which(call).1 == "events" && stored.get("source").is_none() {
+    if resource_of(call).1 == "events" && stored.get("source").is_none() {
         stored["source"] = serde_json::json!({});
     }
-    let absent: &[(&str, Value)] = match which(call) {
+    let absent: &[(&str, Value)] = match resource_of(call) {
         ("" | "events.k8s.io", "events") => &[
             ("eventTime", Value::Null),
             ("firstTimestamp", Value::Null),
@@ -118,8 +124,8 @@ pub(crate) fn complete(call: &Call, stored: &mut Value) {
     }
 }
 
-/// Structs that are there in Go even when nothing is said about them; they belong to nobody.
-pub(crate) fn standing_structs(kind: &crate::kinds::Kind) -> &'static [&'static [&'static str]] {
+/// Struct fields that Go encodes even if they are empty. No field manager owns them.
+pub(crate) fn unowned_structs(kind: &crate::kinds::Kind) -> &'static [&'static [&'static str]] {
     match (kind.group.as_str(), kind.plural.as_str()) {
         ("", "namespaces") => &[&["f:spec"], &["f:status"]],
         ("", "events") => &[&["f:source"], &["f:involvedObject"]],
@@ -134,13 +140,13 @@ pub(crate) fn standing_structs(kind: &crate::kinds::Kind) -> &'static [&'static 
     }
 }
 
-/// Complaints about metadata that only some kinds make.
-pub(crate) fn metadata_faults(call: &Call, object: &Value) -> Vec<FieldError> {
-    let mut wrong = Vec::new();
+/// Validates metadata rules that apply to some kinds only.
+pub(crate) fn validate_metadata(call: &Call, object: &Value) -> Vec<ValidationError> {
+    let mut errors = Vec::new();
     for reference in object["metadata"]["ownerReferences"].as_array().into_iter().flatten() {
         let version = reference["apiVersion"].as_str().unwrap_or_default();
         if version.matches('/').count() > 1 {
-            wrong.push(FieldError::invalid(
+            errors.push(ValidationError::invalid(
                 "metadata.ownerReferences.apiVersion",
                 version,
                 "version must not be empty",
@@ -148,7 +154,10 @@ pub(crate) fn metadata_faults(call: &Call, object: &Value) -> Vec<FieldError> {
         }
     }
     let strict = call.kind.rules().is_some()
-        && !matches!(which(call), (_, "events") | ("coordination.k8s.io", _) | ("apiextensions.k8s.io", _));
+        && !matches!(
+            resource_of(call),
+            (_, "events") | ("coordination.k8s.io", _) | ("apiextensions.k8s.io", _)
+        );
     if call.kind.is_custom() {
         for finalizer in crate::json::finalizers(object).iter().filter(|finalizer| {
             !finalizer.contains('/')
@@ -162,7 +171,7 @@ pub(crate) fn metadata_faults(call: &Call, object: &Value) -> Vec<FieldError> {
         for (n, finalizer) in crate::json::finalizers(object).iter().enumerate() {
             let standard = ["kubernetes", "orphan", "foregroundDeletion"].contains(&finalizer.as_str());
             if !finalizer.contains('/') && !standard {
-                wrong.push(FieldError::invalid(
+                errors.push(ValidationError::invalid(
                     format!("metadata.finalizers[{n}]"),
                     finalizer.as_str(),
                     "name is neither a standard finalizer name nor is it fully qualified",
@@ -170,12 +179,12 @@ pub(crate) fn metadata_faults(call: &Call, object: &Value) -> Vec<FieldError> {
             }
         }
     }
-    wrong
+    errors
 }
 
-/// Keeps what an update may not change.
-pub(crate) fn prepare_update(call: &Call, old: &Value, new: &mut Value) -> Result<(), Failure> {
-    match which(call) {
+/// Restores the fields that an update must not change.
+pub(crate) fn prepare_update(call: &Call, old: &Value, new: &mut Value) -> Result<(), StatusError> {
+    match resource_of(call) {
         ("", "namespaces") => namespaces::prepare_update(call, old, new),
         ("apiextensions.k8s.io", "customresourcedefinitions") => crd::prepare_update(call, old, new)?,
         ("coordination.k8s.io", "leases") => leases::prepare(new),
@@ -184,56 +193,56 @@ pub(crate) fn prepare_update(call: &Call, old: &Value, new: &mut Value) -> Resul
     Ok(())
 }
 
-/// Complaints beyond the schema.
-pub(crate) fn faults(call: &Call, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
-    match which(call) {
-        ("", "configmaps") => configs::config_map_faults(object, old),
-        ("", "secrets") => configs::secret_faults(object, old),
-        ("", "namespaces") => namespaces::faults(object),
-        ("coordination.k8s.io", "leases") => leases::faults(object),
-        ("" | "events.k8s.io", "events") => events::faults(object, old, !call.kind.group.is_empty()),
-        ("apiextensions.k8s.io", "customresourcedefinitions") => crd::faults(object, old),
-        ("rbac.authorization.k8s.io", _) => roles::faults(call, object, old),
-        ("admissionregistration.k8s.io", _) => crate::admission::faults(call, object),
+/// Validates the kind's rules beyond its schema.
+pub(crate) fn validate(call: &Call, object: &Value, old: Option<&Value>) -> Vec<ValidationError> {
+    match resource_of(call) {
+        ("", "configmaps") => configs::validate_config_map(object, old),
+        ("", "secrets") => configs::validate_secret(object, old),
+        ("", "namespaces") => namespaces::validate(object),
+        ("coordination.k8s.io", "leases") => leases::validate(object),
+        ("" | "events.k8s.io", "events") => events::validate(object, old, !call.kind.group.is_empty()),
+        ("apiextensions.k8s.io", "customresourcedefinitions") => crd::validate(object, old),
+        ("rbac.authorization.k8s.io", _) => roles::validate(call, object, old),
+        ("admissionregistration.k8s.io", _) => crate::admission::configuration_errors(call, object),
         _ => Vec::new(),
     }
 }
 
-/// Objects that may never be deleted.
-pub(crate) fn may_delete(call: &Call, object: &Value) -> Result<(), Failure> {
-    match which(call) {
-        ("", "namespaces") => namespaces::may_delete(call, object),
-        ("apiextensions.k8s.io", "customresourcedefinitions") => crd::may_write(call),
+/// Rejects the deletion of protected objects.
+pub(crate) fn check_delete(call: &Call, object: &Value) -> Result<(), StatusError> {
+    match resource_of(call) {
+        ("", "namespaces") => namespaces::check_delete(call, object),
+        ("apiextensions.k8s.io", "customresourcedefinitions") => crd::check_writable(call),
         _ => Ok(()),
     }
 }
 
-/// Marks an object that is to be deleted, where the kind has its own marks. True when it has to wait for them.
-pub(crate) fn mark(call: &Call, object: &mut Value) -> bool {
-    match which(call) {
-        ("", "namespaces") => namespaces::mark(object),
-        ("apiextensions.k8s.io", "customresourcedefinitions") => crd::mark(call, object),
+/// Sets the kind's own deletion markers. Returns true if the object must wait for a finalizer of the kind.
+pub(crate) fn begin_deletion(call: &Call, object: &mut Value) -> bool {
+    match resource_of(call) {
+        ("", "namespaces") => namespaces::begin_deletion(object),
+        ("apiextensions.k8s.io", "customresourcedefinitions") => crd::begin_deletion(call, object),
         _ => false,
     }
 }
 
-/// Whether an object whose finalizers are gone may go too.
-pub(crate) fn may_go(call: &Call, object: &Value) -> bool {
-    which(call) != ("", "namespaces") || namespaces::may_go(object)
+/// Whether an object without `metadata.finalizers` can be removed.
+pub(crate) fn can_remove(call: &Call, object: &Value) -> bool {
+    resource_of(call) != ("", "namespaces") || namespaces::can_remove(object)
 }
 
-/// What follows a write.
-pub(crate) async fn after_write(call: &Call, written: &Written) {
-    if let (("apiextensions.k8s.io", "customresourcedefinitions"), Written::Stored(stored)) =
-        (which(call), written)
+/// Runs after a write of an object of the kind.
+pub(crate) async fn after_write(call: &Call, written: &WriteResult) {
+    if let (("apiextensions.k8s.io", "customresourcedefinitions"), WriteResult::Stored(stored)) =
+        (resource_of(call), written)
     {
         crd::after_write(call, stored).await;
     }
 }
 
-/// What follows a removal.
+/// Runs after the removal of an object of the kind.
 pub(crate) async fn after_removal(call: &Call, last: &Value) {
-    if which(call) == ("apiextensions.k8s.io", "customresourcedefinitions") {
+    if resource_of(call) == ("apiextensions.k8s.io", "customresourcedefinitions") {
         crd::after_removal(call, last).await;
     }
 }

@@ -1,27 +1,27 @@
-//! Namespaces: alive until their finalizer has emptied them.
+//! Namespaces: labels, finalizers and deletion. `spec.finalizers` holds a namespace until it is empty.
 
 use serde_json::{Value, json};
 
 use crate::{
     json,
     kinds::Subresource,
-    schema::{FieldError, names},
-    status::Failure,
+    schema::{ValidationError, names},
+    status::StatusError,
     verbs::Call,
 };
 
-/// The finalizer in `spec` that holds a namespace until it is empty.
-pub(crate) const KEEPER: &str = "kubernetes";
+/// The finalizer in `spec.finalizers` that holds a namespace until it is empty.
+pub(crate) const NAMESPACE_FINALIZER: &str = "kubernetes";
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
-/// Namespaces that every cluster needs.
+/// Namespaces that must not be deleted.
 const PROTECTED: [&str; 3] = ["default", "kube-system", "kube-public"];
 
-/// A namespace as the server makes it.
+/// A new Namespace object.
 pub(crate) fn mk_namespace(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
 }
 
-pub(super) fn fill_in(object: &mut Value) {
+pub(super) fn apply_defaults(object: &mut Value) {
     if let Some(Value::Object(spec)) = object.get_mut("spec")
         && spec.get("finalizers").is_some_and(|finalizers| finalizers.as_array().is_some_and(Vec::is_empty))
     {
@@ -35,9 +35,9 @@ pub(super) fn fill_in(object: &mut Value) {
 }
 
 pub(super) fn prepare_create(object: &mut Value) {
-    let mut finalizers = json::texts(&object["spec"]["finalizers"]);
-    if !finalizers.iter().any(|finalizer| finalizer == KEEPER) {
-        finalizers.push(KEEPER.into());
+    let mut finalizers = json::strings(&object["spec"]["finalizers"]);
+    if !finalizers.iter().any(|finalizer| finalizer == NAMESPACE_FINALIZER) {
+        finalizers.push(NAMESPACE_FINALIZER.into());
     }
     object["spec"] = json!({"finalizers": finalizers});
     object["status"] = json!({"phase": "Active"});
@@ -46,8 +46,8 @@ pub(super) fn prepare_create(object: &mut Value) {
 pub(super) fn prepare_update(call: &Call, old: &Value, new: &mut Value) {
     match call.subresource {
         Some(Subresource::Finalize) => {
-            // Only the finalizers, and nothing else, are given through `finalize`.
-            let finalizers = json::texts(&new["spec"]["finalizers"]);
+            // The `finalize` subresource changes only `spec.finalizers`.
+            let finalizers = json::strings(&new["spec"]["finalizers"]);
             let metadata = new["metadata"].clone();
             *new = old.clone();
             new["metadata"] = metadata;
@@ -57,45 +57,49 @@ pub(super) fn prepare_update(call: &Call, old: &Value, new: &mut Value) {
     }
 }
 
-pub(super) fn faults(object: &Value) -> Vec<FieldError> {
-    json::texts(&object["spec"]["finalizers"])
+pub(super) fn validate(object: &Value) -> Vec<ValidationError> {
+    json::strings(&object["spec"]["finalizers"])
         .iter()
         .flat_map(|finalizer| {
-            let mut wrong: Vec<FieldError> = names::label_key(finalizer)
+            let mut errors: Vec<ValidationError> = names::label_key(finalizer)
                 .into_iter()
-                .map(|why| FieldError::invalid("spec.finalizers", finalizer.as_str(), why))
+                .map(|why| ValidationError::invalid("spec.finalizers", finalizer.as_str(), why))
                 .collect();
-            if !finalizer.contains('/') && finalizer != KEEPER && wrong.is_empty() {
-                wrong.push(FieldError::invalid(
+            if !finalizer.contains('/') && finalizer != NAMESPACE_FINALIZER && errors.is_empty() {
+                errors.push(ValidationError::invalid(
                     "spec.finalizers",
                     finalizer.as_str(),
                     "name is neither a standard finalizer name nor is it fully qualified",
                 ));
             }
-            wrong
+            errors
         })
         .collect()
 }
 
-pub(super) fn may_delete(call: &Call, object: &Value) -> Result<(), Failure> {
+pub(super) fn check_delete(call: &Call, object: &Value) -> Result<(), StatusError> {
     let name = json::meta(object, "name");
-    // A plane on its way out takes its default namespace with it.
-    if PROTECTED.contains(&name) && !call.plane.is_leaving() {
-        return Err(Failure::forbidden(&call.kind.about(), name, "this namespace may not be deleted"));
+    // A plane that is being removed deletes its default namespace as well.
+    if PROTECTED.contains(&name) && !call.plane.is_deleting() {
+        return Err(StatusError::forbidden(
+            &call.kind.group_resource(),
+            name,
+            "this namespace may not be deleted",
+        ));
     }
     Ok(())
 }
 
-/// Marks a namespace; true while its own finalizer holds it.
-pub(super) fn mark(object: &mut Value) -> bool {
-    let held = !json::texts(&object["spec"]["finalizers"]).is_empty();
+/// Sets the phase `Terminating`. Returns true while `spec.finalizers` is not empty.
+pub(super) fn begin_deletion(object: &mut Value) -> bool {
+    let held = !json::strings(&object["spec"]["finalizers"]).is_empty();
     if held || !json::finalizers(object).is_empty() {
         object["status"]["phase"] = "Terminating".into();
     }
     held
 }
 
-/// A namespace goes with the last of both kinds of finalizers.
-pub(super) fn may_go(object: &Value) -> bool {
-    json::texts(&object["spec"]["finalizers"]).is_empty()
+/// A namespace can be removed when `spec.finalizers` is empty as well.
+pub(super) fn can_remove(object: &Value) -> bool {
+    json::strings(&object["spec"]["finalizers"]).is_empty()
 }

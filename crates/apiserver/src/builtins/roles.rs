@@ -1,12 +1,12 @@
-//! Roles and bindings: what they default to, and that nobody grants more than he has.
+//! RBAC roles and bindings: defaults, validation, and prevention of privilege escalation.
 
 use serde_json::Value;
 
-use crate::{access::rbac, schema::FieldError, status::Failure, verbs::Call};
+use crate::{access::rbac, schema::ValidationError, status::StatusError, verbs::Call};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 
-/// Groups that may be left out.
+/// Applies the default API groups of role references and subjects.
 pub(super) fn prepare(object: &mut Value, binding: bool) {
     if binding && let Value::Object(fields) = object {
         fields.entry("roleRef").or_insert_with(|| Value::Object(serde_json::Map::new()));
@@ -30,24 +30,27 @@ pub(super) fn prepare(object: &mut Value, binding: bool) {
     }
 }
 
-pub(super) fn faults(call: &Call, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
-    let mut wrong = Vec::new();
+pub(super) fn validate(call: &Call, object: &Value, old: Option<&Value>) -> Vec<ValidationError> {
+    let mut errors = Vec::new();
     for (i, rule) in object["rules"].as_array().into_iter().flatten().enumerate() {
         let at = format!("rules[{i}]");
         let empty = |field: &str| rule[field].as_array().is_none_or(Vec::is_empty);
         if empty("verbs") {
-            wrong.push(FieldError::required(format!("{at}.verbs"), "verbs must contain at least one value"));
+            errors.push(ValidationError::required(
+                format!("{at}.verbs"),
+                "verbs must contain at least one value",
+            ));
         }
         if !empty("nonResourceURLs") {
             if call.kind.namespaced {
-                wrong.push(FieldError::invalid(
+                errors.push(ValidationError::invalid(
                     format!("{at}.nonResourceURLs"),
                     rule["nonResourceURLs"].clone(),
                     "namespaced rules cannot apply to non-resource URLs",
                 ));
             }
             if !empty("apiGroups") || !empty("resources") || !empty("resourceNames") {
-                wrong.push(FieldError::invalid(
+                errors.push(ValidationError::invalid(
                     format!("{at}.nonResourceURLs"),
                     rule["nonResourceURLs"].clone(),
                     "rules cannot apply to both regular resources and non-resource URLs",
@@ -56,63 +59,67 @@ pub(super) fn faults(call: &Call, object: &Value, old: Option<&Value>) -> Vec<Fi
             continue;
         }
         if empty("apiGroups") {
-            wrong.push(FieldError::required(
+            errors.push(ValidationError::required(
                 format!("{at}.apiGroups"),
                 "resource rules must supply at least one api group",
             ));
         }
         if empty("resources") {
-            wrong.push(FieldError::required(
+            errors.push(ValidationError::required(
                 format!("{at}.resources"),
                 "resource rules must supply at least one resource",
             ));
         }
     }
     if object.get("roleRef").is_some() || call.kind.plural.ends_with("bindings") {
-        wrong.extend(binding_faults(call, object, old));
+        errors.extend(validate_binding(call, object, old));
     }
-    wrong
+    errors
 }
 
-fn binding_faults(call: &Call, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
-    let mut wrong = Vec::new();
+fn validate_binding(call: &Call, object: &Value, old: Option<&Value>) -> Vec<ValidationError> {
+    let mut errors = Vec::new();
     let reference = &object["roleRef"];
     let text = |field: &str| reference[field].as_str().unwrap_or_default();
     if text("apiGroup") != GROUP {
-        wrong.push(FieldError::not_supported("roleRef.apiGroup", text("apiGroup"), [GROUP]));
+        errors.push(ValidationError::not_supported("roleRef.apiGroup", text("apiGroup"), [GROUP]));
     }
     let kinds: &[&str] = if call.kind.namespaced { &["Role", "ClusterRole"] } else { &["ClusterRole"] };
     if !kinds.contains(&text("kind")) {
-        wrong.push(FieldError::not_supported("roleRef.kind", text("kind"), kinds.iter().copied()));
+        errors.push(ValidationError::not_supported("roleRef.kind", text("kind"), kinds.iter().copied()));
     }
     if text("name").is_empty() {
-        wrong.push(FieldError::required("roleRef.name", ""));
+        errors.push(ValidationError::required("roleRef.name", ""));
     }
     for (i, subject) in object["subjects"].as_array().into_iter().flatten().enumerate() {
         let at = format!("subjects[{i}]");
         let text = |field: &str| subject[field].as_str().unwrap_or_default();
         if text("name").is_empty() {
-            wrong.push(FieldError::required(format!("{at}.name"), ""));
+            errors.push(ValidationError::required(format!("{at}.name"), ""));
         }
         match text("kind") {
             "ServiceAccount" => {
                 if !text("apiGroup").is_empty() {
-                    wrong.push(FieldError::not_supported(format!("{at}.apiGroup"), text("apiGroup"), [""]));
+                    errors.push(ValidationError::not_supported(
+                        format!("{at}.apiGroup"),
+                        text("apiGroup"),
+                        [""],
+                    ));
                 }
                 if !call.kind.namespaced && text("namespace").is_empty() {
-                    wrong.push(FieldError::required(format!("{at}.namespace"), ""));
+                    errors.push(ValidationError::required(format!("{at}.namespace"), ""));
                 }
             }
             "User" | "Group" => {
                 if text("apiGroup") != GROUP {
-                    wrong.push(FieldError::not_supported(
+                    errors.push(ValidationError::not_supported(
                         format!("{at}.apiGroup"),
                         text("apiGroup"),
                         [GROUP],
                     ));
                 }
             }
-            other => wrong.push(FieldError::not_supported(
+            other => errors.push(ValidationError::not_supported(
                 format!("{at}.kind"),
                 other,
                 ["ServiceAccount", "User", "Group"],
@@ -120,14 +127,14 @@ fn binding_faults(call: &Call, object: &Value, old: Option<&Value>) -> Vec<Field
         }
     }
     if old.is_some_and(|old| old["roleRef"] != object["roleRef"]) {
-        wrong.push(FieldError::invalid("roleRef", object["roleRef"].clone(), "cannot change roleRef"));
+        errors.push(ValidationError::invalid("roleRef", object["roleRef"].clone(), "cannot change roleRef"));
     }
-    wrong
+    errors
 }
 
-/// Nobody grants what he does not have, unless he may `escalate` or `bind`.
-pub(super) fn check_escalation(call: &Call, object: &Value) -> Result<(), Failure> {
-    if call.kind.group != GROUP || call.identity.is_master() {
+/// Rejects a grant of permissions that the user lacks, unless the user has the verb `escalate` or `bind`.
+pub(super) fn check_escalation(call: &Call, object: &Value) -> Result<(), StatusError> {
+    if call.kind.group != GROUP || call.user.is_master() {
         return Ok(());
     }
     rbac::check_grant(call, object)

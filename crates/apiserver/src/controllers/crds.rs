@@ -1,36 +1,38 @@
-//! The end of a CRD: its objects go from every plane that serves it, then it goes itself.
+//! CRD finalizer controller: deletes the objects of a terminating CRD from every plane of its catalogue, then
+//! removes the CRD's finalizer.
 
 use std::sync::Arc;
 
 use super::delete_under;
 use crate::{
-    builtins::{CLEANUP, crd_collection, forget_crd},
+    builtins::{CRD_FINALIZER, crd_collection, unregister_crd},
     json,
     kinds::Origin,
     server::Core,
-    status::Failure,
+    status::StatusError,
     store::Collection,
 };
 
-/// The CRD, if it is being deleted, whose objects are in a collection: its home and name.
-pub(super) fn leaving(core: &Core, collection: &Collection) -> Option<(Arc<str>, Arc<str>)> {
+/// The terminating CRD of the objects in a collection: its plane and name.
+pub(super) fn terminating_crd(core: &Core, collection: &Collection) -> Option<(Arc<str>, Arc<str>)> {
     let plane = core.plane(&collection.plane)?;
     let kinds = plane.catalogue.kinds();
     let kind = kinds.find_resource(&collection.resource).filter(|kind| kind.terminating)?;
     match &kind.origin {
-        Origin::Custom { crd } => Some((plane.catalogue.home.clone(), crd.as_str().into())),
+        Origin::Custom { crd } => Some((plane.catalogue.plane.clone(), crd.as_str().into())),
         Origin::Builtin(_) => None,
     }
 }
 
-/// Deletes the objects of a CRD that is being deleted, and lets it go when none is left.
-pub(super) async fn clean_up(core: &Arc<Core>, home: &Arc<str>, name: &str) -> Result<(), Failure> {
-    let Some(plane) = core.plane(home) else { return Ok(()) };
+/// Deletes the objects of a terminating CRD, and removes its finalizer when none is left.
+pub(super) async fn clean_up(core: &Arc<Core>, plane_name: &Arc<str>, name: &str) -> Result<(), StatusError> {
+    let Some(plane) = core.plane(plane_name) else { return Ok(()) };
     let catalogue = &plane.catalogue;
     let definitions = crd_collection(catalogue);
     let Some(stored) = core.store.view().get(&definitions, name) else { return Ok(()) };
     let crd = stored.value();
-    if !json::is_deleting(&crd) || !json::finalizers(&crd).iter().any(|finalizer| finalizer == CLEANUP) {
+    if !json::is_deleting(&crd) || !json::finalizers(&crd).iter().any(|finalizer| finalizer == CRD_FINALIZER)
+    {
         return Ok(());
     }
     let resource: Arc<str> = name.into();
@@ -55,7 +57,7 @@ pub(super) async fn clean_up(core: &Arc<Core>, home: &Arc<str>, name: &str) -> R
             &now,
         );
         let finalizers: Vec<String> =
-            json::finalizers(&crd).into_iter().filter(|finalizer| finalizer != CLEANUP).collect();
+            json::finalizers(&crd).into_iter().filter(|finalizer| finalizer != CRD_FINALIZER).collect();
         if finalizers.is_empty() {
             return None;
         }
@@ -64,7 +66,7 @@ pub(super) async fn clean_up(core: &Arc<Core>, home: &Arc<str>, name: &str) -> R
     })
     .await?;
     if core.store.view().get(&definitions, name).is_none() {
-        forget_crd(core, catalogue, name).await;
+        unregister_crd(core, catalogue, name).await;
     }
     Ok(())
 }

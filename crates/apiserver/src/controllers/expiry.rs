@@ -1,31 +1,31 @@
-//! Events go an hour after they were last written.
+//! Event expiry: deletes Events one hour after their last write, as kube-apiserver does through etcd leases.
 
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::Place;
+use super::StoreKey;
 use crate::{
     server::Core,
-    store::{Event, Expect, Revision, Write},
+    store::{Event, Precondition, Revision, Write},
 };
 
-/// How long an event is kept.
-const LIFE: SignedDuration = SignedDuration::from_hours(1);
+/// Time from the last write of an Event to its deletion.
+const EVENT_TTL: SignedDuration = SignedDuration::from_hours(1);
 
-/// When which event goes.
+/// Events by expiry time.
 #[derive(Default)]
 pub(super) struct Expiry {
-    due: BTreeMap<(Timestamp, Revision), Place>,
+    due: BTreeMap<(Timestamp, Revision), StoreKey>,
 }
 
 impl Expiry {
-    pub(super) fn note(&mut self, place: &Place, event: &Event, now: Timestamp) {
-        let end = now.checked_add(LIFE).unwrap_or(Timestamp::MAX);
-        self.due.insert((end, event.revision()), place.clone());
+    pub(super) fn observe(&mut self, key: &StoreKey, event: &Event, now: Timestamp) {
+        let end = now.checked_add(EVENT_TTL).unwrap_or(Timestamp::MAX);
+        self.due.insert((end, event.revision()), key.clone());
     }
 
-    /// Removes what is due and has not been written since.
+    /// Deletes expired events that have not been written since.
     pub(super) async fn sweep(&mut self, core: &Core) {
         let now = core.clock.now();
         while let Some(entry) = self.due.first_entry() {
@@ -33,14 +33,14 @@ impl Expiry {
                 return;
             }
             let ((_, revision), (collection, path)) = entry.remove_entry();
-            // A conflict means that it was written again: that write has its own hour.
+            // A conflict means that the event was written again; that write has its own entry.
             let _ = core
                 .store
                 .commit(Write {
                     collection,
                     path: path.to_string(),
-                    expect: Expect::At(revision),
-                    draft: None,
+                    precondition: Precondition::AtRevision(revision),
+                    object: None,
                 })
                 .await;
         }

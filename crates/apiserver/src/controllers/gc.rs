@@ -1,7 +1,11 @@
-//! The garbage collector: what lost its last owner goes.
+//! Garbage collector: deletes objects whose owners are gone; implements foreground deletion and orphaning.
 //!
-//! Owners are looked up in the store itself, by kind, name and uid, so absence is a fact and never a guess. An owner of
-//! a kind that the plane does not serve is left alone: it may be served again.
+//! Reads   owner references of all objects
+//! Writes  deletes of dependents; owner references; the finalizers `orphan` and `foregroundDeletion`
+//!
+//! The collector looks up owners in the store by kind, name and uid, so it never mistakes a stale cache for
+//! an absent owner. If the plane does not serve the kind of an owner, it keeps the dependents: the kind may
+//! be served again.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,92 +14,90 @@ use std::{
 
 use serde_json::Value;
 
-use super::{Place, Work};
+use super::{StoreKey, WorkItem};
 use crate::{
     json,
     plane::Plane,
     route::Verb,
     server::Core,
-    status::Failure,
-    store::{Change, Event, Head, OwnerReference},
+    status::StatusError,
+    store::{ChangeType, Event, OwnerReference, PartialMeta},
     verbs::{Call, DeleteOptions, Propagation},
 };
 
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
 
-/// Who depends on whom, by plane and uid of the owner.
+/// The dependency graph, by plane and uid of the owner.
 #[derive(Default)]
 pub(super) struct Graph {
-    dependents: BTreeMap<(Arc<str>, String), BTreeSet<Place>>,
-    owners: BTreeMap<Place, Vec<String>>,
+    dependents: BTreeMap<(Arc<str>, String), BTreeSet<StoreKey>>,
+    owners: BTreeMap<StoreKey, Vec<String>>,
 }
 
 impl Graph {
-    /// Takes notice of a write.
-    pub(super) fn note(&mut self, place: &Place, event: &Event, enqueue: &mut dyn FnMut(Work)) {
-        let plane = place.0.plane.clone();
-        let known = self.owners.remove(place).unwrap_or_default();
+    /// Updates the graph after a write and enqueues the affected objects.
+    pub(super) fn observe(&mut self, key: &StoreKey, event: &Event, enqueue: &mut dyn FnMut(WorkItem)) {
+        let plane = key.0.plane.clone();
+        let known = self.owners.remove(key).unwrap_or_default();
         for uid in &known {
-            let key = (plane.clone(), uid.clone());
-            if let Some(places) = self.dependents.get_mut(&key) {
-                places.remove(place);
-                if places.is_empty() {
-                    self.dependents.remove(&key);
+            let owner = (plane.clone(), uid.clone());
+            if let Some(keys) = self.dependents.get_mut(&owner) {
+                keys.remove(key);
+                if keys.is_empty() {
+                    self.dependents.remove(&owner);
                 }
             }
         }
         match event.change {
-            Change::Put => {
+            ChangeType::Put => {
                 if event.object.contains(b"\"ownerReferences\"") {
-                    let references = event.object.head().owner_references;
+                    let references = event.object.partial_meta().owner_references;
                     let owners: Vec<String> = references.into_iter().map(|reference| reference.uid).collect();
                     for uid in &owners {
-                        self.dependents
-                            .entry((plane.clone(), uid.clone()))
-                            .or_default()
-                            .insert(place.clone());
+                        self.dependents.entry((plane.clone(), uid.clone())).or_default().insert(key.clone());
                     }
                     if !owners.is_empty() {
-                        self.owners.insert(place.clone(), owners);
-                        enqueue(Work::Dependent(place.clone()));
+                        self.owners.insert(key.clone(), owners);
+                        enqueue(WorkItem::Dependent(key.clone()));
                     }
                 }
                 if event.object.contains(b"\"deletionTimestamp\"")
                     && (event.object.contains(b"\"orphan\"")
                         || event.object.contains(b"\"foregroundDeletion\""))
                 {
-                    enqueue(Work::Owner(place.clone()));
-                    self.each_dependent(&plane, &event.object.head().uid, |dependent| {
-                        enqueue(Work::Dependent(dependent.clone()))
+                    enqueue(WorkItem::Owner(key.clone()));
+                    self.each_dependent(&plane, &event.object.partial_meta().uid, |dependent| {
+                        enqueue(WorkItem::Dependent(dependent.clone()))
                     });
                 }
             }
-            Change::Delete => {
-                let gone = event.object.head();
-                self.each_dependent(&plane, &gone.uid, |dependent| {
-                    enqueue(Work::Dependent(dependent.clone()))
+            ChangeType::Delete => {
+                let deleted = event.object.partial_meta();
+                self.each_dependent(&plane, &deleted.uid, |dependent| {
+                    enqueue(WorkItem::Dependent(dependent.clone()))
                 });
-                // Its owner may have waited for it.
+                // Its owner may wait for it in foreground deletion.
                 let path = event.path.as_ref();
-                for reference in &gone.owner_references {
-                    enqueue(Work::Owner(owner_hint(place, path, reference)));
+                for reference in &deleted.owner_references {
+                    enqueue(WorkItem::Owner(owner_hint(key, path, reference)));
                 }
             }
         }
     }
 
-    fn each_dependent(&self, plane: &Arc<str>, uid: &str, mut each: impl FnMut(&Place)) {
+    fn each_dependent(&self, plane: &Arc<str>, uid: &str, mut each: impl FnMut(&StoreKey)) {
         self.dependents.get(&(plane.clone(), uid.to_owned())).into_iter().flatten().for_each(&mut each);
     }
 
-    fn dependents(&self, plane: &Arc<str>, uid: &str) -> Vec<Place> {
+    fn dependents(&self, plane: &Arc<str>, uid: &str) -> Vec<StoreKey> {
         self.dependents.get(&(plane.clone(), uid.to_owned())).into_iter().flatten().cloned().collect()
     }
 }
 
-/// Where an owner would be, as a key of work: resolved when it is looked at. Kind and group travel in the resource.
-fn owner_hint(dependent: &Place, path: &str, reference: &OwnerReference) -> Place {
+/// An unresolved key of an owner: the resource is `?group/kind`. [`resolve`] turns it into a store key when
+/// the item is reconciled.
+fn owner_hint(dependent: &StoreKey, path: &str, reference: &OwnerReference) -> StoreKey {
     let mut collection = dependent.0.clone();
     collection.resource = format!("?{}/{}", reference.group(), reference.kind).into();
     let path = path
@@ -104,13 +106,13 @@ fn owner_hint(dependent: &Place, path: &str, reference: &OwnerReference) -> Plac
     (collection, path.into())
 }
 
-/// Where an owner lives.
+/// The result of an owner lookup.
 enum Owner {
-    /// There, with the right uid.
-    Present(Head),
-    /// Not there, or another of the same name.
+    /// It exists with the uid of the reference.
+    Present(PartialMeta),
+    /// It does not exist, or has another uid.
     Absent,
-    /// Its kind is not served, or it cannot be an owner from there: nothing is known.
+    /// Its kind is not served, or a cluster-scoped dependent refers to a namespaced owner.
     Unknown,
 }
 
@@ -122,13 +124,13 @@ fn find_owner(core: &Core, plane: &Plane, namespace: Option<&str>, reference: &O
         (true, None) => return Owner::Unknown,
         (false, _) => reference.name.clone(),
     };
-    match core.store.view().get(&kind.collection(&plane.name), &path).map(|stored| stored.head()) {
+    match core.store.view().get(&kind.collection(&plane.name), &path).map(|stored| stored.partial_meta()) {
         Some(owner) if owner.uid == reference.uid => Owner::Present(owner),
         _ => Owner::Absent,
     }
 }
 
-fn waits_for_dependents(owner: &Head) -> bool {
+fn waits_for_dependents(owner: &PartialMeta) -> bool {
     owner.is_deleting() && owner.has_finalizer(FOREGROUND)
 }
 
@@ -136,56 +138,57 @@ fn split(path: &str) -> (Option<&str>, &str) {
     path.split_once('/').map_or((None, path), |(namespace, name)| (Some(namespace), name))
 }
 
-/// Deletes a dependent that has no owner left, or takes the owners that are gone off it.
-pub(super) async fn look_at_dependent(core: &Arc<Core>, place: &Place) -> Result<(), Failure> {
-    let (collection, path) = place;
+/// Deletes a dependent without remaining owners, or removes its references to absent owners.
+pub(super) async fn reconcile_dependent(core: &Arc<Core>, key: &StoreKey) -> Result<(), StatusError> {
+    let (collection, path) = key;
     let Some(plane) = core.plane(&collection.plane) else { return Ok(()) };
     let Some(stored) = core.store.view().get(collection, path) else { return Ok(()) };
-    let head = stored.head();
+    let meta = stored.partial_meta();
     let (namespace, name) = split(path);
-    let (mut solid, mut gone, mut waiting) = (0, Vec::new(), Vec::new());
-    for reference in &head.owner_references {
+    let (mut present, mut absent, mut waiting) = (0, Vec::new(), Vec::new());
+    for reference in &meta.owner_references {
         match find_owner(core, &plane, namespace, reference) {
             Owner::Unknown => return Ok(()),
-            Owner::Absent => gone.push(reference.uid.clone()),
+            Owner::Absent => absent.push(reference.uid.clone()),
             Owner::Present(owner) if waits_for_dependents(&owner) => waiting.push(reference.uid.clone()),
-            Owner::Present(_) => solid += 1,
+            Owner::Present(_) => present += 1,
         }
     }
-    if gone.is_empty() && waiting.is_empty() {
+    if absent.is_empty() && waiting.is_empty() {
         return Ok(());
     }
-    if solid > 0 {
-        return detach(core, place, &[gone, waiting].concat()).await;
+    if present > 0 {
+        return detach(core, key, &[absent, waiting].concat()).await;
     }
-    if head.is_deleting() {
+    if meta.is_deleting() {
         return Ok(());
     }
     let kinds = plane.catalogue.kinds();
     let Some(kind) = kinds.find_resource(&collection.resource) else { return Ok(()) };
-    // A dependent of an owner that waits takes its own dependents first; otherwise what it asked for itself holds.
+    // A dependent of an owner in foreground deletion is deleted in the foreground too. Otherwise the object's
+    // own finalizers determine the policy.
     let propagation = if !waiting.is_empty() {
         Some(Propagation::Foreground)
-    } else if head.has_finalizer(ORPHAN) || head.has_finalizer(FOREGROUND) {
+    } else if meta.has_finalizer(ORPHAN) || meta.has_finalizer(FOREGROUND) {
         None
     } else {
         Some(Propagation::Background)
     };
     let call = Call::internal(core, &plane, kind, Verb::Delete, namespace, Some(name));
     let options = DeleteOptions {
-        uid: Some(head.uid),
+        uid: Some(meta.uid),
         resource_version: Some(stored.revision().to_string()),
         propagation,
     };
     match call.delete_object(name, &options).await {
         Err(failure) if !matches!(failure.code, 404 | 409) => Err(failure),
-        // Changed meanwhile: its new state has been noted and will be looked at.
+        // Changed or deleted concurrently: that write has enqueued it again.
         _ => Ok(()),
     }
 }
 
-/// Takes owners off an object.
-async fn detach(core: &Arc<Core>, place: &Place, uids: &[String]) -> Result<(), Failure> {
+/// Removes owner references from an object.
+async fn detach(core: &Arc<Core>, key: &StoreKey, uids: &[String]) -> Result<(), StatusError> {
     let edit = |object: &mut Value| {
         let left: Vec<Value> = object["metadata"]["ownerReferences"]
             .as_array()
@@ -196,42 +199,47 @@ async fn detach(core: &Arc<Core>, place: &Place, uids: &[String]) -> Result<(), 
             .collect();
         json::set_meta(object, "ownerReferences", (!left.is_empty()).then(|| left.into()));
     };
-    core.rewrite(&place.0, &place.1, edit).await.map(drop)
+    core.rewrite(&key.0, &key.1, edit).await.map(drop)
 }
 
-/// Lets an owner go that waited for its dependents, or orphans them and lets it go.
-pub(super) async fn look_at_owner(core: &Arc<Core>, graph: &Graph, place: &Place) -> Result<(), Failure> {
-    let Some(place) = resolve(core, place) else { return Ok(()) };
-    let Some(plane) = core.plane(&place.0.plane) else { return Ok(()) };
-    let Some(stored) = core.store.view().get(&place.0, &place.1) else { return Ok(()) };
-    let head = stored.head();
-    if !head.is_deleting() {
+/// Finishes the deletion of an owner: orphans its dependents, or removes `foregroundDeletion` when no
+/// blocking dependent is left.
+pub(super) async fn reconcile_owner(
+    core: &Arc<Core>,
+    graph: &Graph,
+    key: &StoreKey,
+) -> Result<(), StatusError> {
+    let Some(key) = resolve(core, key) else { return Ok(()) };
+    let Some(plane) = core.plane(&key.0.plane) else { return Ok(()) };
+    let Some(stored) = core.store.view().get(&key.0, &key.1) else { return Ok(()) };
+    let meta = stored.partial_meta();
+    if !meta.is_deleting() {
         return Ok(());
     }
-    if head.has_finalizer(ORPHAN) {
-        for dependent in graph.dependents(&place.0.plane, &head.uid) {
-            detach(core, &dependent, std::slice::from_ref(&head.uid)).await?;
+    if meta.has_finalizer(ORPHAN) {
+        for dependent in graph.dependents(&key.0.plane, &meta.uid) {
+            detach(core, &dependent, std::slice::from_ref(&meta.uid)).await?;
         }
-        return release(core, &plane, &place, ORPHAN).await;
+        return release(core, &plane, &key, ORPHAN).await;
     }
-    if head.has_finalizer(FOREGROUND) {
-        let blocked = graph.dependents(&place.0.plane, &head.uid).iter().any(|(collection, path)| {
+    if meta.has_finalizer(FOREGROUND) {
+        let blocked = graph.dependents(&key.0.plane, &meta.uid).iter().any(|(collection, path)| {
             core.store.view().get(collection, path).is_some_and(|stored| {
-                let references = stored.head().owner_references;
-                references.iter().any(|owner| owner.uid == head.uid && owner.block_owner_deletion)
+                let references = stored.partial_meta().owner_references;
+                references.iter().any(|owner| owner.uid == meta.uid && owner.block_owner_deletion)
             })
         });
         if !blocked {
-            return release(core, &plane, &place, FOREGROUND).await;
+            return release(core, &plane, &key, FOREGROUND).await;
         }
     }
     Ok(())
 }
 
-/// Turns a hint from a dependent into the owner's real place.
-fn resolve(core: &Core, place: &Place) -> Option<Place> {
-    let (collection, path) = place;
-    let Some(hint) = collection.resource.strip_prefix('?') else { return Some(place.clone()) };
+/// The store key of an owner, from a key made by [`owner_hint`].
+fn resolve(core: &Core, key: &StoreKey) -> Option<StoreKey> {
+    let (collection, path) = key;
+    let Some(hint) = collection.resource.strip_prefix('?') else { return Some(key.clone()) };
     let (group, kind) = hint.split_once('/')?;
     let plane = core.plane(&collection.plane)?;
     let kinds = plane.catalogue.kinds();
@@ -240,16 +248,16 @@ fn resolve(core: &Core, place: &Place) -> Option<Place> {
     Some((kind.collection(&plane.name), path))
 }
 
-/// Takes a finalizer off an object, which goes if it was the last.
+/// Removes a finalizer from an object. The object is deleted if it was the last one.
 async fn release(
     core: &Arc<Core>,
     plane: &Arc<Plane>,
-    place: &Place,
+    key: &StoreKey,
     finalizer: &str,
-) -> Result<(), Failure> {
+) -> Result<(), StatusError> {
     let kinds = plane.catalogue.kinds();
-    let Some(kind) = kinds.find_resource(&place.0.resource) else { return Ok(()) };
-    let (namespace, name) = split(&place.1);
+    let Some(kind) = kinds.find_resource(&key.0.resource) else { return Ok(()) };
+    let (namespace, name) = split(&key.1);
     let call = Call::internal(core, plane, kind, Verb::Update, namespace, Some(name));
-    call.drop_finalizer(finalizer).await
+    call.remove_finalizer(finalizer).await
 }

@@ -1,7 +1,12 @@
-//! The controllers inside the server: garbage collection, the end of namespaces and CRDs, tokens, expiry.
+//! The controllers of the API server: garbage collector, namespace and CRD deletion, token secrets, event
+//! expiry.
 //!
-//! One task follows every write, in order, and keeps a list of what is to be looked at. Looking is level-triggered:
-//! whatever the event was, the present state decides. So a restart only has to look at everything once.
+//! Reads   every write to the store, in order
+//! Writes  dependents, owners, namespaces, CRDs, secrets, events
+//! Order   one task with one work queue; what other items wait for comes first
+//!
+//! Reconciling is level-triggered: the current state decides, not the event. After a restart every object is
+//! enqueued once.
 
 mod crds;
 mod expiry;
@@ -27,15 +32,15 @@ use crate::{
     plane::Plane,
     route::Verb,
     server::Core,
-    status::Failure,
-    store::{Change, Collection, Event, Next, Watch},
+    status::StatusError,
+    store::{ChangeType, Collection, Event, StoreWatch, WatchItem},
     verbs::{Call, DeleteOptions, Propagation},
 };
 
-/// Which controllers run. Those of a kube-controller-manager can take the place of ours.
+/// Which controllers run in the server. Disable those that a kube-controller-manager runs instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Switches {
-    /// Deletes what lost its owner.
+pub struct EnabledControllers {
+    /// Deletes objects whose owners are gone.
     pub garbage_collector: bool,
     /// Empties namespaces that are being deleted.
     pub namespaces: bool,
@@ -45,91 +50,92 @@ pub struct Switches {
     pub expiry: bool,
 }
 
-impl Default for Switches {
+impl Default for EnabledControllers {
     fn default() -> Self {
         Self { garbage_collector: true, namespaces: true, tokens: true, expiry: true }
     }
 }
 
-/// Looks at work done at the same time.
-const ABREAST: usize = 32;
-/// Pause after a failure of the store.
-const AGAIN: Duration = Duration::from_millis(100);
-/// Pause between sweeps of history and expired events.
-const SWEEP: Duration = Duration::from_secs(30);
+/// Work items reconciled concurrently.
+const CONCURRENCY: usize = 32;
+/// Delay before a failed item is retried.
+const RETRY_DELAY: Duration = Duration::from_millis(100);
+/// Interval of history compaction and event expiry.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
 
-/// An object, wherever it is.
-pub(crate) type Place = (Collection, Arc<str>);
+/// The key of an object in the store: collection and path.
+pub(crate) type StoreKey = (Collection, Arc<str>);
 
 /// Starts the task that runs all controllers.
 pub(crate) fn start(
     core: &Arc<Core>,
-    tap: mpsc::UnboundedReceiver<(Collection, Event)>,
-    switches: Switches,
+    writes: mpsc::UnboundedReceiver<(Collection, Event)>,
+    enabled: EnabledControllers,
 ) -> Vec<JoinHandle<()>> {
     let controllers = Controllers {
         core: core.clone(),
-        switches,
+        enabled,
         graph: gc::Graph::default(),
         expiry: expiry::Expiry::default(),
         work: BTreeSet::new(),
     };
-    vec![tokio::spawn(controllers.run(tap))]
+    vec![tokio::spawn(controllers.run(writes))]
 }
 
-/// Something to look at. The order is that of importance: what others wait for comes first.
+/// An item of the work queue, in the order of priority: what other items wait for comes first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Work {
-    Dependent(Place),
-    Owner(Place),
-    Token(Place),
+enum WorkItem {
+    Dependent(StoreKey),
+    Owner(StoreKey),
+    Token(StoreKey),
     Namespace(Arc<str>, Arc<str>),
     Crd(Arc<str>, Arc<str>),
 }
 
 struct Controllers {
     core: Arc<Core>,
-    switches: Switches,
+    enabled: EnabledControllers,
     graph: gc::Graph,
     expiry: expiry::Expiry,
-    work: BTreeSet<Work>,
+    work: BTreeSet<WorkItem>,
 }
 
 impl Controllers {
-    async fn run(mut self, mut tap: mpsc::UnboundedReceiver<(Collection, Event)>) {
-        self.look_at_everything();
-        let mut sweep = tokio::time::interval(SWEEP);
+    async fn run(mut self, mut writes: mpsc::UnboundedReceiver<(Collection, Event)>) {
+        self.enqueue_all();
+        let mut sweep = tokio::time::interval(SWEEP_INTERVAL);
         sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut events = Vec::new();
         loop {
             while !self.work.is_empty() {
-                let batch: Vec<Work> = std::iter::from_fn(|| self.work.pop_first()).take(ABREAST).collect();
+                let batch: Vec<WorkItem> =
+                    std::iter::from_fn(|| self.work.pop_first()).take(CONCURRENCY).collect();
                 let this = &self;
-                let again: Vec<Option<Work>> =
-                    join_all(batch.into_iter().map(|work| async move { this.look(work).await })).await;
-                // What failed comes back with the next write or sweep, not in a circle.
-                let failed: Vec<Work> = again.into_iter().flatten().collect();
-                while let Ok((collection, event)) = tap.try_recv() {
-                    self.note(&collection, &event);
+                let again: Vec<Option<WorkItem>> =
+                    join_all(batch.into_iter().map(|work| async move { this.reconcile(work).await })).await;
+                // Failed items wait for the whole batch and RETRY_DELAY, so that the loop does not spin.
+                let failed: Vec<WorkItem> = again.into_iter().flatten().collect();
+                while let Ok((collection, event)) = writes.try_recv() {
+                    self.observe(&collection, &event);
                 }
                 if !failed.is_empty() {
-                    tokio::time::sleep(AGAIN).await;
+                    tokio::time::sleep(RETRY_DELAY).await;
                     self.work.extend(failed);
                 }
             }
             tokio::select! {
                 biased;
-                count = tap.recv_many(&mut events, 1024) => {
+                count = writes.recv_many(&mut events, 1024) => {
                     if count == 0 {
                         return;
                     }
                     for (collection, event) in events.drain(..) {
-                        self.note(&collection, &event);
+                        self.observe(&collection, &event);
                     }
                 }
                 _ = sweep.tick() => {
                     self.core.store.view().compact(self.core.clock.now());
-                    if self.switches.expiry {
+                    if self.enabled.expiry {
                         self.expiry.sweep(&self.core).await;
                     }
                 }
@@ -137,94 +143,101 @@ impl Controllers {
         }
     }
 
-    /// After a start: every object that any controller cares for.
-    fn look_at_everything(&mut self) {
+    /// Observes every object, at start.
+    fn enqueue_all(&mut self) {
         for plane in self.core.all_planes() {
             for collection in self.core.store.view().collections(&plane.name) {
                 for (path, stored) in self.core.store.view().all(&collection) {
-                    let event = Event::seen(path, stored);
-                    self.note(&collection, &event);
+                    let event = Event::initial(path, stored);
+                    self.observe(&collection, &event);
                 }
             }
         }
     }
 
-    /// Takes notice of a write.
-    fn note(&mut self, collection: &Collection, event: &Event) {
-        let place = (collection.clone(), event.path.clone());
-        if self.switches.garbage_collector {
-            self.graph.note(&place, event, &mut |work| {
+    /// Records a write and enqueues the work that follows from it.
+    fn observe(&mut self, collection: &Collection, event: &Event) {
+        let key = (collection.clone(), event.path.clone());
+        if self.enabled.garbage_collector {
+            self.graph.observe(&key, event, &mut |work| {
                 self.work.insert(work);
             });
         }
         match &*collection.resource {
-            "namespaces" if self.switches.namespaces && event.change == Change::Put && is_marked(event) => {
-                self.work.insert(Work::Namespace(collection.plane.clone(), event.path.clone()));
+            "namespaces"
+                if self.enabled.namespaces && event.change == ChangeType::Put && is_terminating(event) =>
+            {
+                self.work.insert(WorkItem::Namespace(collection.plane.clone(), event.path.clone()));
             }
             "customresourcedefinitions.apiextensions.k8s.io"
-                if event.change == Change::Put && is_marked(event) =>
+                if event.change == ChangeType::Put && is_terminating(event) =>
             {
-                self.work.insert(Work::Crd(collection.plane.clone(), event.path.clone()));
+                self.work.insert(WorkItem::Crd(collection.plane.clone(), event.path.clone()));
             }
-            "secrets" if self.switches.tokens && event.change == Change::Put && tokens::concerns(event) => {
-                self.work.insert(Work::Token(place.clone()));
+            "secrets"
+                if self.enabled.tokens && event.change == ChangeType::Put && tokens::needs_token(event) =>
+            {
+                self.work.insert(WorkItem::Token(key.clone()));
             }
-            "events" if self.switches.expiry && event.change == Change::Put => {
-                self.expiry.note(&place, event, self.core.clock.now())
+            "events" if self.enabled.expiry && event.change == ChangeType::Put => {
+                self.expiry.observe(&key, event, self.core.clock.now())
             }
             _ => {}
         }
-        // Something went: a namespace or CRD may be waiting for it.
-        if event.change == Change::Delete {
-            if self.switches.namespaces
+        // A terminating namespace or CRD may wait for this deletion.
+        if event.change == ChangeType::Delete {
+            if self.enabled.namespaces
                 && let Some((namespace, _)) = event.path.split_once('/')
-                && namespaces::is_leaving(&self.core, &collection.plane, namespace)
+                && namespaces::is_terminating(&self.core, &collection.plane, namespace)
             {
-                self.work.insert(Work::Namespace(collection.plane.clone(), namespace.into()));
+                self.work.insert(WorkItem::Namespace(collection.plane.clone(), namespace.into()));
             }
-            if let Some((home, name)) = crds::leaving(&self.core, collection) {
-                self.work.insert(Work::Crd(home, name));
+            if let Some((plane_name, name)) = crds::terminating_crd(&self.core, collection) {
+                self.work.insert(WorkItem::Crd(plane_name, name));
             }
         }
     }
 
-    /// Looks at one thing; answers it again if it has to be looked at once more.
-    async fn look(&self, work: Work) -> Option<Work> {
-        let outcome = match &work {
-            Work::Dependent(place) => gc::look_at_dependent(&self.core, place).await,
-            Work::Owner(place) => gc::look_at_owner(&self.core, &self.graph, place).await,
-            Work::Token(place) => tokens::fill(&self.core, place).await,
-            Work::Namespace(plane, name) => namespaces::terminate(&self.core, plane, name).await,
-            Work::Crd(home, name) => crds::clean_up(&self.core, home, name).await,
+    /// Reconciles one item. Returns the item if it must be retried.
+    async fn reconcile(&self, work: WorkItem) -> Option<WorkItem> {
+        let result = match &work {
+            WorkItem::Dependent(key) => gc::reconcile_dependent(&self.core, key).await,
+            WorkItem::Owner(key) => gc::reconcile_owner(&self.core, &self.graph, key).await,
+            WorkItem::Token(key) => tokens::fill(&self.core, key).await,
+            WorkItem::Namespace(plane, name) => namespaces::terminate(&self.core, plane, name).await,
+            WorkItem::Crd(plane_name, name) => crds::clean_up(&self.core, plane_name, name).await,
         };
-        match outcome {
+        match result {
             Ok(()) => None,
             Err(failure) => {
-                tracing::warn!(?work, %failure, "failed to bring an object to its end; trying again");
+                tracing::warn!(?work, %failure, "failed to reconcile; retrying");
                 Some(work)
             }
         }
     }
 }
 
-/// Being deleted, judged without parsing where that is possible.
-fn is_marked(event: &Event) -> bool {
-    event.object.contains(b"\"deletionTimestamp\"") && event.object.head().is_deleting()
+/// Whether the object is being deleted. Searches the bytes first, to parse only candidates.
+fn is_terminating(event: &Event) -> bool {
+    event.object.contains(b"\"deletionTimestamp\"") && event.object.partial_meta().is_deleting()
 }
 
-/// Deletes every object under a prefix of a collection. Objects that hold on through finalizers are marked.
+/// Deletes every object under a prefix of a collection. Objects with finalizers become terminating.
 async fn delete_under(
     core: &Arc<Core>,
     plane: &Arc<Plane>,
     collection: &Collection,
     prefix: &str,
-) -> Result<(), Failure> {
+) -> Result<(), StatusError> {
     let kinds = plane.catalogue.kinds();
     let Some(kind) = kinds.find_resource(&collection.resource) else { return Ok(()) };
-    let range = crate::store::Range { prefix, ..crate::store::Range::default() };
-    let page =
-        core.store.view().range(collection, &range).map_err(|gone| Failure::expired(gone.to_string()))?;
-    for batch in page.items.chunks(ABREAST) {
+    let range = crate::store::RangeOptions { prefix, ..crate::store::RangeOptions::default() };
+    let page = core
+        .store
+        .view()
+        .range(collection, &range)
+        .map_err(|compacted| StatusError::expired(compacted.to_string()))?;
+    for batch in page.items.chunks(CONCURRENCY) {
         let deletes = batch.iter().map(|(path, stored)| async move {
             let object = stored.value();
             if json::is_deleting(&object) {
@@ -243,42 +256,42 @@ async fn delete_under(
                 _ => Ok(()),
             }
         });
-        for outcome in join_all(deletes).await {
-            outcome?;
+        for result in join_all(deletes).await {
+            result?;
         }
     }
     Ok(())
 }
 
-/// Empties a plane that is to go, and waits until it is empty.
+/// Deletes all objects of a plane and waits until the plane is empty.
 ///
-/// Everything is told to go once. From then on each write to the plane says what is left to do: who holds a finalizer may
-/// take hours, and hundreds of planes may leave at once, so nobody looks at them meanwhile.
+/// Every object is deleted once. After that the writes to the plane drive the work: finalizers can take hours
+/// and hundreds of planes can be deleted at the same time, so there is no polling.
 pub(crate) async fn empty_plane(core: &Arc<Core>, plane: &Arc<Plane>) {
-    while let Some(mut leaving) = Leaving::of(core, plane) {
-        if let Err(failure) = leaving.tell().await {
-            tracing::warn!(plane = %plane.name, %failure, "failed to empty a plane; trying again");
-            tokio::time::sleep(AGAIN).await;
+    while let Some(mut deletion) = PlaneDeletion::of(core, plane) {
+        if let Err(failure) = deletion.delete_all().await {
+            tracing::warn!(plane = %plane.name, %failure, "failed to delete the objects of a plane; retrying");
+            tokio::time::sleep(RETRY_DELAY).await;
             continue;
         }
-        leaving.follow().await;
+        deletion.await_empty().await;
     }
 }
 
-/// What is on a plane that is to go.
-struct Leaving<'a> {
+/// The content of a plane that is being deleted.
+struct PlaneDeletion<'a> {
     core: &'a Arc<Core>,
     plane: &'a Arc<Plane>,
-    /// The collections that hold something, and what is written to them from before they were looked at.
-    collections: Vec<(Collection, Watch)>,
+    /// The collections that are not empty, each with a watch from before its objects were listed.
+    collections: Vec<(Collection, StoreWatch)>,
 }
 
-impl<'a> Leaving<'a> {
-    /// None if the plane is empty.
+impl<'a> PlaneDeletion<'a> {
+    /// `None` if the plane is empty.
     fn of(core: &'a Arc<Core>, plane: &'a Arc<Plane>) -> Option<Self> {
         let view = core.store.view();
         let watched = |collection: Collection| {
-            // What was compacted meanwhile was written meanwhile: the latest write is as good a beginning.
+            // A watch fails only if history was compacted since `changed_at`; then the next loop starts over.
             let watch = view.watch(&collection, view.changed_at(&collection)).ok()?;
             Some((collection, watch))
         };
@@ -290,37 +303,40 @@ impl<'a> Leaving<'a> {
         })
     }
 
-    /// Tells everything to go: namespaced content first, then what it may depend on.
-    async fn tell(&self) -> Result<(), Failure> {
+    /// Deletes every object: namespaced content first, then namespaces, RBAC and CRDs, which the content
+    /// depends on.
+    async fn delete_all(&self) -> Result<(), StatusError> {
         for last in [false, true] {
-            for (collection, _) in self.collections.iter().filter(|(of, _)| is_late(&of.resource) == last) {
+            for (collection, _) in
+                self.collections.iter().filter(|(of, _)| is_deleted_last(&of.resource) == last)
+            {
                 delete_under(self.core, self.plane, collection, "").await?;
             }
         }
         Ok(())
     }
 
-    /// Waits until nothing is left of what was told to go, or until there is something else on the plane.
-    async fn follow(&mut self) {
+    /// Waits until the collections are empty. Deletes objects that were created concurrently.
+    async fn await_empty(&mut self) {
         loop {
             let left = self.core.store.view().collections(&self.plane.name);
             if left.iter().all(|left| !self.collections.iter().any(|(known, _)| known == left)) {
                 return;
             }
             let (collection, next) = poll_fn(|context| self.poll_next(context)).await;
-            let Next::Event(event) = next else { return };
-            if event.change == Change::Put && !is_marked(&event) {
-                // It was being written while everything was told to go.
+            let WatchItem::Event(event) = next else { return };
+            if event.change == ChangeType::Put && !is_terminating(&event) {
+                // It was created while `delete_all` ran.
                 if let Err(failure) = delete_under(self.core, self.plane, &collection, &event.path).await {
-                    tracing::warn!(plane = %self.plane.name, %failure, "failed to delete what came late");
-                    tokio::time::sleep(AGAIN).await;
+                    tracing::warn!(plane = %self.plane.name, %failure, "failed to delete an object that was created during the deletion of its plane; retrying");
+                    tokio::time::sleep(RETRY_DELAY).await;
                     return;
                 }
             }
         }
     }
 
-    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<(Collection, Next)> {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<(Collection, WatchItem)> {
         for (collection, watch) in &mut self.collections {
             if let Poll::Ready(next) = watch.poll_next(context) {
                 return Poll::Ready((collection.clone(), next));
@@ -330,18 +346,19 @@ impl<'a> Leaving<'a> {
     }
 }
 
-/// Kinds that others need until they are gone.
-fn is_late(resource: &str) -> bool {
+/// Resources that other objects of the plane depend on.
+fn is_deleted_last(resource: &str) -> bool {
     resource == "namespaces"
         || resource.ends_with(".rbac.authorization.k8s.io")
         || resource.ends_with(".apiextensions.k8s.io")
 }
 
-/// Creates a CRD in a plane or brings the one there to the given spec.
-pub(crate) async fn install(core: &Arc<Core>, plane: &Arc<Plane>, crd: &Value) -> Result<(), Failure> {
+/// Creates or updates a CRD by server-side apply.
+pub(crate) async fn apply_crd(core: &Arc<Core>, plane: &Arc<Plane>, crd: &Value) -> Result<(), StatusError> {
     let kinds = plane.catalogue.kinds();
-    let kind =
-        kinds.find("apiextensions.k8s.io", "customresourcedefinitions").ok_or_else(Failure::no_such_path)?;
+    let kind = kinds
+        .find("apiextensions.k8s.io", "customresourcedefinitions")
+        .ok_or_else(StatusError::no_such_path)?;
     let name = json::meta(crd, "name");
     let mut call = Call::internal(core, plane, kind, Verb::Patch, None, Some(name));
     call.options = Options { field_manager: "polis".into(), force: Some(true), ..Options::default() };

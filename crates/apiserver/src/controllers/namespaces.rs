@@ -1,4 +1,7 @@
-//! The end of a namespace: everything in it is deleted, then its finalizer is released.
+//! Namespace controller: deletes the content of a terminating namespace, then removes its finalizer.
+//!
+//! Reads   Namespace and all namespaced objects
+//! Writes  deletes of the content; Namespace (conditions, `spec.finalizers`)
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -6,27 +9,30 @@ use serde_json::{Value, json};
 
 use super::delete_under;
 use crate::{
-    builtins::KEEPER,
+    builtins::NAMESPACE_FINALIZER,
     json,
     server::Core,
-    status::Failure,
-    store::{Collection, Range},
+    status::StatusError,
+    store::{Collection, RangeOptions},
 };
 
 /// Whether a namespace is being deleted.
-pub(super) fn is_leaving(core: &Core, plane: &Arc<str>, name: &str) -> bool {
+pub(super) fn is_terminating(core: &Core, plane: &Arc<str>, name: &str) -> bool {
     let namespaces = Collection::new(plane.clone(), "namespaces");
-    core.store.view().get(&namespaces, name).is_some_and(|stored| stored.head().is_deleting())
+    core.store.view().get(&namespaces, name).is_some_and(|stored| stored.partial_meta().is_deleting())
 }
 
-/// Empties a namespace as far as finalizers allow, reports what is left, and lets it go when nothing is.
-pub(super) async fn terminate(core: &Arc<Core>, plane: &Arc<str>, name: &str) -> Result<(), Failure> {
+/// Deletes the content of a terminating namespace, reports what remains in its conditions, and removes the
+/// finalizer when nothing remains.
+pub(super) async fn terminate(core: &Arc<Core>, plane: &Arc<str>, name: &str) -> Result<(), StatusError> {
     let Some(plane) = core.plane(plane) else { return Ok(()) };
     let namespaces = Collection::new(plane.name.clone(), "namespaces");
     let Some(stored) = core.store.view().get(&namespaces, name) else { return Ok(()) };
     let namespace = stored.value();
     if !json::is_deleting(&namespace)
-        || !json::texts(&namespace["spec"]["finalizers"]).iter().any(|finalizer| finalizer == KEEPER)
+        || !json::strings(&namespace["spec"]["finalizers"])
+            .iter()
+            .any(|finalizer| finalizer == NAMESPACE_FINALIZER)
     {
         return Ok(());
     }
@@ -39,9 +45,9 @@ pub(super) async fn terminate(core: &Arc<Core>, plane: &Arc<str>, name: &str) ->
     core.rewrite_or_remove(&namespaces, name, |namespace| {
         let mut namespace = namespace.clone();
         if left.is_empty() {
-            let finalizers: Vec<String> = json::texts(&namespace["spec"]["finalizers"])
+            let finalizers: Vec<String> = json::strings(&namespace["spec"]["finalizers"])
                 .into_iter()
-                .filter(|finalizer| finalizer != KEEPER)
+                .filter(|finalizer| finalizer != NAMESPACE_FINALIZER)
                 .collect();
             if finalizers.is_empty() && json::finalizers(&namespace).is_empty() {
                 return None;
@@ -56,7 +62,7 @@ pub(super) async fn terminate(core: &Arc<Core>, plane: &Arc<str>, name: &str) ->
     .map(drop)
 }
 
-/// What is still in a namespace.
+/// Number of objects per resource and per finalizer that remain in a namespace.
 #[derive(Default)]
 struct Remaining {
     resources: BTreeMap<String, usize>,
@@ -67,7 +73,9 @@ impl Remaining {
     fn in_namespace(core: &Core, plane: &Arc<str>, prefix: &str) -> Self {
         let mut left = Self::default();
         for collection in core.store.view().collections(plane) {
-            let Ok(page) = core.store.view().range(&collection, &Range { prefix, ..Range::default() }) else {
+            let Ok(page) =
+                core.store.view().range(&collection, &RangeOptions { prefix, ..RangeOptions::default() })
+            else {
                 continue;
             };
             for (_, stored) in &page.items {

@@ -1,27 +1,30 @@
-//! Secrets of service accounts get their token.
+//! Token controller: fills secrets of type `kubernetes.io/service-account-token`.
+//!
+//! Reads   Secret, ServiceAccount
+//! Writes  Secret (data, uid annotation)
 
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::Place;
+use super::StoreKey;
 use crate::{
     access, json,
     server::Core,
-    status::Failure,
+    status::StatusError,
     store::{Collection, Event},
 };
 
 const KIND: &[u8] = b"\"kubernetes.io/service-account-token\"";
 const ACCOUNT: &str = "kubernetes.io/service-account.name";
 
-/// Whether a secret may want a token.
-pub(super) fn concerns(event: &Event) -> bool {
+/// Whether a secret is of the token type and has no token yet.
+pub(super) fn needs_token(event: &Event) -> bool {
     event.object.contains(KIND) && !event.object.contains(b"\"token\":")
 }
 
-/// Puts a token into a secret that names a service account.
-pub(super) async fn fill(core: &Arc<Core>, (collection, path): &Place) -> Result<(), Failure> {
+/// Writes a token into a secret that names an existing service account.
+pub(super) async fn fill(core: &Arc<Core>, (collection, path): &StoreKey) -> Result<(), StatusError> {
     let Some(plane) = core.plane(&collection.plane) else { return Ok(()) };
     let Some(stored) = core.store.view().get(collection, path) else { return Ok(()) };
     let secret = stored.value();

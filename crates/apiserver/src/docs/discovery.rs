@@ -1,4 +1,4 @@
-//! Discovery: which groups, versions and resources there are, in the old form and in the aggregated one.
+//! Discovery documents: API groups, versions and resources, in the legacy and the aggregated format.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -6,21 +6,21 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::{
-    extension::Extensions,
     kinds::{Kind, Kinds, Version},
+    subresource::SubresourceHandlers,
 };
 
 /// The kinds of one version of a group.
 type Members<'a> = (&'a str, Vec<(&'a Kind, &'a Version)>);
 
-/// Kinds by group, then by version, versions in the order of preference.
+/// The served kinds by group and version. The preferred version comes first.
 pub(crate) struct Discovery<'a> {
     groups: BTreeMap<&'a str, Vec<Members<'a>>>,
-    extensions: &'a Extensions,
+    handlers: &'a SubresourceHandlers,
 }
 
-/// Groups in the order kubectl shows them: built in first, then the others.
-fn rank(group: &str) -> (u8, &str) {
+/// The sort key of groups in kubectl: built-in groups first.
+fn display_order(group: &str) -> (u8, &str) {
     (u8::from(!(group.ends_with(".k8s.io") || group.is_empty())), group)
 }
 
@@ -44,7 +44,7 @@ impl<'a> Discovery<'a> {
                 members.sort_by(|(a, _), (b, _)| a.plural.cmp(&b.plural));
             }
         }
-        Self { groups, extensions: &kinds.extensions }
+        Self { groups, handlers: &kinds.subresources }
     }
 
     fn group_of(group: &str, versions: &[Members]) -> Value {
@@ -62,7 +62,7 @@ impl<'a> Discovery<'a> {
             .filter(|(group, _)| !group.is_empty())
             .map(|(group, versions)| (*group, versions))
             .collect();
-        named.sort_by_key(|(group, _)| rank(group));
+        named.sort_by_key(|(group, _)| display_order(group));
         named
     }
 
@@ -86,14 +86,16 @@ impl<'a> Discovery<'a> {
     pub(crate) fn resources(&self, group: &str, version: &str) -> Option<Value> {
         let (_, members) = self.groups.get(group)?.iter().find(|(name, _)| *name == version)?;
         let group_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
-        let resources: Vec<Value> =
-            members.iter().flat_map(|(kind, version)| old_entries(kind, version, self.extensions)).collect();
+        let resources: Vec<Value> = members
+            .iter()
+            .flat_map(|(kind, version)| resource_entries(kind, version, self.handlers))
+            .collect();
         Some(
             json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources}),
         )
     }
 
-    /// `/`: the paths that lead somewhere.
+    /// `/`: the paths that the server serves.
     pub(crate) fn paths(&self) -> Value {
         let mut paths: Vec<String> = [
             "/api",
@@ -116,7 +118,7 @@ impl<'a> Discovery<'a> {
         json!({"paths": paths})
     }
 
-    /// The aggregated form of `/api` (`core`) or `/apis`.
+    /// The aggregated format of `/api` (`core`) or `/apis`.
     pub(crate) fn aggregated(&self, core: bool) -> Value {
         let mut items: Vec<(&str, Value)> = Vec::new();
         for (group, versions) in self.groups.iter().filter(|(group, _)| group.is_empty() == core) {
@@ -125,7 +127,7 @@ impl<'a> Discovery<'a> {
                 .map(|(version, members)| {
                     let resources: Vec<Value> = members
                         .iter()
-                        .map(|(kind, version)| new_entry(kind, version, self.extensions))
+                        .map(|(kind, version)| aggregated_entry(kind, version, self.handlers))
                         .collect();
                     json!({"version": version, "resources": resources, "freshness": "Current"})
                 })
@@ -137,17 +139,17 @@ impl<'a> Discovery<'a> {
             };
             items.push((group, json!({"metadata": metadata, "versions": versions})));
         }
-        items.sort_by_key(|(group, _)| rank(group));
+        items.sort_by_key(|(group, _)| display_order(group));
         let items: Vec<Value> = items.into_iter().map(|(_, item)| item).collect();
         json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items})
     }
 }
 
-/// Subresources of a version with the kind they speak and their verbs.
+/// Subresources of a version: name, response kind and verbs.
 fn subresources<'a>(
     kind: &'a Kind,
     version: &Version,
-    extensions: &'a Extensions,
+    handlers: &'a SubresourceHandlers,
 ) -> Vec<(&'a str, Value, &'static [&'static str])> {
     let own = |kind: &Kind| json!({"group": kind.group, "version": version.name, "kind": kind.kind});
     let mut subresources: Vec<(&str, Value, &'static [&'static str])> = Vec::new();
@@ -171,17 +173,17 @@ fn subresources<'a>(
             &["create"],
         ));
     }
-    for name in extensions.names(&kind.group, &kind.plural) {
+    for name in handlers.names(&kind.group, &kind.plural) {
         subresources.push((name, own(kind), &["get"]));
     }
     subresources.sort_by_key(|(name, ..)| *name);
     subresources
 }
 
-/// A short mark of where objects are stored, as Kubernetes computes it: group, version and kind, hashed.
+/// `storageVersionHash`, as Kubernetes computes it: a hash of group, storage version and kind.
 fn storage_hash(kind: &Kind) -> String {
     use base64::Engine;
-    // Events are stored as those of core; definitions carry the mark of the version they were first stored in.
+    // Events are stored in the core group. Kubernetes publishes the hash of v1beta1 for CRDs.
     let (group, version) = match (kind.group.as_str(), kind.plural.as_str()) {
         ("events.k8s.io", "events") if !kind.is_custom() => ("", "v1"),
         (group @ "apiextensions.k8s.io", "customresourcedefinitions") => (group, "v1beta1"),
@@ -191,7 +193,7 @@ fn storage_hash(kind: &Kind) -> String {
     base64::engine::general_purpose::STANDARD.encode(&sum[..8])
 }
 
-fn old_entries(kind: &Kind, version: &Version, extensions: &Extensions) -> Vec<Value> {
+fn resource_entries(kind: &Kind, version: &Version, handlers: &SubresourceHandlers) -> Vec<Value> {
     let mut entry = json!({"name": kind.plural, "singularName": kind.singular, "namespaced": kind.namespaced, "kind": kind.kind, "verbs": kind.verbs()});
     if !kind.short_names.is_empty() {
         entry["shortNames"] = json!(kind.short_names);
@@ -203,18 +205,18 @@ fn old_entries(kind: &Kind, version: &Version, extensions: &Extensions) -> Vec<V
         entry["storageVersionHash"] = storage_hash(kind).into();
     }
     let mut entries = vec![entry];
-    for (name, speaks, verbs) in subresources(kind, version, extensions) {
-        let mut entry = json!({"name": format!("{}/{name}", kind.plural), "singularName": "", "namespaced": kind.namespaced, "kind": speaks["kind"], "verbs": verbs});
-        if speaks["group"] != kind.group.as_str() {
-            entry["group"] = speaks["group"].clone();
-            entry["version"] = speaks["version"].clone();
+    for (name, response_kind, verbs) in subresources(kind, version, handlers) {
+        let mut entry = json!({"name": format!("{}/{name}", kind.plural), "singularName": "", "namespaced": kind.namespaced, "kind": response_kind["kind"], "verbs": verbs});
+        if response_kind["group"] != kind.group.as_str() {
+            entry["group"] = response_kind["group"].clone();
+            entry["version"] = response_kind["version"].clone();
         }
         entries.push(entry);
     }
     entries
 }
 
-fn new_entry(kind: &Kind, version: &Version, extensions: &Extensions) -> Value {
+fn aggregated_entry(kind: &Kind, version: &Version, handlers: &SubresourceHandlers) -> Value {
     let mut entry = json!({
         "resource": kind.plural,
         "responseKind": {"group": kind.group, "version": version.name, "kind": kind.kind},
@@ -228,9 +230,9 @@ fn new_entry(kind: &Kind, version: &Version, extensions: &Extensions) -> Value {
     if !kind.categories.is_empty() {
         entry["categories"] = json!(kind.categories);
     }
-    let subresources: Vec<Value> = subresources(kind, version, extensions)
+    let subresources: Vec<Value> = subresources(kind, version, handlers)
         .into_iter()
-        .map(|(name, speaks, verbs)| json!({"subresource": name, "responseKind": speaks, "verbs": verbs}))
+        .map(|(name, response_kind, verbs)| json!({"subresource": name, "responseKind": response_kind, "verbs": verbs}))
         .collect();
     if !subresources.is_empty() {
         entry["subresources"] = subresources.into();

@@ -1,5 +1,7 @@
-//! What a plane says about itself: discovery, made for each question, and OpenAPI, made once per change of its catalogue
-//! and only if somebody asks. Controllers ask for discovery alone, and OpenAPI is the larger part of a small plane.
+//! Discovery and OpenAPI documents of a plane.
+//!
+//! Discovery is computed for each request. OpenAPI is computed on the first request after a change of the
+//! catalogue: it would be the largest part of a small plane's memory, and controllers request only discovery.
 
 mod discovery;
 mod openapi;
@@ -16,7 +18,7 @@ use sha2::{Digest, Sha256};
 
 pub(crate) use discovery::Discovery;
 
-use crate::{http::Body, kinds::Kinds, status::Failure};
+use crate::{http::ResponseBody, kinds::Kinds, status::StatusError};
 
 /// The OpenAPI documents of a catalogue.
 pub(crate) struct OpenApi {
@@ -26,7 +28,7 @@ pub(crate) struct OpenApi {
     v2: OnceLock<Bytes>,
 }
 
-/// A document, and what changes with it.
+/// An OpenAPI document and its hash, which is its ETag.
 struct Document {
     bytes: Bytes,
     hash: String,
@@ -56,14 +58,14 @@ impl OpenApi {
         Self { index: json!({"paths": paths}), documents, v2: OnceLock::new() }
     }
 
-    /// `/openapi/v3`: where the documents are.
+    /// `/openapi/v3`: the paths of the documents.
     pub(crate) fn index(&self) -> &Value {
         &self.index
     }
 
-    /// One group's OpenAPI v3 document. With the right hash in the query it may be kept for ever.
-    pub(crate) fn v3(&self, path: &str, parts: &Parts) -> Result<Response<Body>, Failure> {
-        let document = self.documents.get(path).ok_or_else(Failure::no_such_path)?;
+    /// The OpenAPI v3 document of one group version. A request with the current hash may cache it for ever.
+    pub(crate) fn v3(&self, path: &str, parts: &Parts) -> Result<Response<ResponseBody>, StatusError> {
+        let document = self.documents.get(path).ok_or_else(StatusError::no_such_path)?;
         let mut response = with_etag(&document.bytes, &document.hash, parts);
         if parts.uri.query().is_some_and(|query| query.contains(document.hash.as_str())) {
             response
@@ -73,18 +75,18 @@ impl OpenApi {
         Ok(response)
     }
 
-    /// The OpenAPI v2 document of everything.
-    pub(crate) fn v2(&self, parts: &Parts) -> Response<Body> {
+    /// The OpenAPI v2 document of all groups.
+    pub(crate) fn v2(&self, parts: &Parts) -> Response<ResponseBody> {
         let bytes = self.v2.get_or_init(|| {
             let documents =
                 self.documents.values().filter_map(|document| serde_json::from_slice(&document.bytes).ok());
-            openapi::version_two(documents).to_string().into()
+            openapi::to_v2(documents).to_string().into()
         });
         with_etag(bytes, &hash(bytes), parts)
     }
 }
 
-fn with_etag(bytes: &Bytes, hash: &str, parts: &Parts) -> Response<Body> {
+fn with_etag(bytes: &Bytes, hash: &str, parts: &Parts) -> Response<ResponseBody> {
     let tag = format!("\"{hash}\"");
     let known =
         parts.headers.get(header::IF_NONE_MATCH).is_some_and(|value| value.as_bytes() == tag.as_bytes());

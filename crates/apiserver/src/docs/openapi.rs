@@ -1,6 +1,6 @@
-//! OpenAPI v3, one document per group and version, and v2 made of them.
+//! Builds OpenAPI v3 documents, one per group version, and the v2 document from them.
 //!
-//! kubectl reads two things here: the schemas (for `explain`), and whether PATCH has a `fieldValidation` parameter.
+//! kubectl uses the schemas (`kubectl explain`) and checks whether PATCH has a `fieldValidation` parameter.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,20 +17,20 @@ const LIST_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta";
 const DELETE_OPTIONS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions";
 const STATUS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Status";
 
-/// All documents by path. Those of the server's own kinds are the same for everybody, and shared.
+/// All documents by path. All catalogues share the documents of built-in groups.
 pub(super) fn documents(kinds: &Kinds) -> BTreeMap<String, Arc<Document>> {
     static BUILT_IN: OnceLock<BTreeMap<String, Arc<Document>>> = OnceLock::new();
     let shared = BUILT_IN.get_or_init(|| {
-        grouped(builtins()).into_iter().map(|(path, members)| made(path, &members)).collect()
+        grouped(builtins()).into_iter().map(|(path, members)| build(path, &members)).collect()
     });
-    let either = |(path, members): (String, Vec<(&Kind, &Version)>)| match shared.get(&path) {
+    let shared_or_built = |(path, members): (String, Vec<(&Kind, &Version)>)| match shared.get(&path) {
         Some(document) if !members.iter().any(|(kind, _)| kind.is_custom()) => (path, document.clone()),
-        _ => made(path, &members),
+        _ => build(path, &members),
     };
-    grouped(kinds.iter()).into_iter().map(either).collect()
+    grouped(kinds.iter()).into_iter().map(shared_or_built).collect()
 }
 
-fn made(path: String, members: &[(&Kind, &Version)]) -> (String, Arc<Document>) {
+fn build(path: String, members: &[(&Kind, &Version)]) -> (String, Arc<Document>) {
     let document = Document::new(&document(&path, members));
     (path, Arc::new(document))
 }
@@ -105,7 +105,7 @@ fn document(path: &str, members: &[(&Kind, &Version)]) -> Value {
     json!({"openapi": "3.0.0", "info": {"title": "Kubernetes", "version": "v1.35.4"}, "paths": paths, "components": {"schemas": schemas}})
 }
 
-/// A CRD's schema with the metadata that it leaves out.
+/// The schema of a CRD, with `apiVersion`, `kind` and `metadata` added.
 fn custom_schema(raw: &Value) -> Value {
     let mut schema = raw.clone();
     if !schema["properties"].is_object() {
@@ -137,7 +137,7 @@ fn references(value: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// Adds every definition that one in the set refers to.
+/// Adds every definition that a definition in the set refers to, transitively.
 fn include_referenced(schemas: &mut BTreeMap<String, Value>) {
     let mut seen: BTreeSet<String> = schemas.keys().cloned().collect();
     let mut open: Vec<String> = Vec::new();
@@ -157,11 +157,11 @@ fn parameter(name: &str, kind: &str, description: &str) -> Value {
     json!({"name": name, "in": "query", "description": description, "schema": {"type": kind, "uniqueItems": true}})
 }
 
-/// The operations of a kind. What tools look for: the action, the kind, and the parameters of writes.
+/// Adds the operations of a kind, with what clients look for: action, kind and parameters of writes.
 fn paths_of(base: &str, kind: &Kind, version: &Version, name: &str, paths: &mut Map<String, Value>) {
     let marks = json!({"group": kind.group, "kind": kind.kind, "version": version.name});
     let content = |schema: &Value| json!({"application/json": {"schema": schema}, "application/yaml": {"schema": schema}});
-    let answer = |schema: &Value| json!({"200": {"description": "OK", "content": content(schema)}, "401": {"description": "Unauthorized"}});
+    let responses = |schema: &Value| json!({"200": {"description": "OK", "content": content(schema)}, "401": {"description": "Unauthorized"}});
     let object = reference(name);
     let list = reference(&format!("{name}List"));
     let writing = || {
@@ -183,7 +183,7 @@ fn paths_of(base: &str, kind: &Kind, version: &Version, name: &str, paths: &mut 
     let scope = if kind.namespaced { "Namespaced" } else { "" };
     let operation = |action: &str, verb: &str, suffix: &str, schema: &Value| {
         json!({"tags": [format!("{tag}_{}", version.name)], "operationId": format!("{verb}{}{}{scope}{}{suffix}", capital(&tag), capital(&version.name), kind.kind),
-               "responses": answer(schema), "x-kubernetes-action": action, "x-kubernetes-group-version-kind": marks})
+               "responses": responses(schema), "x-kubernetes-action": action, "x-kubernetes-group-version-kind": marks})
     };
     let with = |mut operation: Value, parameters: Value, body: Option<Value>| {
         operation["parameters"] = parameters;
@@ -207,7 +207,7 @@ fn paths_of(base: &str, kind: &Kind, version: &Version, name: &str, paths: &mut 
         }
         parameters
     };
-    let place = if kind.namespaced {
+    let path = if kind.namespaced {
         format!("{base}/namespaces/{{namespace}}/{}", kind.plural)
     } else {
         format!("{base}/{}", kind.plural)
@@ -230,7 +230,7 @@ fn paths_of(base: &str, kind: &Kind, version: &Version, name: &str, paths: &mut 
     if verbs.contains(&"deletecollection") {
         collection["delete"] = operation("deletecollection", "deleteCollection", "", &reference(STATUS));
     }
-    paths.insert(place.clone(), collection);
+    paths.insert(path.clone(), collection);
     if !verbs.contains(&"get") {
         return;
     }
@@ -249,9 +249,9 @@ fn paths_of(base: &str, kind: &Kind, version: &Version, name: &str, paths: &mut 
         json!([]),
         Some(content(&reference(DELETE_OPTIONS))),
     );
-    paths.insert(format!("{place}/{{name}}"), single);
+    paths.insert(format!("{path}/{{name}}"), single);
     if version.status {
-        paths.insert(format!("{place}/{{name}}/status"), one("Status"));
+        paths.insert(format!("{path}/{{name}}/status"), one("Status"));
     }
 }
 
@@ -260,8 +260,8 @@ fn capital(word: &str) -> String {
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
 }
 
-/// One OpenAPI v2 document out of all v3 documents.
-pub(super) fn version_two(documents: impl Iterator<Item = Value>) -> Value {
+/// Converts all v3 documents to one OpenAPI v2 document.
+pub(super) fn to_v2(documents: impl Iterator<Item = Value>) -> Value {
     let mut schemas = Map::new();
     let mut paths = Map::new();
     for mut document in documents {
@@ -269,13 +269,13 @@ pub(super) fn version_two(documents: impl Iterator<Item = Value>) -> Value {
             schemas.extend(found.into_iter().map(|(name, schema)| (name, downgrade(schema))));
         }
         if let Some(Value::Object(found)) = document.get_mut("paths").map(Value::take) {
-            paths.extend(found.into_iter().map(|(path, item)| (path, old_path(item))));
+            paths.extend(found.into_iter().map(|(path, item)| (path, path_v2(item))));
         }
     }
     json!({"swagger": "2.0", "info": {"title": "Kubernetes", "version": "v1.35.4"}, "paths": paths, "definitions": schemas})
 }
 
-/// What v2 does not know is left out; what it says otherwise is said so.
+/// Converts a v3 schema to v2: drops unsupported keywords and rewrites references.
 fn downgrade(schema: Value) -> Value {
     match schema {
         Value::Object(mut fields) => {
@@ -309,7 +309,7 @@ fn downgrade(schema: Value) -> Value {
     }
 }
 
-fn old_parameters(parameters: &Value) -> Vec<Value> {
+fn parameters_v2(parameters: &Value) -> Vec<Value> {
     parameters
         .as_array()
         .into_iter()
@@ -325,13 +325,13 @@ fn old_parameters(parameters: &Value) -> Vec<Value> {
         .collect()
 }
 
-fn old_path(item: Value) -> Value {
+fn path_v2(item: Value) -> Value {
     let Value::Object(fields) = item else { return item };
     let converted = fields.into_iter().map(|(name, mut operation)| {
         if name == "parameters" {
-            return (name, old_parameters(&operation).into());
+            return (name, parameters_v2(&operation).into());
         }
-        let mut parameters = old_parameters(&operation["parameters"]);
+        let mut parameters = parameters_v2(&operation["parameters"]);
         if let Some(body) = operation.as_object_mut().and_then(|fields| fields.remove("requestBody")) {
             let content = body["content"].as_object();
             let schema = content

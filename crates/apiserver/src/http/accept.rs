@@ -1,34 +1,34 @@
-//! In which form a client wants its answer.
+//! Content negotiation: the `Accept` header of a request.
 
-/// The shape of the answer.
+/// What a response contains of each object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Projection {
-    /// The objects themselves.
+    /// The whole object.
     #[default]
     Full,
-    /// Rows and columns.
+    /// A `Table` of rows and columns.
     Table,
-    /// Type and metadata only.
+    /// `PartialObjectMetadata`.
     Metadata,
 }
 
-/// The form of the answer.
+/// The negotiated format of a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Output {
     pub(crate) projection: Projection,
     /// YAML instead of JSON.
     pub(crate) yaml: bool,
-    /// Aggregated discovery was asked for.
+    /// Aggregated discovery.
     pub(crate) aggregated: bool,
 }
 
-/// What is offered, for the message of a 406.
+/// The supported media types, for the message of a 406.
 pub(crate) const OFFERED: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 
 impl Output {
-    /// The first acceptable form in an `Accept` header; `None` when there is none.
+    /// The first supported format of an `Accept` header; `None` if there is none.
     ///
-    /// Protobuf is never given: every client of Kubernetes that asks for it also accepts JSON.
+    /// Responses are never protobuf: every Kubernetes client that accepts protobuf also accepts JSON.
     pub(crate) fn negotiate(accept: Option<&str>) -> Option<Self> {
         let Some(accept) = accept.filter(|accept| !accept.trim().is_empty()) else {
             return Some(Self::default());
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_form_that_can_be_given_is_given() {
+    fn the_first_supported_format_is_chosen() {
         let table = Output::negotiate(Some("application/json;as=Table;v=v1;g=meta.k8s.io,application/json"))
             .expect("acceptable");
         assert_eq!(table.projection, Projection::Table);

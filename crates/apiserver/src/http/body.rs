@@ -1,4 +1,4 @@
-//! Bodies: reading those of requests within limits, and giving those of answers piece by piece.
+//! Reads request bodies up to a size limit, and streams response bodies.
 
 use std::{
     convert::Infallible,
@@ -13,15 +13,15 @@ use http_body::Frame;
 use http_body_util::BodyExt;
 use serde_json::Value;
 
-use crate::{protobuf, status::Failure, store::Stored, strict, verbs::WatchBody};
+use crate::{protobuf, status::StatusError, store::Stored, strict, verbs::WatchBody};
 
-/// Largest body of a request.
+/// Largest body of a request, in bytes. As kube-apiserver.
 const BODY_MAX: usize = 3 << 20;
-/// Bytes of a list that are put together before they are sent.
+/// Bytes of a list per frame.
 const CHUNK: usize = 64 << 10;
 
-/// The body of an answer.
-pub struct Body(Kind);
+/// The body of a response: one piece of bytes, a list, a watch or a stream.
+pub struct ResponseBody(Kind);
 
 enum Kind {
     Full(Option<Bytes>),
@@ -30,25 +30,25 @@ enum Kind {
     Stream(BoxStream<'static, Bytes>),
 }
 
-/// A list that is written out as it is read by the client, never held as a whole.
+/// A list that is encoded as the client reads it, never held in memory as a whole.
 struct ListBody {
     head: Option<Bytes>,
     items: std::vec::IntoIter<Stored>,
-    /// Bytes at the start of each item, after its brace, that are left out.
+    /// Bytes at the start of each item to replace by `{`: apiVersion and kind.
     lead: usize,
     first: bool,
     tail: Option<Bytes>,
 }
 
-impl Body {
-    /// A body that is there as a whole.
+impl ResponseBody {
+    /// A body of one piece.
     pub fn full(bytes: impl Into<Bytes>) -> Self {
         Self(Kind::Full(Some(bytes.into())))
     }
 
-    /// A body that comes piece by piece, as fast as the client reads it; it ends with the stream.
-    pub fn stream(pieces: impl Stream<Item = Bytes> + Send + 'static) -> Self {
-        Self(Kind::Stream(pieces.boxed()))
+    /// A streamed body, with backpressure from the client. It ends with the stream.
+    pub fn stream(chunks: impl Stream<Item = Bytes> + Send + 'static) -> Self {
+        Self(Kind::Stream(chunks.boxed()))
     }
 
     pub(crate) fn list(head: Bytes, items: Vec<Stored>, lead: usize, tail: Bytes) -> Self {
@@ -99,7 +99,7 @@ impl ListBody {
     }
 }
 
-impl http_body::Body for Body {
+impl http_body::Body for ResponseBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -113,8 +113,8 @@ impl http_body::Body for Body {
             ),
             Kind::List(list) => Poll::Ready(list.next().map(|bytes| Ok(Frame::data(bytes)))),
             Kind::Watch(watch) => watch.poll(context).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes)))),
-            Kind::Stream(pieces) => {
-                pieces.poll_next_unpin(context).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
+            Kind::Stream(chunks) => {
+                chunks.poll_next_unpin(context).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
             }
         }
     }
@@ -133,38 +133,38 @@ impl http_body::Body for Body {
     }
 }
 
-/// Reads the body of a request, at most [`BODY_MAX`] bytes of it.
-pub(crate) async fn read<B>(body: B) -> Result<Bytes, Failure>
+/// Reads the body of a request. Refuses more than [`BODY_MAX`] bytes with 413.
+pub(crate) async fn read<B>(body: B) -> Result<Bytes, StatusError>
 where
     B: http_body::Body<Data = Bytes>,
     B::Error: std::fmt::Display,
 {
-    let too_large = || Failure::too_large(format!("Request entity too large: limit is {BODY_MAX}"));
+    let too_large = || StatusError::too_large(format!("Request entity too large: limit is {BODY_MAX}"));
     if body.size_hint().lower() > BODY_MAX as u64 {
         return Err(too_large());
     }
     let mut body = std::pin::pin!(body);
     let mut first = Bytes::new();
-    let mut gathered = BytesMut::new();
+    let mut collected = BytesMut::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| {
-            Failure::bad_request(format!("failed to read the body of the request: {error}"))
+            StatusError::bad_request(format!("failed to read the body of the request: {error}"))
         })?;
         let Ok(data) = frame.into_data() else { continue };
-        if first.len() + gathered.len() + data.len() > BODY_MAX {
+        if first.len() + collected.len() + data.len() > BODY_MAX {
             return Err(too_large());
         }
-        // Most bodies are one frame, which then needs no copy.
-        if first.is_empty() && gathered.is_empty() {
+        // Most bodies are one frame, which needs no copy.
+        if first.is_empty() && collected.is_empty() {
             first = data;
         } else {
-            if gathered.is_empty() {
-                gathered.extend_from_slice(&std::mem::take(&mut first));
+            if collected.is_empty() {
+                collected.extend_from_slice(&std::mem::take(&mut first));
             }
-            gathered.extend_from_slice(&data);
+            collected.extend_from_slice(&data);
         }
     }
-    Ok(if gathered.is_empty() { first } else { gathered.freeze() })
+    Ok(if collected.is_empty() { first } else { collected.freeze() })
 }
 
 /// The media type of a request's body.
@@ -181,7 +181,7 @@ pub(crate) enum Content {
 }
 
 impl Content {
-    /// What the headers say; JSON when they say nothing.
+    /// The media type of the `Content-Type` header; JSON without the header, `None` if unsupported.
     pub(crate) fn of(headers: &HeaderMap) -> Option<Self> {
         let Some(value) = headers.get(http::header::CONTENT_TYPE) else { return Some(Self::Json) };
         let media = value.to_str().ok()?.split(';').next()?.trim().to_ascii_lowercase();
@@ -199,13 +199,16 @@ impl Content {
     }
 }
 
-/// An object from a request's body, with the complaints of a strict reading (fields that occur twice).
-pub(crate) fn decode_object(content: Option<Content>, bytes: &[u8]) -> Result<(Value, Vec<String>), Failure> {
+/// Decodes an object from a request body. Also returns the strict decoding errors (duplicate fields).
+pub(crate) fn decode_object(
+    content: Option<Content>,
+    bytes: &[u8],
+) -> Result<(Value, Vec<String>), StatusError> {
     match content {
         Some(Content::Json) => strict::json(bytes),
         Some(Content::Yaml | Content::ApplyPatch) => strict::yaml(bytes),
         Some(Content::Protobuf) => protobuf::decode(bytes).map(|object| (object, Vec::new())),
-        _ => Err(Failure::unsupported_media_type(
+        _ => Err(StatusError::unsupported_media_type(
             "application/json, application/yaml, application/vnd.kubernetes.protobuf",
         )),
     }

@@ -1,4 +1,4 @@
-//! HTTP at the edges of the server: what a request says, what an answer carries.
+//! HTTP: content negotiation, query options, request and response bodies.
 
 mod accept;
 mod body;
@@ -6,7 +6,7 @@ mod query;
 mod response;
 
 pub(crate) use accept::{OFFERED, Output, Projection};
-pub use body::Body;
+pub use body::ResponseBody;
 pub(crate) use body::{Content, decode_object, read};
 pub(crate) use query::{DryRun, FieldValidation, Options, pairs};
 pub(crate) use response::{failure, json_bytes, object, plain, respond_json};

@@ -1,26 +1,28 @@
-//! The query string of a request.
+//! Options in the query string of a request.
+
+use percent_encoding::percent_decode_str;
 
 use crate::{
-    schema::FieldError,
+    schema::ValidationError,
     selector::{FieldSelector, LabelSelector},
-    status::{About, Failure},
+    status::{GroupResource, StatusError},
     table::IncludeObject,
 };
 
-/// Whether a write is only tried.
+/// The `dryRun` option.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum DryRun {
-    /// It is done.
+    /// The write is stored.
     #[default]
     No,
-    /// Everything but the write itself.
+    /// The write is validated and admitted, but not stored.
     All,
 }
 
-/// What becomes of fields that the schema does not know.
+/// The `fieldValidation` option: how unknown and duplicate fields are handled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum FieldValidation {
-    /// Dropped without a word.
+    /// Dropped silently.
     Ignore,
     /// Dropped with a warning.
     #[default]
@@ -29,7 +31,7 @@ pub(crate) enum FieldValidation {
     Strict,
 }
 
-/// Everything a query may say, read once.
+/// The options of all verbs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Options {
     pub(crate) dry_run: DryRun,
@@ -46,18 +48,18 @@ pub(crate) struct Options {
     pub(crate) watch: bool,
     pub(crate) bookmarks: bool,
     pub(crate) send_initial_events: Option<bool>,
-    /// Delete options given in the query; a body wins over them.
+    /// Delete options of the query; those of the body take precedence.
     pub(crate) propagation: Option<String>,
     pub(crate) orphan_dependents: Option<bool>,
     pub(crate) include_object: IncludeObject,
 }
 
-/// Longest name of a field manager.
+/// Longest field manager name, in bytes.
 const MANAGER_MAX: usize = 128;
 
 impl Options {
-    /// Reads a query string.
-    pub(crate) fn parse(query: &str) -> Result<Self, Failure> {
+    /// Parses a query string.
+    pub(crate) fn parse(query: &str) -> Result<Self, StatusError> {
         let mut options = Self::default();
         for (name, value) in pairs(query) {
             match name.as_str() {
@@ -72,14 +74,14 @@ impl Options {
                 "labelSelector" => {
                     options.labels = Some(
                         LabelSelector::parse(&value)
-                            .map_err(|error| Failure::bad_request(error.to_string()))?,
+                            .map_err(|error| StatusError::bad_request(error.to_string()))?,
                     )
                     .filter(|selector| !selector.is_everything())
                 }
                 "fieldSelector" => {
                     options.fields = Some(
                         FieldSelector::parse(&value)
-                            .map_err(|error| Failure::bad_request(error.to_string()))?,
+                            .map_err(|error| StatusError::bad_request(error.to_string()))?,
                     )
                     .filter(|selector| !selector.is_everything())
                 }
@@ -92,7 +94,7 @@ impl Options {
                 "sendInitialEvents" => options.send_initial_events = Some(boolean(&name, &value)?),
                 "propagationPolicy" => options.propagation = Some(value),
                 "orphanDependents" => options.orphan_dependents = Some(boolean(&name, &value)?),
-                // No kind here dies gracefully: the period is read and has no effect.
+                // No kind has graceful deletion: the option is validated and ignored.
                 "gracePeriodSeconds" => drop(integer(&value)?),
                 "includeObject" => options.include_object = include_object(&value)?,
                 _ => {}
@@ -102,102 +104,84 @@ impl Options {
     }
 }
 
-pub(crate) fn dry_run(value: &str) -> Result<DryRun, Failure> {
+pub(crate) fn dry_run(value: &str) -> Result<DryRun, StatusError> {
     match value {
         "" => Ok(DryRun::No),
         "All" => Ok(DryRun::All),
         _ => {
-            let error = FieldError::not_supported("dryRun", serde_json::json!([value]), ["All"]);
-            Err(Failure::invalid(&About::new("meta.k8s.io", "CreateOptions"), "", &[error]))
+            let error = ValidationError::not_supported("dryRun", serde_json::json!([value]), ["All"]);
+            Err(StatusError::invalid(&GroupResource::new("meta.k8s.io", "CreateOptions"), "", &[error]))
         }
     }
 }
 
-fn field_validation(value: &str) -> Result<FieldValidation, Failure> {
+fn field_validation(value: &str) -> Result<FieldValidation, StatusError> {
     match value {
         "" | "Warn" => Ok(FieldValidation::Warn),
         "Ignore" => Ok(FieldValidation::Ignore),
         "Strict" => Ok(FieldValidation::Strict),
         _ => {
-            let error = FieldError::not_supported("fieldValidation", value, ["", "Ignore", "Strict", "Warn"]);
-            Err(Failure::invalid(&About::new("meta.k8s.io", "CreateOptions"), "", &[error]))
+            let error =
+                ValidationError::not_supported("fieldValidation", value, ["", "Ignore", "Strict", "Warn"]);
+            Err(StatusError::invalid(&GroupResource::new("meta.k8s.io", "CreateOptions"), "", &[error]))
         }
     }
 }
 
-fn include_object(value: &str) -> Result<IncludeObject, Failure> {
+fn include_object(value: &str) -> Result<IncludeObject, StatusError> {
     match value {
         "" | "Metadata" => Ok(IncludeObject::Metadata),
         "None" => Ok(IncludeObject::None),
         "Object" => Ok(IncludeObject::Object),
-        other => Err(Failure::bad_request(format!(
+        other => Err(StatusError::bad_request(format!(
             "Unable to convert to Table as requested: includeObject: Invalid value: {other:?}: must be 'Metadata', 'Object', 'None', or empty"
         ))),
     }
 }
 
-fn field_manager(value: String) -> Result<String, Failure> {
-    let about = About::new("meta.k8s.io", "CreateOptions");
+fn field_manager(value: String) -> Result<String, StatusError> {
+    let about = GroupResource::new("meta.k8s.io", "CreateOptions");
     if value.len() > MANAGER_MAX {
-        return Err(Failure::invalid(&about, "", &[FieldError::too_long("fieldManager", 128)]));
+        return Err(StatusError::invalid(&about, "", &[ValidationError::too_long("fieldManager", 128)]));
     }
     if let Some(at) = value.chars().position(|c| c.is_control()) {
-        let error = FieldError::invalid(
+        let error = ValidationError::invalid(
             "fieldManager",
             value.clone(),
             format!("invalid character at position {at}; should only contain printable characters"),
         );
-        return Err(Failure::invalid(&about, "", &[error]));
+        return Err(StatusError::invalid(&about, "", &[error]));
     }
     Ok(value)
 }
 
-fn boolean(name: &str, value: &str) -> Result<bool, Failure> {
+fn boolean(name: &str, value: &str) -> Result<bool, StatusError> {
     match value {
         "" | "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
-        _ => Err(Failure::bad_request(format!(
+        _ => Err(StatusError::bad_request(format!(
             "invalid value \"{value}\" for {name}: it is neither true nor false"
         ))),
     }
 }
 
-fn integer(value: &str) -> Result<i64, Failure> {
+fn integer(value: &str) -> Result<i64, StatusError> {
     value
         .parse()
-        .map_err(|_| Failure::bad_request(format!("strconv.ParseInt: parsing {value:?}: invalid syntax")))
+        .map_err(|_| StatusError::bad_request(format!("strconv.ParseInt: parsing {value:?}: invalid syntax")))
 }
 
-/// Names and values of a query, decoded.
+/// The decoded names and values of a query string.
 pub(crate) fn pairs(query: &str) -> impl Iterator<Item = (String, String)> {
     query.split('&').filter(|part| !part.is_empty()).map(|part| {
         let (name, value) = part.split_once('=').unwrap_or((part, ""));
-        (percent_decode(name), percent_decode(value))
+        (decode(name), decode(value))
     })
 }
 
-/// `%41+b` → `A b`. What is no escape stays as it is.
-fn percent_decode(text: &str) -> String {
-    let bytes = text.as_bytes();
-    let mut decoded = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while at < bytes.len() {
-        let hex = |offset: usize| bytes.get(at + offset).and_then(|byte| char::from(*byte).to_digit(16));
-        match bytes[at] {
-            b'+' => decoded.push(b' '),
-            b'%' => match (hex(1), hex(2)) {
-                (Some(high), Some(low)) => {
-                    // Two hexadecimal digits are one byte.
-                    decoded.push(u8::try_from(high * 16 + low).unwrap_or(b'?'));
-                    at += 2;
-                }
-                _ => decoded.push(b'%'),
-            },
-            byte => decoded.push(byte),
-        }
-        at += 1;
-    }
-    String::from_utf8_lossy(&decoded).into_owned()
+/// Decodes `%41+b` to `A b`. An invalid escape stays as it is.
+fn decode(text: &str) -> String {
+    percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned()
 }
 
 #[cfg(test)]
@@ -205,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_query_is_decoded_and_read() {
+    fn a_query_is_decoded_and_parsed() {
         let options = Options::parse(
             "labelSelector=app%3Dx%2Ctier+in+(a)&limit=5&watch&dryRun=All&force=true&fieldManager=me",
         )
@@ -219,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_with_a_4xx() {
+    fn an_invalid_option_is_refused_with_a_4xx() {
         for query in [
             "limit=x",
             "dryRun=Some",

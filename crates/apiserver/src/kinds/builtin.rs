@@ -1,4 +1,4 @@
-//! The kinds that are there without a CRD, and the rules in which they differ from each other.
+//! The built-in kinds and the rules in which they differ.
 
 use std::sync::{Arc, OnceLock};
 
@@ -8,9 +8,9 @@ use super::{
     Kind, Origin, Version,
     schemas::{self, root_definition},
 };
-use crate::{form::Form, schema::meta::NameRule, table::Columns};
+use crate::{schema::meta::NameRule, table::Columns, versioned_schema::VersionedSchema};
 
-/// What is special about a built-in kind.
+/// The properties of a built-in kind.
 pub(crate) struct Rules {
     pub(crate) group: &'static str,
     pub(crate) version: &'static str,
@@ -20,22 +20,22 @@ pub(crate) struct Rules {
     pub(crate) short: &'static [&'static str],
     pub(crate) namespaced: bool,
     pub(crate) status: bool,
-    /// Created and answered, never stored: reviews.
+    /// Evaluated on create and never stored: reviews.
     pub(crate) ephemeral: bool,
-    /// Always empty: kinds that tools look for and that a plane has none of, because it runs nothing itself.
+    /// Always empty: kinds that clients list (Pod, Node, Service), of which a plane has none.
     pub(crate) empty: bool,
-    /// A PUT on a name that is not there creates it.
+    /// A PUT to a name that does not exist creates the object.
     pub(crate) create_on_update: bool,
-    /// A PUT may leave out the resourceVersion.
+    /// A PUT without resourceVersion is allowed.
     pub(crate) unconditional_update: bool,
-    /// A delete answers with the object instead of a Status.
+    /// A delete returns the object instead of a Status.
     pub(crate) returns_deleted: bool,
     /// `metadata.generation` counts changes of the spec.
     pub(crate) generation: bool,
     pub(crate) name_rule: NameRule,
-    /// Field selectors besides name and namespace.
+    /// Fields that field selectors support besides name and namespace.
     pub(crate) selectable: &'static [&'static str],
-    /// The definition in OpenAPI.
+    /// The name of the OpenAPI definition.
     pub(crate) definition: &'static str,
     pub(crate) categories: &'static [&'static str],
 }
@@ -102,7 +102,7 @@ const REGARDING_FIELDS: &[&str] = &[
     "type",
 ];
 
-/// A review: asked and answered, never kept.
+/// A review, which is never stored.
 const fn review(
     group: &'static str,
     kind: &'static str,
@@ -114,7 +114,7 @@ const fn review(
     Rules { group, kind, plural, singular, namespaced, ephemeral: true, definition, ..PLAIN }
 }
 
-/// What kubectl and federations list on every cluster.
+/// A kind without objects, which kubectl and federation controllers list on every cluster.
 const fn empty(
     kind: &'static str,
     plural: &'static str,
@@ -127,7 +127,7 @@ const fn empty(
     Rules { kind, plural, singular, short, namespaced, empty: true, definition, categories, ..PLAIN }
 }
 
-/// A role or binding: its name only has to fit into a path.
+/// A role or binding. Its name can be any path segment.
 const fn rbac(
     kind: &'static str,
     plural: &'static str,
@@ -148,7 +148,7 @@ const fn rbac(
     }
 }
 
-/// A configuration of admission: cluster-scoped, counted by generation.
+/// A webhook configuration or admission policy: cluster-scoped, with a generation.
 const fn admission(
     kind: &'static str,
     plural: &'static str,
@@ -347,7 +347,7 @@ static RULES: &[Rules] = &[
     rbac("Role", "roles", "role", true, "io.k8s.api.rbac.v1.Role"),
 ];
 
-/// The built-in kinds, made once per process.
+/// The built-in kinds, shared by all planes of the process.
 pub(crate) fn builtins() -> &'static [Arc<Kind>] {
     static KINDS: OnceLock<Vec<Arc<Kind>>> = OnceLock::new();
     KINDS.get_or_init(|| RULES.iter().map(|rules| Arc::new(build(rules))).collect())
@@ -360,7 +360,8 @@ fn build(rules: &'static Rules) -> Kind {
         format!("{}/{}", rules.group, rules.version)
     };
     let openapi: Arc<Value> = Arc::new(root_definition(rules.definition));
-    let form = Arc::new(Form::of_builtin(&schemas::inlined(rules.definition), rules.definition));
+    let versioned_schema =
+        Arc::new(VersionedSchema::of_builtin(&schemas::inlined(rules.definition), rules.definition));
     let version = Version {
         name: rules.version.to_owned(),
         api_version,
@@ -371,9 +372,9 @@ fn build(rules: &'static Rules) -> Kind {
         columns: Columns::built_in(rules.group, rules.kind),
         selectable: rules.selectable.iter().map(|field| (*field).to_owned()).collect(),
         openapi,
-        form,
+        versioned_schema,
     };
-    // Both groups of events are one collection, as in Kubernetes.
+    // Both event groups share one collection, as in Kubernetes.
     let resource = match (rules.group, rules.plural) {
         ("" | "events.k8s.io", plural) => plural.to_owned(),
         (group, plural) => format!("{plural}.{group}"),

@@ -1,4 +1,4 @@
-//! The set of kinds that one or many planes share.
+//! Catalogues: the set of kinds that one or many planes serve.
 
 use std::{
     collections::BTreeMap,
@@ -10,20 +10,21 @@ use parking_lot::RwLock;
 use super::{Kind, builtin::builtins};
 use crate::{
     docs::{Discovery, OpenApi},
-    extension::Extensions,
+    subresource::SubresourceHandlers,
 };
 
-/// A set of kinds at one moment. Replaced as a whole when a CRD changes; requests under way keep theirs.
+/// An immutable snapshot of the kinds of a catalogue. A CRD change replaces it; requests in flight keep
+/// theirs.
 #[derive(Default)]
 pub(crate) struct Kinds {
     custom: BTreeMap<(String, String), Arc<Kind>>,
-    /// Subresources of the embedding program.
-    pub(crate) extensions: Arc<Extensions>,
+    /// Subresource handlers of the embedding program.
+    pub(crate) subresources: Arc<SubresourceHandlers>,
     openapi: OnceLock<OpenApi>,
 }
 
 impl Kinds {
-    /// The kind behind `group` and `plural`.
+    /// The kind with this group and plural name.
     pub(crate) fn find(&self, group: &str, plural: &str) -> Option<&Arc<Kind>> {
         builtins().iter().find(|kind| kind.is(group, plural)).or_else(|| {
             self.custom
@@ -34,12 +35,12 @@ impl Kinds {
         })
     }
 
-    /// The kind named `kind` in `group`.
+    /// The kind with this group and kind name.
     pub(crate) fn find_kind(&self, group: &str, kind: &str) -> Option<&Arc<Kind>> {
         self.iter().find(|known| known.group == group && known.kind == kind)
     }
 
-    /// The kind whose objects live in a collection; for events the core one.
+    /// The kind of the objects in a store collection; for events that of the core group.
     pub(crate) fn find_resource(&self, resource: &str) -> Option<&Arc<Kind>> {
         self.iter().find(|known| &*known.resource == resource)
     }
@@ -48,31 +49,31 @@ impl Kinds {
         builtins().iter().chain(self.custom.values())
     }
 
-    /// What there is.
+    /// The discovery documents.
     pub(crate) fn discovery(&self) -> Discovery<'_> {
         Discovery::of(self)
     }
 
-    /// How it looks, made when first asked for.
+    /// The OpenAPI documents, computed on the first call.
     pub(crate) fn openapi(&self) -> &OpenApi {
         self.openapi.get_or_init(|| OpenApi::of(self))
     }
 }
 
-/// A named set of kinds and where its CRDs are kept.
+/// A named set of kinds and the plane that stores its CRDs.
 pub(crate) struct Catalogue {
     pub(crate) name: Arc<str>,
-    /// The plane in whose collection the CRDs are: the plane's own, or one apart for a shared catalogue.
-    pub(crate) home: Arc<str>,
+    /// The plane that stores the CRDs: the owning plane, or `@name` for a shared catalogue.
+    pub(crate) plane: Arc<str>,
     kinds: RwLock<Arc<Kinds>>,
-    /// Held over a change of CRDs, so that names are accepted one CRD at a time.
+    /// Held during a CRD change, so that the names of one CRD at a time are checked and accepted.
     pub(crate) changing: tokio::sync::Mutex<()>,
 }
 
 impl Catalogue {
-    pub(crate) fn new(name: Arc<str>, home: Arc<str>, extensions: Arc<Extensions>) -> Self {
-        let kinds = RwLock::new(Arc::new(Kinds { extensions, ..Kinds::default() }));
-        Self { name, home, kinds, changing: tokio::sync::Mutex::default() }
+    pub(crate) fn new(name: Arc<str>, plane: Arc<str>, subresources: Arc<SubresourceHandlers>) -> Self {
+        let kinds = RwLock::new(Arc::new(Kinds { subresources, ..Kinds::default() }));
+        Self { name, plane, kinds, changing: tokio::sync::Mutex::default() }
     }
 
     pub(crate) fn kinds(&self) -> Arc<Kinds> {
@@ -84,10 +85,11 @@ impl Catalogue {
         let mut kinds = self.kinds.write();
         let mut custom = kinds.custom.clone();
         custom.insert((kind.group.clone(), kind.plural.clone()), Arc::new(kind));
-        *kinds = Arc::new(Kinds { custom, extensions: kinds.extensions.clone(), openapi: OnceLock::new() });
+        *kinds =
+            Arc::new(Kinds { custom, subresources: kinds.subresources.clone(), openapi: OnceLock::new() });
     }
 
-    /// Takes the kind defined by the CRD `name` out, and returns it.
+    /// Removes and returns the kind of the CRD named `crd`.
     pub(crate) fn remove(&self, crd: &str) -> Option<Arc<Kind>> {
         let mut kinds = self.kinds.write();
         let key = kinds
@@ -97,7 +99,8 @@ impl Catalogue {
             .map(|(key, _)| key.clone())?;
         let mut custom = kinds.custom.clone();
         let removed = custom.remove(&key);
-        *kinds = Arc::new(Kinds { custom, extensions: kinds.extensions.clone(), openapi: OnceLock::new() });
+        *kinds =
+            Arc::new(Kinds { custom, subresources: kinds.subresources.clone(), openapi: OnceLock::new() });
         removed
     }
 }

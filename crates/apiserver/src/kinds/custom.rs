@@ -1,10 +1,10 @@
-//! From a CustomResourceDefinition to a kind.
+//! Builds a kind from a CustomResourceDefinition.
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{Kind, Origin, Scale, Version, shared};
+use super::{Kind, Origin, Scale, Version, schema_cache};
 use crate::{json, store::Revision, table::Columns};
 
 /// The names under which a CRD is served: `status.acceptedNames`.
@@ -20,7 +20,7 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// Builds the kind that an established CRD defines. `None` while it is not established.
+/// The kind of an established CRD; `None` while the CRD is not established.
 pub(crate) fn from_crd(crd: &Value, revision: Revision) -> Option<Kind> {
     if !json::condition_is(crd, "Established", "True") {
         return None;
@@ -70,7 +70,7 @@ fn version_of(group: &str, kind: &str, version: &Value, all: &Value) -> Version 
     let deprecation = (version["deprecated"] == true).then(|| {
         version["deprecationWarning"]
             .as_str()
-            .map_or_else(|| outdated(group, kind, &api_version, all), str::to_owned)
+            .map_or_else(|| deprecation_warning(group, kind, &api_version, all), str::to_owned)
     });
     let scale = version.pointer("/subresources/scale").map(|scale| Scale {
         spec_replicas: text(&scale["specReplicasPath"]),
@@ -87,11 +87,11 @@ fn version_of(group: &str, kind: &str, version: &Value, all: &Value) -> Version 
         .filter_map(|field| field["jsonPath"].as_str())
         .map(|path| path.trim_start_matches('.').to_owned())
         .collect();
-    let (openapi, form) = shared::compiled(raw);
+    let (openapi, versioned_schema) = schema_cache::compiled(raw);
     Version {
         served: version["served"] == true,
         status: version.pointer("/subresources/status").is_some(),
-        form,
+        versioned_schema,
         openapi,
         name,
         api_version,
@@ -102,8 +102,8 @@ fn version_of(group: &str, kind: &str, version: &Value, all: &Value) -> Version 
     }
 }
 
-/// The warning about a deprecated version that brings none of its own: it names the best version to use instead.
-fn outdated(group: &str, kind: &str, api_version: &str, all: &Value) -> String {
+/// The default warning of a deprecated version, which names the preferred version to use instead.
+fn deprecation_warning(group: &str, kind: &str, api_version: &str, all: &Value) -> String {
     let old = api_version.rsplit('/').next().unwrap_or_default();
     let better = all
         .as_array()
@@ -119,7 +119,8 @@ fn outdated(group: &str, kind: &str, api_version: &str, all: &Value) -> String {
     }
 }
 
-/// The order of versions: GA before beta before alpha, higher before lower, everything else after, alphabetically.
+/// The priority of a version, as in Kubernetes: GA, then beta, then alpha, each by number. Other names come
+/// last.
 pub(crate) fn precedence(version: &str) -> (u8, u64, u64) {
     let parse = || -> Option<(u8, u64, u64)> {
         let rest = version.strip_prefix('v')?;
@@ -143,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_stand_in_the_order_of_their_maturity() {
+    fn versions_are_sorted_by_maturity_and_number() {
         let mut versions =
             vec!["foo10", "v1alpha1", "v2", "v11beta2", "v10", "v12alpha1", "v3beta1", "foo1", "v1"];
         versions.sort_by(|a, b| precedence(b).cmp(&precedence(a)).then_with(|| a.cmp(b)));

@@ -1,4 +1,4 @@
-//! One resource of one group, with all its versions.
+//! A resource kind: one resource of one group, with all its versions.
 
 use std::sync::Arc;
 
@@ -6,13 +6,13 @@ use serde_json::Value;
 
 use super::builtin::Rules;
 use crate::{
-    form::Form,
-    status::About,
+    status::GroupResource,
     store::{Collection, Revision},
     table::Columns,
+    versioned_schema::VersionedSchema,
 };
 
-/// Where the scale subresource finds its numbers.
+/// JSON paths of the scale subresource.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Scale {
     pub(crate) spec_replicas: String,
@@ -20,7 +20,7 @@ pub(crate) struct Scale {
     pub(crate) label_selector: Option<String>,
 }
 
-/// A subresource that a request may name.
+/// A built-in subresource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subresource {
     Status,
@@ -38,22 +38,22 @@ pub(crate) struct Version {
     pub(crate) deprecation: Option<String>,
     pub(crate) status: bool,
     pub(crate) scale: Option<Scale>,
-    /// What `kubectl get` shows.
+    /// The printer columns.
     pub(crate) columns: Columns,
-    /// Dotted paths besides name and namespace that field selectors may name.
+    /// Dotted paths that field selectors support besides name and namespace.
     pub(crate) selectable: Vec<String>,
-    /// The schema as published in OpenAPI. `None` for one without (preserve-unknown-fields at the root).
+    /// The schema as published in OpenAPI.
     pub(crate) openapi: Arc<Value>,
-    pub(crate) form: Arc<Form>,
+    pub(crate) versioned_schema: Arc<VersionedSchema>,
 }
 
-/// Where a kind comes from.
+/// Whether a kind is built in or defined by a CRD.
 pub(crate) enum Origin {
     Builtin(&'static Rules),
     Custom { crd: String },
 }
 
-/// A resource that a plane serves.
+/// A resource kind that a plane serves.
 pub(crate) struct Kind {
     pub(crate) group: String,
     pub(crate) plural: String,
@@ -63,17 +63,17 @@ pub(crate) struct Kind {
     pub(crate) short_names: Vec<String>,
     pub(crate) categories: Vec<String>,
     pub(crate) namespaced: bool,
-    /// In the order of discovery: the preferred first.
+    /// The preferred version comes first.
     pub(crate) versions: Vec<Arc<Version>>,
-    /// The version objects are stored in.
+    /// The storage version.
     pub(crate) storage: String,
     pub(crate) origin: Origin,
-    /// `plural.group`: the collection in the store, which two built-in kinds may share (events).
+    /// `plural.group`: the resource of the store collection. The two kinds of events share one.
     pub(crate) resource: Arc<str>,
-    /// Objects written at or before this revision may have been written under another schema: they are pruned and
-    /// defaulted when read.
+    /// The revision of the CRD. Objects written before it may have been written under another schema: they
+    /// are pruned and defaulted on read.
     pub(crate) schema_revision: Revision,
-    /// A CRD on its way out serves everything but creation.
+    /// The CRD is being deleted: all verbs but create are served.
     pub(crate) terminating: bool,
 }
 
@@ -83,7 +83,7 @@ impl Kind {
     }
 
     pub(crate) fn storage_version(&self) -> &Arc<Version> {
-        // A kind has at least one version, and `storage` names one of them: both are checked when it is built.
+        // The constructors check that there is at least one version and that `storage` names one of them.
         self.versions.iter().find(|version| version.name == self.storage).unwrap_or(&self.versions[0])
     }
 
@@ -92,13 +92,13 @@ impl Kind {
     }
 
     /// For messages about objects: named by resource.
-    pub(crate) fn about(&self) -> About {
-        About::new(&self.group, &self.plural)
+    pub(crate) fn group_resource(&self) -> GroupResource {
+        GroupResource::new(&self.group, &self.plural)
     }
 
     /// For messages about fields: named by kind.
-    pub(crate) fn about_kind(&self) -> About {
-        About::new(&self.group, &self.kind)
+    pub(crate) fn group_kind(&self) -> GroupResource {
+        GroupResource::new(&self.group, &self.kind)
     }
 
     pub(crate) fn rules(&self) -> Option<&'static Rules> {
@@ -124,7 +124,7 @@ impl Kind {
         }
     }
 
-    /// The subresource of that name, if this version has it.
+    /// The subresource of that name, if the version has it.
     pub(crate) fn subresource(&self, version: &Version, name: &str) -> Option<Subresource> {
         match name {
             "status" if version.status => Some(Subresource::Status),

@@ -1,14 +1,14 @@
-//! What a plane serves: kinds, their versions and schemas.
+//! The resource kinds that planes serve, with their versions and schemas.
 //!
-//! A [`Kind`] is one resource of one group with all its versions, built in or defined by a CRD. A [`Catalogue`] is the
-//! set of kinds that one or many planes share; it exists once however many planes use it.
+//! A [`Kind`] is one resource of one group with all its versions, built in or defined by a CRD. A
+//! [`Catalogue`] is a set of kinds; one plane owns it or many planes share it.
 
 mod builtin;
 mod catalogue;
 mod custom;
 mod kind;
+mod schema_cache;
 mod schemas;
-mod shared;
 
 pub(crate) use builtin::builtins;
 pub(crate) use catalogue::{Catalogue, Kinds};

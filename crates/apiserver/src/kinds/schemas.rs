@@ -1,6 +1,7 @@
 //! OpenAPI definitions of the built-in kinds.
 //!
-//! Types and descriptions come from `k8s-openapi`; what that crate leaves out (how lists merge) is in [`MERGING`].
+//! Types and descriptions come from `k8s-openapi`. That crate has no merge strategies of lists and maps; they
+//! are in [`MERGING`].
 
 use std::{collections::BTreeMap, sync::OnceLock};
 
@@ -16,17 +17,17 @@ use k8s_openapi::{
 use schemars::SchemaGenerator;
 use serde_json::{Map, Value, json};
 
-/// How lists and maps merge: definition, field (empty for the definition itself), then the merge.
+/// The merge strategy of a list or map.
 enum Merge {
-    /// A list replaced as one.
+    /// A list that is replaced as a whole.
     Atomic,
-    /// A map replaced as one.
+    /// A map that is replaced as a whole.
     AtomicMap,
     /// A set of strings.
     Set,
-    /// A list of objects known by a key; strategic patches merge it too.
+    /// A list of objects with a merge key, also in strategic merge patches.
     Map(&'static str),
-    /// The same, but strategic patches replace it.
+    /// A list of objects with a merge key for apply; strategic merge patches replace it.
     MapReplaced(&'static str),
 }
 
@@ -115,7 +116,7 @@ const MERGING: &[(&str, &str, Merge)] = &[
     ("io.k8s.apimachinery.pkg.apis.meta.v1.OwnerReference", "", Merge::AtomicMap),
 ];
 
-/// Definitions that hold any JSON, whatever the generated schema says.
+/// Definitions that accept any JSON. The generated schemas are too narrow.
 const OPEN: &[&str] = &[
     "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSON",
     "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaPropsOrArray",
@@ -125,7 +126,7 @@ const OPEN: &[&str] = &[
     "io.k8s.apimachinery.pkg.runtime.RawExtension",
 ];
 
-/// Kinds that are listed and never there; nothing is said about them but that they have metadata.
+/// Kinds without objects. Their schema is metadata only.
 const EMPTY: [&str; 3] = ["Node", "Pod", "Service"];
 
 impl Merge {
@@ -184,7 +185,7 @@ pub(crate) fn definitions() -> &'static BTreeMap<String, Value> {
             meta::ListMeta,
             meta::ObjectMeta,
         );
-        let mut all: BTreeMap<String, Value> = generator.take_definitions(true).into_iter().map(|(name, schema)| (name, tidy(schema))).collect();
+        let mut all: BTreeMap<String, Value> = generator.take_definitions(true).into_iter().map(|(name, schema)| (name, to_openapi(schema))).collect();
         for name in OPEN {
             if let Some(schema) = all.get_mut(*name) {
                 *schema = json!({"description": schema["description"], "x-kubernetes-preserve-unknown-fields": true});
@@ -195,16 +196,16 @@ pub(crate) fn definitions() -> &'static BTreeMap<String, Value> {
         }
         for (definition, field, merge) in MERGING {
             let Some(schema) = all.get_mut(*definition) else { continue };
-            let place = if field.is_empty() { Some(schema) } else { schema.pointer_mut(&format!("/properties/{field}")) };
-            if let Some(Value::Object(place)) = place {
-                place.extend(merge.extensions());
+            let target = if field.is_empty() { Some(schema) } else { schema.pointer_mut(&format!("/properties/{field}")) };
+            if let Some(Value::Object(target)) = target {
+                target.extend(merge.extensions());
             }
         }
         all
     })
 }
 
-/// The definition of a kind of which only type and metadata are known.
+/// A definition with type and metadata only.
 fn only_metadata(all: &BTreeMap<String, Value>, kind: &str) -> Value {
     let like = &all["io.k8s.api.core.v1.ServiceAccount"]["properties"];
     let properties: Map<String, Value> = ["apiVersion", "kind", "metadata"]
@@ -215,8 +216,8 @@ fn only_metadata(all: &BTreeMap<String, Value>, kind: &str) -> Value {
     json!({"description": description, "type": "object", "properties": properties})
 }
 
-/// Brings a generated schema into OpenAPI's words: references into `components`, no `null` in types.
-fn tidy(schema: Value) -> Value {
+/// Converts a generated schema to OpenAPI: references point into `components`.
+fn to_openapi(schema: Value) -> Value {
     match schema {
         Value::Object(map) => {
             let reference = map
@@ -230,33 +231,34 @@ fn tidy(schema: Value) -> Value {
                     None => reference,
                 };
             }
-            Value::Object(map.into_iter().map(|(name, value)| (name, tidy(value))).collect())
+            Value::Object(map.into_iter().map(|(name, value)| (name, to_openapi(value))).collect())
         }
-        Value::Array(items) => Value::Array(items.into_iter().map(tidy).collect()),
+        Value::Array(items) => Value::Array(items.into_iter().map(to_openapi).collect()),
         other => other,
     }
 }
 
-/// The definition of a kind, as published.
+/// The published definition of a kind.
 pub(crate) fn root_definition(name: &str) -> Value {
     definitions().get(name).cloned().unwrap_or_else(|| json!({"type": "object"}))
 }
 
-/// The definition of a kind with every reference replaced by what it refers to: the form schemas are checked in.
+/// The definition of a kind with all references inlined, as structural schemas require.
 pub(crate) fn inlined(name: &str) -> Value {
     let mut schema = inline(&root_definition(name), &mut vec![name.to_owned()]);
     drop_required(&mut schema);
     schema
 }
 
-/// What a built-in kind requires is checked with the kind; its schema says only of which type everything is.
+/// Removes `required`: the validation of each built-in kind checks required fields; the schema only checks
+/// types.
 fn drop_required(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {
             if fields.get("required").is_some_and(Value::is_array) {
                 fields.remove("required");
             }
-            // Base64 is checked with the kinds that hold it, where the empty text is fine.
+            // The kinds with base64 fields validate them; they accept the empty string.
             if fields.get("format").is_some_and(|format| format == "byte") {
                 fields.remove("format");
             }
@@ -276,7 +278,7 @@ fn inline(schema: &Value, within: &mut Vec<String>) -> Value {
             };
             if let Some(name) = reference.and_then(Value::as_str).and_then(|target| target.rsplit('/').next())
             {
-                // JSON schemas within CRDs contain themselves; they have their own check.
+                // JSONSchemaProps of CRDs is recursive; CRD validation checks it.
                 if within.iter().any(|outer| outer == name) {
                     return json!({"x-kubernetes-preserve-unknown-fields": true});
                 }
@@ -284,7 +286,7 @@ fn inline(schema: &Value, within: &mut Vec<String>) -> Value {
                 let mut target = inline(&root_definition(name), within);
                 within.pop();
                 if let Value::Object(target) = &mut target {
-                    // What stands beside the reference (how a list merges) adds to what it refers to.
+                    // Extensions beside the reference (merge strategies) are added to the target.
                     target.extend(
                         map.iter()
                             .filter(|(key, _)| key.starts_with("x-kubernetes-"))
@@ -305,7 +307,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_merge_rule_names_a_place_that_exists() {
+    fn every_merge_strategy_names_an_existing_field() {
         for (definition, field, _) in MERGING {
             let schema =
                 definitions().get(*definition).unwrap_or_else(|| panic!("{definition} is not defined"));
@@ -317,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn an_inlined_definition_refers_to_nothing() {
+    fn an_inlined_definition_has_no_references() {
         let text =
             inlined("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition")
                 .to_string();

@@ -1,21 +1,21 @@
-//! JSON patch, RFC 6902, as kube-apiserver carries it out.
+//! JSON patch (RFC 6902) with the semantics of kube-apiserver.
 //!
-//! Its library is more forgiving than the standard, and clients have come to rely on it: `replace` of a missing key in an
-//! existing map adds it, `copy` of a missing key copies null, `test` of a missing key against null holds, negative places
-//! count from the end, and a path need not begin with a slash. The crate that implements the standard refuses all of
-//! these, which is why the operations are written out here.
+//! The library of kube-apiserver is more lenient than the standard, and clients rely on it: `replace` of a
+//! missing key in an existing map adds it, `copy` of a missing key copies null, `test` of a missing key
+//! against null succeeds, negative indexes count from the end, and a path need not begin with a slash. The
+//! Rust crate for the standard rejects all of these, so the operations are implemented here.
 
 use serde_json::Value;
 
 use super::{PatchError, go_kind};
 use crate::schema::decode::DEPTH_MAX;
 
-/// More operations than this are refused.
+/// Maximum number of operations.
 const OPERATIONS_MAX: usize = 10_000;
-/// All `copy` operations together may not grow the object by more bytes than this.
+/// Maximum number of bytes that all `copy` operations together may add.
 const COPIED_MAX: usize = 3 << 20;
 
-/// The object with the operations carried out in order; all or none.
+/// Applies the operations in order. If one fails, the whole patch fails.
 pub fn patch(object: &Value, operations: &Value) -> Result<Value, PatchError> {
     let Value::Array(operations) = operations else {
         let kind = go_kind(operations);
@@ -38,12 +38,12 @@ pub fn patch(object: &Value, operations: &Value) -> Result<Value, PatchError> {
     let mut out = object.clone();
     let mut copied = 0;
     for operation in operations {
-        carry_out(&mut out, operation, &mut copied).map_err(PatchError::Unfit)?;
+        apply_operation(&mut out, operation, &mut copied).map_err(PatchError::Unfit)?;
     }
     Ok(out)
 }
 
-/// Complaints of `fieldValidation` about keys that no operation has.
+/// Messages for `fieldValidation` about unknown keys of operations.
 pub fn unknown_fields(operations: &Value) -> Vec<String> {
     let mut unknown = Vec::new();
     for (i, operation) in operations.as_array().into_iter().flatten().enumerate() {
@@ -58,7 +58,7 @@ pub fn unknown_fields(operations: &Value) -> Vec<String> {
     unknown
 }
 
-fn carry_out(object: &mut Value, operation: &Value, copied: &mut usize) -> Result<(), String> {
+fn apply_operation(object: &mut Value, operation: &Value, copied: &mut usize) -> Result<(), String> {
     let text = |key: &str| operation.get(key).and_then(Value::as_str);
     let path = text("path").ok_or("operation missing path field")?;
     let value = || operation.get("value").cloned().unwrap_or_default();
@@ -74,8 +74,8 @@ fn carry_out(object: &mut Value, operation: &Value, copied: &mut usize) -> Resul
         }
         "copy" => {
             let from = text("from").ok_or("operation missing from field")?;
-            let steps = steps(from)?;
-            let (parent, key) = locate(object, &steps)?;
+            let tokens = tokens(from)?;
+            let (parent, key) = locate(object, &tokens)?;
             let value = get(parent, key)?.cloned().unwrap_or_default();
             *copied += value.to_string().len();
             if *copied > COPIED_MAX {
@@ -89,28 +89,28 @@ fn carry_out(object: &mut Value, operation: &Value, copied: &mut usize) -> Resul
     }
 }
 
-/// The steps of a path. What stands before the first slash is ignored.
-fn steps(path: &str) -> Result<Vec<String>, String> {
+/// The reference tokens of a path. Text before the first slash is ignored.
+fn tokens(path: &str) -> Result<Vec<String>, String> {
     let mut parts = path.split('/');
     parts.next();
-    let steps: Vec<String> = parts.map(|p| p.replace("~1", "/").replace("~0", "~")).collect();
-    match steps.len() {
-        0 => Err(format!("path {path:?} names no place")),
+    let tokens: Vec<String> = parts.map(|p| p.replace("~1", "/").replace("~0", "~")).collect();
+    match tokens.len() {
+        0 => Err(format!("path {path:?} has no tokens")),
         n if n > DEPTH_MAX => Err(format!("path is deeper than {DEPTH_MAX}")),
-        _ => Ok(steps),
+        _ => Ok(tokens),
     }
 }
 
-fn locate<'v, 's>(object: &'v mut Value, steps: &'s [String]) -> Result<(&'v mut Value, &'s str), String> {
-    let (key, parents) = steps.split_last().ok_or("path names no place")?;
+fn locate<'v, 's>(object: &'v mut Value, tokens: &'s [String]) -> Result<(&'v mut Value, &'s str), String> {
+    let (key, parents) = tokens.split_last().ok_or("path has no tokens")?;
     let mut at = object;
-    for step in parents {
+    for token in parents {
         let next = match at {
-            Value::Object(map) => map.get_mut(step),
-            Value::Array(items) => place(step, items.len()).ok().and_then(|i| items.get_mut(i)),
+            Value::Object(map) => map.get_mut(token),
+            Value::Array(items) => index(token, items.len()).ok().and_then(|i| items.get_mut(i)),
             _ => None,
         };
-        at = next.ok_or_else(|| format!("doc is missing path: {step:?}"))?;
+        at = next.ok_or_else(|| format!("doc is missing path: {token:?}"))?;
     }
     match at {
         Value::Object(_) | Value::Array(_) => Ok((at, key)),
@@ -118,9 +118,9 @@ fn locate<'v, 's>(object: &'v mut Value, steps: &'s [String]) -> Result<(&'v mut
     }
 }
 
-/// A place in a list of `length`; negative places count from the end.
-fn place(step: &str, length: usize) -> Result<usize, String> {
-    let wanted: i64 = step.parse().map_err(|_| format!("value {step:?} is no place in a list"))?;
+/// An index into a list of `length`; negative indexes count from the end.
+fn index(token: &str, length: usize) -> Result<usize, String> {
+    let wanted: i64 = token.parse().map_err(|_| format!("value {token:?} is not a list index"))?;
     let at = if wanted < 0 { wanted + length as i64 } else { wanted };
     usize::try_from(at).map_err(|_| format!("unable to access invalid index: {wanted}"))
 }
@@ -129,7 +129,7 @@ fn get<'v>(parent: &'v Value, key: &str) -> Result<Option<&'v Value>, String> {
     match parent {
         Value::Object(map) => Ok(map.get(key)),
         Value::Array(items) => {
-            let at = place(key, items.len())?;
+            let at = index(key, items.len())?;
             items.get(at).map(Some).ok_or_else(|| format!("unable to access invalid index: {at}"))
         }
         _ => Ok(None),
@@ -144,9 +144,9 @@ fn depth(value: &Value) -> usize {
     }
 }
 
-fn fits_depth(steps: &[String], value: &Value) -> Result<(), String> {
-    // Moves could otherwise nest an object without making it larger.
-    if steps.len() + depth(value) > DEPTH_MAX {
+fn fits_depth(tokens: &[String], value: &Value) -> Result<(), String> {
+    // Moves could otherwise increase the nesting without increasing the size.
+    if tokens.len() + depth(value) > DEPTH_MAX {
         Err(format!("the result would be nested deeper than {DEPTH_MAX}"))
     } else {
         Ok(())
@@ -154,15 +154,15 @@ fn fits_depth(steps: &[String], value: &Value) -> Result<(), String> {
 }
 
 fn add(object: &mut Value, path: &str, value: Value) -> Result<(), String> {
-    let steps = steps(path)?;
-    fits_depth(&steps, &value)?;
-    let (parent, key) = locate(object, &steps)?;
+    let tokens = tokens(path)?;
+    fits_depth(&tokens, &value)?;
+    let (parent, key) = locate(object, &tokens)?;
     match parent {
         Value::Object(map) => drop(map.insert(key.to_owned(), value)),
         Value::Array(items) if key == "-" => items.push(value),
         Value::Array(items) => {
-            // One more place than there are elements: the end is a place too.
-            let at = place(key, items.len() + 1)?;
+            // The index after the last element is valid: it appends.
+            let at = index(key, items.len() + 1)?;
             if at > items.len() {
                 return Err(format!("unable to access invalid index: {at}"));
             }
@@ -174,14 +174,14 @@ fn add(object: &mut Value, path: &str, value: Value) -> Result<(), String> {
 }
 
 fn remove(object: &mut Value, path: &str) -> Result<Value, String> {
-    let steps = steps(path)?;
-    let (parent, key) = locate(object, &steps)?;
+    let tokens = tokens(path)?;
+    let (parent, key) = locate(object, &tokens)?;
     match parent {
         Value::Object(map) => {
             map.remove(key).ok_or_else(|| format!("unable to remove nonexistent key: {key}"))
         }
         Value::Array(items) => {
-            let at = place(key, items.len())?;
+            let at = index(key, items.len())?;
             if at < items.len() {
                 Ok(items.remove(at))
             } else {
@@ -193,13 +193,13 @@ fn remove(object: &mut Value, path: &str) -> Result<Value, String> {
 }
 
 fn replace(object: &mut Value, path: &str, value: Value) -> Result<(), String> {
-    let steps = steps(path)?;
-    fits_depth(&steps, &value)?;
-    let (parent, key) = locate(object, &steps)?;
+    let tokens = tokens(path)?;
+    fits_depth(&tokens, &value)?;
+    let (parent, key) = locate(object, &tokens)?;
     match parent {
         Value::Object(map) => drop(map.insert(key.to_owned(), value)),
         Value::Array(items) => {
-            let at = place(key, items.len())?;
+            let at = index(key, items.len())?;
             *items.get_mut(at).ok_or_else(|| format!("unable to access invalid index: {at}"))? = value;
         }
         _ => {}
@@ -208,10 +208,10 @@ fn replace(object: &mut Value, path: &str, value: Value) -> Result<(), String> {
 }
 
 fn test(object: &mut Value, path: &str, wanted: &Value) -> Result<(), String> {
-    let steps = steps(path)?;
-    let (parent, key) = locate(object, &steps)?;
-    let is = get(parent, key)?.unwrap_or(&Value::Null);
-    if is == wanted { Ok(()) } else { Err(format!("testing value {path} failed")) }
+    let tokens = tokens(path)?;
+    let (parent, key) = locate(object, &tokens)?;
+    let actual = get(parent, key)?.unwrap_or(&Value::Null);
+    if actual == wanted { Ok(()) } else { Err(format!("testing value {path} failed")) }
 }
 
 #[cfg(test)]
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_do_what_kubernetes_does() {
+    fn operations_apply_as_in_kubernetes() {
         let cases = [
             (
                 json!([{"op": "add", "path": "/data/n", "value": "x"}]),
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_that_do_not_fit_leave_no_result() {
+    fn operations_that_do_not_apply_fail() {
         let cases = [
             json!([{"op": "bogus", "path": "/a"}]),
             json!([{"op": "add"}]),
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_patch_is_refused() {
+    fn malformed_patches_are_rejected() {
         assert_eq!(
             patch(&object(), &json!({})).unwrap_err().message(),
             "error decoding patch: json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp"
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_cannot_be_blown_up() {
+    fn growth_and_nesting_are_bounded() {
         let double = vec![json!({"op": "copy", "from": "/data", "path": "/data/n"}); 200];
         assert_eq!(patch(&object(), &Value::from(double)).unwrap_err().code(), 422);
         let nest: Vec<Value> = (0..5000)
@@ -342,7 +342,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_operations_are_carried_out_or_refused(ops in prop::collection::vec(("add|remove|replace|test|move|copy", "(/(data|list|k|-|0|1|-1)){0,3}", "(/(data|list|k|-|0|1|-1)){0,3}"), 0..12)) {
+        fn any_operations_are_applied_or_rejected(ops in prop::collection::vec(("add|remove|replace|test|move|copy", "(/(data|list|k|-|0|1|-1)){0,3}", "(/(data|list|k|-|0|1|-1)){0,3}"), 0..12)) {
             let operations: Vec<Value> = ops.into_iter().map(|(op, path, from)| json!({"op": op, "path": path, "from": from, "value": {"k": [1]}})).collect();
             if let Ok(result) = patch(&object(), &Value::from(operations)) {
                 prop_assert!(crate::schema::decode::shallow(&result));

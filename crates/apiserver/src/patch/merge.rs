@@ -1,10 +1,10 @@
-//! JSON merge patch, RFC 7396: what is named is set, what is null goes.
+//! JSON merge patch (RFC 7396): sets the given fields and removes null fields.
 
 use serde_json::{Map, Value};
 
 use super::{PatchError, go_kind};
 
-/// The object with the patch merged into it.
+/// Merges the patch into the object.
 pub fn patch(object: &Value, patch: &Value) -> Result<Value, PatchError> {
     match patch {
         Value::Object(changes) => {
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_examples_of_the_standard_hold() {
+    fn the_examples_of_rfc_7396_apply() {
         for (object, change, result) in [
             (json!({"a": "b"}), json!({"a": "c"}), json!({"a": "c"})),
             (json!({"a": "b"}), json!({"b": "c"}), json!({"a": "b", "b": "c"})),
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_no_merge_patch() {
+    fn a_merge_patch_must_be_an_object() {
         assert_eq!(
             patch(&json!({}), &json!([])).unwrap_err().to_string(),
             "error decoding patch: json: cannot unmarshal array into Go value of type map[string]interface {}"
@@ -77,13 +77,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn merging_twice_is_merging_once(object in any_object(), change in any_object()) {
+        fn merging_is_idempotent(object in any_object(), change in any_object()) {
             let once = patch(&object, &change).unwrap();
             prop_assert_eq!(patch(&once, &change).unwrap(), once);
         }
 
         #[test]
-        fn an_object_merged_into_nothing_is_itself(object in any_object()) {
+        fn merging_into_an_empty_object_returns_the_patch(object in any_object()) {
             prop_assert_eq!(patch(&json!({}), &object).unwrap(), object);
         }
     }

@@ -1,4 +1,4 @@
-//! Patches: what becomes of an object when a part of it is sent.
+//! PATCH formats, applied to an object as pure functions.
 //!
 //! | content type | function |
 //! |---|---|
@@ -6,8 +6,8 @@
 //! | `application/merge-patch+json` | [`merge::patch`] |
 //! | `application/strategic-merge-patch+json` | [`strategic::patch`], built-in kinds only |
 //!
-//! Apply is no patch but a claim of ownership: see [`crate::apply`]. The result of a patch is still to be shaped and
-//! judged like any other write.
+//! Server-side apply is in [`crate::apply`]. The caller prunes, defaults and validates the result of a patch
+//! like any other write.
 
 use serde_json::Value;
 
@@ -15,19 +15,20 @@ pub mod json;
 pub mod merge;
 pub mod strategic;
 
-/// Why a patch has no result.
+/// A patch that cannot be applied.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PatchError {
-    /// It is no patch of its kind: 400.
+    /// The patch is malformed: 400.
     #[error("{0}")]
     Malformed(String),
-    /// It does not fit the object: 422 without details. The text is for the log; clients get a fixed sentence.
+    /// The patch does not apply to the object: 422 without details. Clients get a fixed message; the text is
+    /// for logs.
     #[error("{0}")]
     Unfit(String),
-    /// It asks for too much: 413.
+    /// The patch has too many operations: 413.
     #[error("{0}")]
     TooLarge(String),
-    /// It contradicts itself in a way that Kubernetes answers with 500 and the text.
+    /// The patch is inconsistent. Kubernetes answers with 500 and this text.
     #[error("{0}")]
     Contradiction(String),
 }
@@ -43,7 +44,7 @@ impl PatchError {
         }
     }
 
-    /// The reason; empty where Kubernetes gives none.
+    /// The reason; empty if Kubernetes gives none.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Malformed(_) => "BadRequest",
@@ -53,7 +54,7 @@ impl PatchError {
         }
     }
 
-    /// The message that a client gets.
+    /// The message for the client.
     pub fn message(&self) -> String {
         match self {
             Self::Unfit(_) => "the server rejected our request due to an error in our request".to_owned(),

@@ -1,7 +1,8 @@
-//! Strategic merge patch: a merge patch that knows which lists merge by key.
+//! Strategic merge patch: a merge patch that merges some lists by key.
 //!
-//! Directives inside the patch: `$patch: replace|delete` on maps and elements, `$deleteFromPrimitiveList/<field>`,
-//! `$setElementOrder/<field>` and `$retainKeys`. Custom resources do not take this kind of patch (415).
+//! Directives inside the patch: `$patch: replace|delete` on maps and elements,
+//! `$deleteFromPrimitiveList/<field>`, `$setElementOrder/<field>` and `$retainKeys`. Custom resources do not
+//! support it (415).
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,7 +16,7 @@ const DELETE_FROM: &str = "$deleteFromPrimitiveList";
 const ORDER: &str = "$setElementOrder";
 const RETAIN: &str = "$retainKeys";
 
-/// The object with the patch merged into it, by the types of its kind.
+/// Merges the patch into the object, with the merge types of its kind.
 pub fn patch(object: &Value, patch: &Value, types: &Types) -> Result<Value, PatchError> {
     let Value::Object(changes) = patch else {
         return Err(PatchError::Malformed(format!(
@@ -51,15 +52,15 @@ fn go_list(items: &[Value]) -> String {
     format!("[{}]", items.iter().map(go_value).collect::<Vec<_>>().join(" "))
 }
 
-fn contradiction<T>(text: String) -> Result<T, PatchError> {
+fn internal<T>(text: String) -> Result<T, PatchError> {
     Err(PatchError::Contradiction(text))
 }
 
 fn no_key<T>(map: &Map<String, Value>, key: &str) -> Result<T, PatchError> {
-    contradiction(format!("map: {} does not contain declared merge key: {key}", go_map(map)))
+    internal(format!("map: {} does not contain declared merge key: {key}", go_map(map)))
 }
 
-/// Removes what carries a directive; `None` when that is the value itself.
+/// Removes maps with a directive; `None` if the value itself has one.
 fn without_directives(value: Value) -> Option<Value> {
     match value {
         Value::Object(map) if map.contains_key(DIRECTIVE) => None,
@@ -82,36 +83,36 @@ fn discard_nulls(value: &mut Value) {
     }
 }
 
-/// How an element is recognised: by its key field, or by itself.
-fn mark(item: &Value, key: Option<&str>) -> String {
+/// The identity of an element: its merge key, or the element itself.
+fn merge_key(item: &Value, key: Option<&str>) -> String {
     match key {
         Some(key) => item.get(key).map_or_else(String::new, Value::to_string),
         None => item.to_string(),
     }
 }
 
-fn places(list: &[Value], key: Option<&str>) -> HashMap<String, usize> {
-    let mut places = HashMap::new();
+fn positions(list: &[Value], key: Option<&str>) -> HashMap<String, usize> {
+    let mut positions = HashMap::new();
     for (i, item) in list.iter().enumerate() {
-        places.entry(mark(item, key)).or_insert(i);
+        positions.entry(merge_key(item, key)).or_insert(i);
     }
-    places
+    positions
 }
 
-/// Elements that the patch names come in its order, the others stay in theirs; where both orders speak, the server's
-/// decides who comes first.
+/// Sorts merged elements: elements of the patch in the order of the patch, other elements in the server's
+/// order. Where both orders apply, the server's order decides.
 fn in_order(
     merged: Vec<Value>,
     patch_order: &[Value],
     server_order: &[Value],
     key: Option<&str>,
 ) -> Vec<Value> {
-    let by_patch = places(patch_order, key);
-    let by_server = places(server_order, key);
+    let by_patch = positions(patch_order, key);
+    let by_server = positions(server_order, key);
     let (mut named, mut others): (Vec<Value>, Vec<Value>) =
-        merged.into_iter().partition(|item| by_patch.contains_key(&mark(item, key)));
-    named.sort_by_key(|item| by_patch.get(&mark(item, key)).copied());
-    others.sort_by_key(|item| by_server.get(&mark(item, key)).copied());
+        merged.into_iter().partition(|item| by_patch.contains_key(&merge_key(item, key)));
+    named.sort_by_key(|item| by_patch.get(&merge_key(item, key)).copied());
+    others.sort_by_key(|item| by_server.get(&merge_key(item, key)).copied());
     let mut out = Vec::with_capacity(named.len() + others.len());
     let (mut named, mut others) = (named.into_iter().peekable(), others.into_iter().peekable());
     loop {
@@ -119,16 +120,18 @@ fn in_order(
             (None, None) => return out,
             (Some(_), None) => true,
             (None, Some(_)) => false,
-            (Some(o), Some(n)) => match (by_server.get(&mark(o, key)), by_server.get(&mark(n, key))) {
-                (Some(o), Some(n)) => o < n,
-                _ => false,
-            },
+            (Some(o), Some(n)) => {
+                match (by_server.get(&merge_key(o, key)), by_server.get(&merge_key(n, key))) {
+                    (Some(o), Some(n)) => o < n,
+                    _ => false,
+                }
+            }
         };
         out.extend(if other_first { others.next() } else { named.next() });
     }
 }
 
-/// Elements must be of one kind; lists of lists are not merged.
+/// Whether all elements are maps. Fails on mixed element types and on lists of lists.
 fn are_maps(lists: [&[Value]; 2]) -> Result<bool, PatchError> {
     let mut kind = None;
     for item in lists.into_iter().flatten() {
@@ -140,14 +143,14 @@ fn are_maps(lists: [&[Value]; 2]) -> Result<bool, PatchError> {
             None => kind = Some(this),
             Some(before) if before != this => {
                 let shown: Vec<String> = lists.iter().map(|l| go_list(l)).collect();
-                return contradiction(format!("list element types are not identical: [{}]", shown.join(" ")));
+                return internal(format!("list element types are not identical: [{}]", shown.join(" ")));
             }
             Some(_) => {}
         }
     }
     match kind {
         Some(kind) => Ok(kind == "object"),
-        None => contradiction("no elements in any of the given slices".to_owned()),
+        None => internal("no elements in any of the given slices".to_owned()),
     }
 }
 
@@ -177,7 +180,7 @@ impl<'t> Merge<'t> {
                     Ok(patch)
                 }
                 Some("delete") => Ok(Map::new()),
-                _ => contradiction(format!(
+                _ => internal(format!(
                     "unknown patch type: {} in map: {}",
                     go_value(directive),
                     go_map(&patch)
@@ -253,15 +256,16 @@ impl<'t> Merge<'t> {
             return Ok(in_order(merged, &patch, &original, None));
         }
         let Some(key) = list.and_then(|l| l.patch_key.as_deref()) else {
-            return contradiction("cannot merge lists without merge key".to_owned());
+            return internal("cannot merge lists without merge key".to_owned());
         };
         let element = list.map(|l| l.element);
         let (merged, patch, order) = self.elements(original, patch, key, element)?;
         Ok(in_order(merged, &patch, &order, Some(key)))
     }
 
-    /// Merges elements by key. Returns the merged list, the plain elements of the patch, and the server's order.
-    #[allow(clippy::type_complexity, reason = "three lists of the same kind, named by the caller")]
+    /// Merges elements by key. Returns the merged list, the patch elements without directives, and the
+    /// server's order.
+    #[allow(clippy::type_complexity, reason = "three lists of the same type, named by the caller")]
     fn elements(
         &self,
         mut original: Vec<Value>,
@@ -281,10 +285,10 @@ impl<'t> Merge<'t> {
                 },
                 Some((Some("replace"), _)) => replace = true,
                 Some((Some("merge"), _)) => {
-                    return contradiction("merging lists cannot yet be specified in the patch".to_owned());
+                    return internal("merging lists cannot yet be specified in the patch".to_owned());
                 }
                 Some((_, directive)) => {
-                    return contradiction(format!(
+                    return internal(format!(
                         "unknown patch type: {} in map: {}",
                         go_value(directive),
                         go_map(map)
@@ -295,20 +299,20 @@ impl<'t> Merge<'t> {
         if replace {
             return Ok((plain.clone(), Vec::new(), plain));
         }
-        let mut at = places(&original, Some(key));
+        let mut at = positions(&original, Some(key));
         let mut merged = original.clone();
         for item in &plain {
             let Value::Object(change) = item else { continue };
             if !change.contains_key(key) {
                 return no_key(change, key);
             }
-            match at.get(&mark(item, Some(key))) {
+            match at.get(&merge_key(item, Some(key))) {
                 Some(&i) => {
                     let before = merged[i].as_object().cloned().unwrap_or_default();
                     merged[i] = Value::Object(self.map(before, change.clone(), element)?);
                 }
                 None => {
-                    at.insert(mark(item, Some(key)), merged.len());
+                    at.insert(merge_key(item, Some(key)), merged.len());
                     merged.push(item.clone());
                 }
             }
@@ -319,7 +323,7 @@ impl<'t> Merge<'t> {
         Ok((merged, plain, original))
     }
 
-    /// Carries out `$setElementOrder/<field>`: the list is merged and ordered here, and the field leaves the patch.
+    /// Applies `$setElementOrder/<field>`: merges and sorts the list, then removes the field from the patch.
     fn order_lists(
         &self,
         original: &mut Map<String, Value>,
@@ -337,7 +341,7 @@ impl<'t> Merge<'t> {
                 None => Ok(None),
                 Some(Value::Array(items)) => Ok(Some(items.clone())),
                 Some(other) => {
-                    contradiction(format!("expected a []interface {{}}, but received a {}", go_kind(other)))
+                    internal(format!("expected a []interface {{}}, but received a {}", go_kind(other)))
                 }
             };
             let (before, change) = (list_of(original)?, list_of(patch)?);
@@ -373,17 +377,17 @@ fn retain_keys(original: &mut Map<String, Value>, patch: &mut Map<String, Value>
     let malformed = || PatchError::Malformed("invalid patch format of retainKeys".to_owned());
     let keys: HashSet<&str> =
         keys.as_array().ok_or_else(malformed)?.iter().filter_map(Value::as_str).collect();
-    let spoken_of = |k: &str, v: &Value| {
+    let allowed = |k: &str, v: &Value| {
         v.is_null() || k.starts_with(DELETE_FROM) || k.starts_with(ORDER) || keys.contains(k)
     };
-    if !patch.iter().all(|(k, v)| spoken_of(k, v)) {
+    if !patch.iter().all(|(k, v)| allowed(k, v)) {
         return Err(malformed());
     }
     original.retain(|k, _| keys.contains(k.as_str()));
     Ok(())
 }
 
-/// The elements of the patch must stand in the order that the directive gives.
+/// The elements of the patch must be in the order of the directive.
 fn check_order(patch: &[Value], order: &[Value], key: Option<&str>) -> Result<(), PatchError> {
     let mut left = patch.iter().filter(|item| item.get(DIRECTIVE).is_none()).peekable();
     if patch.is_empty() || order.is_empty() {
@@ -396,12 +400,12 @@ fn check_order(patch: &[Value], order: &[Value], key: Option<&str>) -> Result<()
         {
             return no_key(map, key);
         }
-        if mark(item, key) == mark(wanted, key) {
+        if merge_key(item, key) == merge_key(wanted, key) {
             left.next();
         }
     }
     if left.peek().is_some() {
-        return contradiction(format!(
+        return internal(format!(
             "The order in patch list:\n{}\n doesn't match {ORDER} list:\n{}\n",
             go_list(patch),
             go_list(order)
@@ -441,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_merge_and_obey_their_directives() {
+    fn maps_merge_by_their_directives() {
         let object = json!({"data": {"k": "v"}});
         for (change, result) in [
             (json!({"data": {"k": null, "n": "1"}}), json!({"data": {"n": "1"}})),
@@ -459,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn primitive_lists_merge_as_kubernetes_orders_them() {
+    fn primitive_lists_merge_in_the_order_of_kubernetes() {
         let object = json!({"metadata": {"finalizers": ["a", "b"]}});
         for (change, result) in [
             (json!({"finalizers": ["c"]}), json!(["c", "a", "b"])),
@@ -506,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_itself_is_refused_in_the_words_of_kubernetes() {
+    fn inconsistent_patches_have_the_messages_of_kubernetes() {
         let object =
             json!({"metadata": {"finalizers": ["a", "b"], "owners": [{"uid": "1"}]}, "data": {"k": "v"}});
         for (change, code, words) in [
@@ -563,7 +567,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_patch_is_merged_or_refused(object in any_change(), change in any_change()) {
+        fn any_patch_is_merged_or_rejected(object in any_change(), change in any_change()) {
             let _ = patched(object, change);
         }
     }

@@ -1,6 +1,6 @@
-//! JSON text into a value, noticing what a plain parser forgives: repeated keys and bottomless nesting.
+//! Strict JSON decoder: reports duplicate keys and bounds the nesting.
 //!
-//! Numbers take the form that Kubernetes keeps: whole floats become integers (`1.0` is stored as `1`), and integers
+//! Numbers are normalized as in Kubernetes: whole floats become integers (`1.0` is stored as `1`), integers
 //! beyond 64 bits become floats.
 
 use std::fmt;
@@ -8,15 +8,15 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-/// Values nested deeper are refused, so every walk after this one may recurse.
+/// Maximum nesting of a value. Later walks over the value may therefore recurse.
 pub const DEPTH_MAX: usize = 120;
 
 /// A decoded document.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decoded {
-    /// The document; the last of repeated keys wins.
+    /// The document; the last of duplicate keys wins.
     pub value: Value,
-    /// Complaints such as `duplicate field "spec.a"`, in the order of the text; for `fieldValidation`.
+    /// Messages such as `duplicate field "spec.a"`, in document order; for `fieldValidation`.
     pub duplicates: Vec<String>,
 }
 
@@ -29,7 +29,8 @@ pub fn decode(text: &[u8]) -> Result<Decoded, serde_json::Error> {
     Ok(Decoded { value, duplicates: notes.duplicates })
 }
 
-/// Is the value nested no deeper than [`DEPTH_MAX`]? For values that were built rather than decoded, e.g. by a patch.
+/// Whether the value is nested at most [`DEPTH_MAX`] deep. For values that were not decoded here, e.g. patch
+/// results.
 pub fn shallow(value: &Value) -> bool {
     fn within(value: &Value, left: usize) -> bool {
         match value {
@@ -77,7 +78,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
     }
 
     fn visit_f64<E>(self, v: f64) -> Result<Value, E> {
-        // 2^53: beyond it a float no longer names one integer.
+        // Beyond 2^53 a float does not represent integers exactly.
         if v.fract() == 0.0 && v.abs() <= 9_007_199_254_740_992.0 {
             return Ok(Value::from(v as i64));
         }
@@ -155,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn repeated_keys_are_named_and_the_last_wins() {
+    fn duplicate_keys_are_reported_and_the_last_wins() {
         let decoded = decode(br#"{"spec":{"a":1,"a":2,"l":[{"b":1,"b":1}]},"kind":"x","kind":"y"}"#).unwrap();
         assert_eq!(decoded.value, json!({"spec": {"a": 2, "l": [{"b": 1}]}, "kind": "y"}));
         assert_eq!(
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_take_the_form_that_is_kept() {
+    fn numbers_are_normalized() {
         assert_eq!(
             decode(b"[1.0, -3.0, 1.5, 18446744073709551615, 1e300]").unwrap().value,
             json!([1, -3, 1.5, 18446744073709551615u64 as f64, 1e300])
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn bottomless_text_is_refused() {
+    fn a_document_nested_too_deeply_is_rejected() {
         let text = "[".repeat(5000);
         assert!(decode(text.as_bytes()).is_err());
         let deep = format!("{}1{}", "[".repeat(DEPTH_MAX + 1), "]".repeat(DEPTH_MAX + 1));

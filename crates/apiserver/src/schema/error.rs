@@ -1,24 +1,24 @@
-//! What is wrong with one field of an object, in the words of Kubernetes.
+//! Validation errors of single fields, worded as in Kubernetes (`field.Error`).
 //!
-//! Clients branch on `details.causes` of a 422, people read its message; both come from here. Numbers, strings and
-//! objects are rendered as Go renders them, because that is what every existing client has seen so far.
+//! They become `details.causes` and the message of a 422. Clients parse both, so numbers, strings and objects
+//! are formatted as Go formats them.
 
 use std::fmt::{self, Write};
 
 use serde_json::{Number, Value};
 
-/// The kind of complaint. [`FieldErrorKind::reason`] is what stands in `causes[].reason`.
+/// The type of a validation error. [`ValidationErrorKind::reason`] is the value of `causes[].reason`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum FieldErrorKind {
-    /// A value that something else refers to is not there.
+pub enum ValidationErrorKind {
+    /// A referenced value does not exist.
     NotFound,
-    /// A value must be given.
+    /// A required value is missing.
     Required,
-    /// The value occurs twice where it may occur once.
+    /// The value must be unique and occurs twice.
     Duplicate,
     /// The value is malformed or out of bounds.
     Invalid,
-    /// The value is not one of a closed list.
+    /// The value is not in the list of supported values.
     NotSupported,
     /// The value is well-formed but not allowed here.
     Forbidden,
@@ -26,14 +26,14 @@ pub enum FieldErrorKind {
     TooLong,
     /// A list or map has too many entries.
     TooMany,
-    /// The server could not judge the value.
+    /// The server failed to validate the value.
     Internal,
-    /// The value is of another JSON type than the schema says.
+    /// The value has another JSON type than the schema requires.
     TypeInvalid,
 }
 
-impl FieldErrorKind {
-    /// The machine readable cause, e.g. `FieldValueRequired`.
+impl ValidationErrorKind {
+    /// The machine-readable cause, e.g. `FieldValueRequired`.
     pub fn reason(self) -> &'static str {
         match self {
             Self::NotFound => "FieldValueNotFound",
@@ -49,7 +49,7 @@ impl FieldErrorKind {
         }
     }
 
-    fn words(self) -> &'static str {
+    fn label(self) -> &'static str {
         match self {
             Self::NotFound => "Not found",
             Self::Required => "Required value",
@@ -68,23 +68,23 @@ impl FieldErrorKind {
     }
 }
 
-/// One complaint about one field.
+/// A validation error of one field.
 #[derive(Debug, Clone, PartialEq)]
-pub struct FieldError {
-    /// What kind of complaint.
-    pub kind: FieldErrorKind,
-    /// Where, e.g. `spec.ports[0].name`; `<nil>` for the object as a whole, as Kubernetes writes it.
+pub struct ValidationError {
+    /// The type of the error.
+    pub kind: ValidationErrorKind,
+    /// The path, e.g. `spec.ports[0].name`; `<nil>` for the object itself, as in Kubernetes.
     pub field: String,
-    /// The offending value; `None` leaves it out of the message.
+    /// The invalid value; `None` omits it from the message.
     pub value: Option<Value>,
-    /// Why, in a half sentence; may be empty.
+    /// The reason, without a full stop; may be empty.
     pub detail: String,
 }
 
-impl FieldError {
-    /// A complaint with everything given.
+impl ValidationError {
+    /// An error with all fields.
     pub fn new(
-        kind: FieldErrorKind,
+        kind: ValidationErrorKind,
         field: impl Into<String>,
         value: Option<Value>,
         detail: impl Into<String>,
@@ -92,41 +92,41 @@ impl FieldError {
         Self { kind, field: field.into(), value, detail: detail.into() }
     }
 
-    /// The value must be given.
+    /// A required value is missing.
     pub fn required(field: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self::new(FieldErrorKind::Required, field, None, detail)
+        Self::new(ValidationErrorKind::Required, field, None, detail)
     }
 
     /// The value is malformed or out of bounds.
     pub fn invalid(field: impl Into<String>, value: impl Into<Value>, detail: impl Into<String>) -> Self {
-        Self::new(FieldErrorKind::Invalid, field, Some(value.into()), detail)
+        Self::new(ValidationErrorKind::Invalid, field, Some(value.into()), detail)
     }
 
-    /// The value is of another JSON type than the schema says.
+    /// The value has another JSON type than the schema requires.
     pub fn type_invalid(
         field: impl Into<String>,
         value: impl Into<Value>,
         detail: impl Into<String>,
     ) -> Self {
-        Self::new(FieldErrorKind::TypeInvalid, field, Some(value.into()), detail)
+        Self::new(ValidationErrorKind::TypeInvalid, field, Some(value.into()), detail)
     }
 
     /// The value occurs twice.
     pub fn duplicate(field: impl Into<String>, value: impl Into<Value>) -> Self {
-        Self::new(FieldErrorKind::Duplicate, field, Some(value.into()), "")
+        Self::new(ValidationErrorKind::Duplicate, field, Some(value.into()), "")
     }
 
     /// The value is not allowed here.
     pub fn forbidden(field: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self::new(FieldErrorKind::Forbidden, field, None, detail)
+        Self::new(ValidationErrorKind::Forbidden, field, None, detail)
     }
 
-    /// The value something refers to is not there.
+    /// A referenced value does not exist.
     pub fn not_found(field: impl Into<String>, value: impl Into<Value>) -> Self {
-        Self::new(FieldErrorKind::NotFound, field, Some(value.into()), "")
+        Self::new(ValidationErrorKind::NotFound, field, Some(value.into()), "")
     }
 
-    /// The value is none of `supported`, which are listed in the given order.
+    /// The value is not one of `supported`, which the message lists in the given order.
     pub fn not_supported<S: AsRef<str>>(
         field: impl Into<String>,
         value: impl Into<Value>,
@@ -138,39 +138,39 @@ impl FieldError {
         } else {
             format!("supported values: {}", listed.join(", "))
         };
-        Self::new(FieldErrorKind::NotSupported, field, Some(value.into()), detail)
+        Self::new(ValidationErrorKind::NotSupported, field, Some(value.into()), detail)
     }
 
     /// A string of more than `max` bytes.
     pub fn too_long(field: impl Into<String>, max: i64) -> Self {
         let unit = if max == 1 { "byte" } else { "bytes" };
-        Self::new(FieldErrorKind::TooLong, field, None, format!("may not be more than {max} {unit}"))
+        Self::new(ValidationErrorKind::TooLong, field, None, format!("may not be more than {max} {unit}"))
     }
 
     /// A list or map of `actual` entries where `max` are allowed.
     pub fn too_many(field: impl Into<String>, actual: usize, max: i64) -> Self {
         let unit = if max == 1 { "item" } else { "items" };
         Self::new(
-            FieldErrorKind::TooMany,
+            ValidationErrorKind::TooMany,
             field,
             Some(Value::from(actual)),
             format!("must have at most {max} {unit}"),
         )
     }
 
-    /// The server could not judge the value.
+    /// The server failed to validate the value.
     pub fn internal(field: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self::new(FieldErrorKind::Internal, field, None, detail)
+        Self::new(ValidationErrorKind::Internal, field, None, detail)
     }
 
-    /// The machine readable cause.
+    /// The machine-readable cause.
     pub fn reason(&self) -> &'static str {
         self.kind.reason()
     }
 
-    /// The message without the field, as it stands in `causes[].message`.
+    /// The message without the field: the value of `causes[].message`.
     pub fn message(&self) -> String {
-        let mut out = String::from(self.kind.words());
+        let mut out = String::from(self.kind.label());
         if self.kind.shows_value()
             && let Some(value) = &self.value
         {
@@ -185,16 +185,16 @@ impl FieldError {
     }
 }
 
-impl fmt::Display for FieldError {
+impl fmt::Display for ValidationError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.field, self.message())
     }
 }
 
-impl std::error::Error for FieldError {}
+impl std::error::Error for ValidationError {}
 
-/// The one line that Kubernetes makes of several complaints: repeated ones once, in brackets if more than one.
-pub fn aggregate(errors: &[FieldError]) -> String {
+/// All errors in one line, as in Kubernetes: without duplicates, in brackets if there is more than one.
+pub fn aggregate(errors: &[ValidationError]) -> String {
     let mut lines: Vec<String> = Vec::with_capacity(errors.len());
     for error in errors {
         let line = error.to_string();
@@ -209,7 +209,7 @@ pub fn aggregate(errors: &[FieldError]) -> String {
     }
 }
 
-/// A value as it appears in a message: scalars plainly, strings quoted, the rest as JSON.
+/// Formats a value for a message: strings quoted, lists and maps as JSON.
 pub(crate) fn render(value: &Value) -> String {
     match value {
         Value::String(s) => quote(s),
@@ -367,34 +367,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn complaints_read_as_kubernetes_words_them() {
+    fn errors_are_worded_as_in_kubernetes() {
         let cases = [
-            (FieldError::required("spec.x", ""), "spec.x: Required value"),
+            (ValidationError::required("spec.x", ""), "spec.x: Required value"),
             (
-                FieldError::required("spec.x", "must be specified"),
+                ValidationError::required("spec.x", "must be specified"),
                 "spec.x: Required value: must be specified",
             ),
             (
-                FieldError::invalid("spec.x", "a\"b", "must be good"),
+                ValidationError::invalid("spec.x", "a\"b", "must be good"),
                 "spec.x: Invalid value: \"a\\\"b\": must be good",
             ),
-            (FieldError::invalid("spec.x", 5, "too small"), "spec.x: Invalid value: 5: too small"),
-            (FieldError::invalid("spec.x", 1.5, "odd"), "spec.x: Invalid value: 1.5: odd"),
+            (ValidationError::invalid("spec.x", 5, "too small"), "spec.x: Invalid value: 5: too small"),
+            (ValidationError::invalid("spec.x", 1.5, "odd"), "spec.x: Invalid value: 1.5: odd"),
             (
-                FieldError::invalid("spec.x", json!({"b":1,"a":"<"}), "odd"),
+                ValidationError::invalid("spec.x", json!({"b":1,"a":"<"}), "odd"),
                 "spec.x: Invalid value: {\"a\":\"\\u003c\",\"b\":1}: odd",
             ),
             (
-                FieldError::not_supported("spec.x", "c", ["a", "b"]),
+                ValidationError::not_supported("spec.x", "c", ["a", "b"]),
                 "spec.x: Unsupported value: \"c\": supported values: \"a\", \"b\"",
             ),
-            (FieldError::too_long("spec.x", 3), "spec.x: Too long: may not be more than 3 bytes"),
-            (FieldError::too_many("spec.x", 4, 1), "spec.x: Too many: 4: must have at most 1 item"),
+            (ValidationError::too_long("spec.x", 3), "spec.x: Too long: may not be more than 3 bytes"),
+            (ValidationError::too_many("spec.x", 4, 1), "spec.x: Too many: 4: must have at most 1 item"),
             (
-                FieldError::duplicate("spec.x[1]", json!({"name":"a"})),
+                ValidationError::duplicate("spec.x[1]", json!({"name":"a"})),
                 "spec.x[1]: Duplicate value: {\"name\":\"a\"}",
             ),
-            (FieldError::forbidden("spec", "no"), "spec: Forbidden: no"),
+            (ValidationError::forbidden("spec", "no"), "spec: Forbidden: no"),
         ];
         for (error, text) in cases {
             assert_eq!(error.to_string(), text);
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn floats_read_as_go_prints_them() {
+    fn floats_are_formatted_as_in_go() {
         for (f, text) in [
             (1e21, "1e+21"),
             (1e20, "100000000000000000000"),
@@ -417,9 +417,9 @@ mod tests {
     }
 
     #[test]
-    fn several_complaints_stand_in_brackets_and_repeated_ones_once() {
-        let one = FieldError::required("a", "");
-        let two = FieldError::required("b", "");
+    fn several_errors_are_bracketed_and_duplicates_dropped() {
+        let one = ValidationError::required("a", "");
+        let two = ValidationError::required("b", "");
         assert_eq!(aggregate(std::slice::from_ref(&one)), "a: Required value");
         assert_eq!(aggregate(&[one.clone(), two, one]), "[a: Required value, b: Required value]");
     }

@@ -1,34 +1,35 @@
 //! Paths that a CRD uses to name one of its own fields: `.spec.size`, `.spec.map['a.b']`.
 //!
-//! Used by `fieldPath` of rules and by `selectableFields`. A path is only good if the schema has the field.
+//! `fieldPath` of rules and `selectableFields` use them. A path is valid only if the schema has the field.
+//! The path of a value inside an object is a [`super::value_path::ValuePath`].
 
 use super::node::Node;
 
-/// A path that the schema knows.
+/// A path of a CRD, resolved against its schema.
 #[derive(Debug)]
-pub struct FieldPath<'s> {
-    /// As it is appended to a field of an error: `.size`, `[key]`.
+pub struct SchemaFieldPath<'s> {
+    /// The path as appended to the `field` of an error: `.size`, `[key]`.
     pub text: String,
-    /// The first step, e.g. `metadata`.
+    /// The first field, e.g. `metadata`.
     pub root: String,
     /// The schema of the field.
     pub node: &'s Node,
 }
 
-/// Follows a path through the schema. The error is a half sentence.
-pub fn parse<'s>(path: &str, node: &'s Node) -> Result<FieldPath<'s>, String> {
+/// Resolves a path against the schema. The error is the detail of a validation error.
+pub fn parse<'s>(path: &str, node: &'s Node) -> Result<SchemaFieldPath<'s>, String> {
     follow(path, node, true)
 }
 
-/// As [`parse`], for `selectableFields`, where brackets are not allowed.
-pub fn parse_dotted<'s>(path: &str, node: &'s Node) -> Result<FieldPath<'s>, String> {
+/// Like [`parse`], for `selectableFields`, where brackets are not allowed.
+pub fn parse_dotted<'s>(path: &str, node: &'s Node) -> Result<SchemaFieldPath<'s>, String> {
     follow(path, node, false)
 }
 
-fn follow<'s>(path: &str, node: &'s Node, brackets: bool) -> Result<FieldPath<'s>, String> {
-    let mut found = FieldPath { text: String::new(), root: String::new(), node };
+fn follow<'s>(path: &str, node: &'s Node, brackets: bool) -> Result<SchemaFieldPath<'s>, String> {
+    let mut found = SchemaFieldPath { text: String::new(), root: String::new(), node };
     let mut rest = path;
-    let step = |name: &str, found: &mut FieldPath<'s>| {
+    let step = |name: &str, found: &mut SchemaFieldPath<'s>| {
         let node = found.node;
         if !node.properties.is_empty() {
             found.text.push('.');
@@ -46,7 +47,7 @@ fn follow<'s>(path: &str, node: &'s Node, brackets: bool) -> Result<FieldPath<'s
     while !rest.is_empty() {
         if let Some(after) = rest.strip_prefix('.') {
             let end = after.find(['.', '[', ']']).unwrap_or(after.len());
-            // A delimiter right after the dot is taken for the name, and no field has that name.
+            // A delimiter directly after the dot becomes the name; no field has such a name.
             let end = if end == 0 { after.chars().next().map_or(0, char::len_utf8) } else { end };
             if end == 0 {
                 return Err("unexpected end of JSON path".to_owned());
@@ -113,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_good_when_the_schema_has_the_field() {
+    fn a_path_is_valid_when_the_schema_has_the_field() {
         let node = Node::parse(&json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
             "size": {"type": "integer"}, "a.b": {"type": "string"}, "map": {"type": "object", "additionalProperties": {"type": "string"}}}}}}))
         .unwrap();

@@ -1,7 +1,8 @@
 //! String formats that kube-apiserver enforces in custom resources.
 //!
-//! The list is closed and shorter than one expects: numeric formats (`int32`, `int64`, `float`, `double`) and any
-//! unknown name are documentation only and never checked. Names are compared without dashes, so `date-time` is `datetime`.
+//! The list is closed. Numeric formats (`int32`, `int64`, `float`, `double`) and unknown names are
+//! documentation only and are never checked. Names are compared without dashes, so `date-time` equals
+//! `datetime`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::LazyLock;
@@ -19,9 +20,9 @@ fn fits(pattern: &Option<Regex>, text: &str) -> bool {
     pattern.as_ref().is_some_and(|p| p.is_match(text))
 }
 
-/// A format that is enforced.
+/// A string format that kube-apiserver enforces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
+pub enum StringFormat {
     /// 24 hex digits.
     BsonObjectId,
     /// An absolute URI or an absolute path.
@@ -36,7 +37,7 @@ pub enum Format {
     Ipv6,
     /// An address and a prefix length.
     Cidr,
-    /// A hardware address of 6, 8 or 20 bytes.
+    /// A MAC address of 6, 8 or 20 bytes.
     Mac,
     /// Any UUID, dashes optional.
     Uuid,
@@ -46,13 +47,13 @@ pub enum Format {
     Uuid4,
     /// A UUID of version 5.
     Uuid5,
-    /// A book number of either length.
+    /// An ISBN of either length.
     Isbn,
-    /// A book number of ten digits.
+    /// An ISBN of ten digits.
     Isbn10,
-    /// A book number of thirteen digits.
+    /// An ISBN of thirteen digits.
     Isbn13,
-    /// A card number with a right check digit.
+    /// A card number with a valid check digit.
     CreditCard,
     /// A U.S. social security number.
     Ssn,
@@ -60,9 +61,9 @@ pub enum Format {
     HexColor,
     /// `rgb(0,0,0)`.
     RgbColor,
-    /// Base64 with padding; the empty string is refused.
+    /// Base64 with padding; the empty string is invalid.
     Byte,
-    /// Anything; a hint to user interfaces.
+    /// Any string; a hint for user interfaces.
     Password,
     /// `2006-01-02`.
     Date,
@@ -76,7 +77,7 @@ pub enum Format {
     LongName,
 }
 
-impl Format {
+impl StringFormat {
     /// The format of this name, if it is enforced.
     pub fn named(name: &str) -> Option<Self> {
         let plain: String = name.chars().filter(|c| *c != '-').collect();
@@ -111,7 +112,7 @@ impl Format {
         })
     }
 
-    /// Is the text of this format?
+    /// Whether the text is valid in this format.
     pub fn accepts(self, text: &str) -> bool {
         match self {
             Self::BsonObjectId => text.len() == 24 && text.bytes().all(|b| b.is_ascii_hexdigit()),
@@ -161,7 +162,7 @@ impl Format {
     }
 }
 
-/// An address; unlike Rust, Go's older parser takes leading zeros in decimal parts.
+/// Parses an IP address. Unlike Rust's parser, Go's older parser accepts leading zeros in decimal parts.
 fn parse_ip(text: &str) -> Option<IpAddr> {
     if text.contains(':') {
         return text.parse().ok().map(IpAddr::V6);
@@ -212,7 +213,7 @@ fn is_hostname(text: &str) -> bool {
     text.len() <= 255 && text.split('.').all(|label| label.len() <= 63) && fits(form, text)
 }
 
-/// What Go's `url.ParseRequestURI` accepts: an absolute URI or an absolute path, without control characters.
+/// Implements Go's `url.ParseRequestURI`: an absolute URI or an absolute path, without control characters.
 fn is_request_uri(text: &str) -> bool {
     if text.is_empty() || text.bytes().any(|b| b < 0x20 || b == 0x7f) {
         return false;
@@ -400,7 +401,7 @@ fn is_duration(text: &str) -> bool {
     found
 }
 
-/// `1h30m`, `-1.5s`, `0`: what Go's `time.ParseDuration` reads.
+/// Whether Go's `time.ParseDuration` accepts the text: `1h30m`, `-1.5s`, `0`.
 pub(crate) fn is_go_duration(text: &str) -> bool {
     let mut rest = text.strip_prefix(['-', '+']).unwrap_or(text);
     if rest == "0" {
@@ -465,7 +466,7 @@ mod tests {
     ];
 
     #[test]
-    fn formats_accept_and_refuse_as_kubernetes_does() {
+    fn formats_accept_and_reject_as_in_kubernetes() {
         let cases: &[(&str, &[&str], &[&str])] = &[
             (
                 "uri",
@@ -507,7 +508,7 @@ mod tests {
             ("k8s-long-name", &["a.b-c"], &["a..b", "A"]),
         ];
         for (name, good, bad) in cases {
-            let format = Format::named(name).unwrap();
+            let format = StringFormat::named(name).unwrap();
             for text in *good {
                 assert!(format.accepts(text), "{name} should accept {text:?}");
             }
@@ -518,17 +519,17 @@ mod tests {
     }
 
     #[test]
-    fn numeric_and_unknown_formats_are_documentation() {
+    fn numeric_and_unknown_formats_are_not_enforced() {
         for name in ["int32", "int64", "float", "double", "made-up", ""] {
-            assert_eq!(Format::named(name), None);
+            assert_eq!(StringFormat::named(name), None);
         }
     }
 
     proptest! {
         #[test]
-        fn every_format_judges_any_text(text in "\\PC{0,40}") {
+        fn no_format_panics_on_any_text(text in "\\PC{0,40}") {
             for name in ALL {
-                let _ = Format::named(name).unwrap().accepts(&text);
+                let _ = StringFormat::named(name).unwrap().accepts(&text);
             }
         }
     }

@@ -1,75 +1,76 @@
-//! Object metadata: brought into the shape of the API type, and judged.
+//! Object metadata: coercion to `ObjectMeta` and validation.
 //!
-//! kube-apiserver decodes `metadata` into a struct and writes it back. So unknown fields vanish, empty ones are left out,
-//! and a wrong type is a decoding error rather than a validation error. The same holds for embedded resources.
+//! kube-apiserver decodes `metadata` into a Go struct and encodes it again. So unknown fields are dropped,
+//! empty fields are omitted, and a wrong type is a decoding error instead of a validation error. The same
+//! applies to embedded resources.
 
 use serde_json::{Map, Value};
 
-use super::error::{FieldError, FieldErrorKind};
+use super::error::{ValidationError, ValidationErrorKind};
 use super::names;
 use super::node::Node;
-use super::path::Path;
+use super::value_path::ValuePath;
 
-/// All annotations together may not be larger than this.
+/// Maximum size of all annotations together, in bytes.
 const ANNOTATIONS_MAX: usize = 256 << 10;
-/// Longest field manager.
+/// Maximum length of a field manager, in bytes.
 pub const MANAGER_MAX: usize = 128;
 const SUBRESOURCE_MAX: usize = 256;
 
-/// What a field of the metadata holds.
+/// The type of a metadata field.
 #[derive(Clone, Copy)]
-enum Holds {
+enum FieldType {
     Text,
     Integer,
-    /// An optional integer: zero is a value and stays.
+    /// An optional integer (`*int64` in Go): zero is kept.
     MaybeInteger,
     Flag,
     Time,
     TextMap,
     TextList,
-    List(&'static [(&'static str, Holds)], &'static str),
+    List(&'static [(&'static str, FieldType)], &'static str),
     Anything,
 }
 
-const OWNER: &[(&str, Holds)] = &[
-    ("apiVersion", Holds::Text),
-    ("kind", Holds::Text),
-    ("name", Holds::Text),
-    ("uid", Holds::Text),
-    ("controller", Holds::Flag),
-    ("blockOwnerDeletion", Holds::Flag),
+const OWNER: &[(&str, FieldType)] = &[
+    ("apiVersion", FieldType::Text),
+    ("kind", FieldType::Text),
+    ("name", FieldType::Text),
+    ("uid", FieldType::Text),
+    ("controller", FieldType::Flag),
+    ("blockOwnerDeletion", FieldType::Flag),
 ];
 
-const MANAGED: &[(&str, Holds)] = &[
-    ("manager", Holds::Text),
-    ("operation", Holds::Text),
-    ("apiVersion", Holds::Text),
-    ("time", Holds::Time),
-    ("fieldsType", Holds::Text),
-    ("fieldsV1", Holds::Anything),
-    ("subresource", Holds::Text),
+const MANAGED: &[(&str, FieldType)] = &[
+    ("manager", FieldType::Text),
+    ("operation", FieldType::Text),
+    ("apiVersion", FieldType::Text),
+    ("time", FieldType::Time),
+    ("fieldsType", FieldType::Text),
+    ("fieldsV1", FieldType::Anything),
+    ("subresource", FieldType::Text),
 ];
 
-const META: &[(&str, Holds)] = &[
-    ("name", Holds::Text),
-    ("generateName", Holds::Text),
-    ("namespace", Holds::Text),
-    ("selfLink", Holds::Text),
-    ("uid", Holds::Text),
-    ("resourceVersion", Holds::Text),
-    ("generation", Holds::Integer),
-    ("creationTimestamp", Holds::Time),
-    ("deletionTimestamp", Holds::Time),
-    ("deletionGracePeriodSeconds", Holds::MaybeInteger),
-    ("labels", Holds::TextMap),
-    ("annotations", Holds::TextMap),
-    ("ownerReferences", Holds::List(OWNER, "OwnerReference")),
-    ("finalizers", Holds::TextList),
-    ("managedFields", Holds::List(MANAGED, "ManagedFieldsEntry")),
+const META: &[(&str, FieldType)] = &[
+    ("name", FieldType::Text),
+    ("generateName", FieldType::Text),
+    ("namespace", FieldType::Text),
+    ("selfLink", FieldType::Text),
+    ("uid", FieldType::Text),
+    ("resourceVersion", FieldType::Text),
+    ("generation", FieldType::Integer),
+    ("creationTimestamp", FieldType::Time),
+    ("deletionTimestamp", FieldType::Time),
+    ("deletionGracePeriodSeconds", FieldType::MaybeInteger),
+    ("labels", FieldType::TextMap),
+    ("annotations", FieldType::TextMap),
+    ("ownerReferences", FieldType::List(OWNER, "OwnerReference")),
+    ("finalizers", FieldType::TextList),
+    ("managedFields", FieldType::List(MANAGED, "ManagedFieldsEntry")),
 ];
 
-/// Brings `metadata` into the shape of the API type. Unknown fields go and, with `report`, are named there with `prefix`
-/// (e.g. `metadata`). The error is what Go's decoder would say.
+/// Coerces `metadata` to `ObjectMeta`. Unknown fields are dropped and added to `report`, if given, prefixed
+/// with `prefix` (e.g. `metadata`). The error is the message of Go's decoder.
 pub fn coerce(metadata: &mut Value, prefix: &str, report: Option<&mut Vec<String>>) -> Result<(), String> {
     let mut report = report;
     match metadata {
@@ -97,20 +98,20 @@ fn go_kind(value: &Value) -> &'static str {
 
 fn coerce_fields(
     map: &mut Map<String, Value>,
-    fields: &[(&'static str, Holds)],
+    fields: &[(&'static str, FieldType)],
     owner: &str,
     prefix: &str,
     report: &mut Option<&mut Vec<String>>,
 ) -> Result<(), String> {
     let mut failed = None;
     map.retain(|key, value| {
-        let Some((name, holds)) = fields.iter().find(|(name, _)| name == key) else {
+        let Some((name, field_type)) = fields.iter().find(|(name, _)| name == key) else {
             if let Some(report) = report.as_deref_mut() {
                 report.push(format!("{prefix}.{key}"));
             }
             return false;
         };
-        match coerce_value(value, *holds, owner, name, prefix, report) {
+        match coerce_value(value, *field_type, owner, name, prefix, report) {
             Ok(kept) => kept,
             Err(why) => {
                 failed.get_or_insert(why);
@@ -124,10 +125,10 @@ fn coerce_fields(
     }
 }
 
-/// Returns whether the field is kept: empty values are left out, as `omitempty` does.
+/// Returns whether the field is kept: empty values are omitted, as with Go's `omitempty`.
 fn coerce_value(
     value: &mut Value,
-    holds: Holds,
+    field_type: FieldType,
     owner: &str,
     name: &str,
     prefix: &str,
@@ -139,22 +140,22 @@ fn coerce_value(
             go_kind(value)
         ))
     };
-    match (holds, &mut *value) {
+    match (field_type, &mut *value) {
         (_, Value::Null) => Ok(false),
-        (Holds::Anything, _) => Ok(true),
-        (Holds::Text, Value::String(s)) => Ok(!s.is_empty() || owner == "OwnerReference"),
-        (Holds::Text, other) => wrong(other, "string"),
-        (Holds::Flag, Value::Bool(_)) => Ok(true),
-        (Holds::Flag, other) => wrong(other, "bool"),
-        (Holds::Integer, Value::Number(n)) if n.is_i64() => Ok(n.as_i64() != Some(0)),
-        (Holds::MaybeInteger, Value::Number(n)) if n.is_i64() => Ok(true),
-        (Holds::Integer | Holds::MaybeInteger, other) => match other {
+        (FieldType::Anything, _) => Ok(true),
+        (FieldType::Text, Value::String(s)) => Ok(!s.is_empty() || owner == "OwnerReference"),
+        (FieldType::Text, other) => wrong(other, "string"),
+        (FieldType::Flag, Value::Bool(_)) => Ok(true),
+        (FieldType::Flag, other) => wrong(other, "bool"),
+        (FieldType::Integer, Value::Number(n)) if n.is_i64() => Ok(n.as_i64() != Some(0)),
+        (FieldType::MaybeInteger, Value::Number(n)) if n.is_i64() => Ok(true),
+        (FieldType::Integer | FieldType::MaybeInteger, other) => match other {
             Value::Number(n) => Err(format!(
                 "json: cannot unmarshal number {n} into Go struct field {owner}.{name} of type int64"
             )),
             other => wrong(other, "int64"),
         },
-        (Holds::Time, Value::String(s)) => match s.parse::<jiff::Timestamp>() {
+        (FieldType::Time, Value::String(s)) => match s.parse::<jiff::Timestamp>() {
             Ok(time) => {
                 *s = jiff::Timestamp::from_second(time.as_second()).unwrap_or(time).to_string();
                 Ok(true)
@@ -164,8 +165,8 @@ fn coerce_value(
                 super::error::quote(s)
             )),
         },
-        (Holds::Time, other) => wrong(other, "string"),
-        (Holds::TextMap, Value::Object(map)) => {
+        (FieldType::Time, other) => wrong(other, "string"),
+        (FieldType::TextMap, Value::Object(map)) => {
             for item in map.values_mut() {
                 match item {
                     Value::String(_) => {}
@@ -175,8 +176,8 @@ fn coerce_value(
             }
             Ok(!map.is_empty())
         }
-        (Holds::TextMap, other) => wrong(other, "map[string]string"),
-        (Holds::TextList, Value::Array(items)) => {
+        (FieldType::TextMap, other) => wrong(other, "map[string]string"),
+        (FieldType::TextList, Value::Array(items)) => {
             for item in items.iter_mut() {
                 match item {
                     Value::String(_) => {}
@@ -186,8 +187,8 @@ fn coerce_value(
             }
             Ok(!items.is_empty())
         }
-        (Holds::TextList, other) => wrong(other, "[]string"),
-        (Holds::List(fields, type_name), Value::Array(items)) => {
+        (FieldType::TextList, other) => wrong(other, "[]string"),
+        (FieldType::List(fields, type_name), Value::Array(items)) => {
             for (i, item) in items.iter_mut().enumerate() {
                 if item.is_null() {
                     *item = Value::Object(Map::new());
@@ -206,25 +207,25 @@ fn coerce_value(
             }
             Ok(!items.is_empty())
         }
-        (Holds::List(_, type_name), other) => wrong(other, &format!("[]v1.{type_name}")),
+        (FieldType::List(_, type_name), other) => wrong(other, &format!("[]v1.{type_name}")),
     }
 }
 
-/// Brings the metadata of every embedded resource into shape. The root is not meant: it is coerced by the caller.
+/// Coerces the metadata of every embedded resource. The caller coerces the metadata of the root.
 pub fn coerce_embedded(
     node: &Node,
     value: &mut Value,
     report: &mut Option<&mut Vec<String>>,
-) -> Result<(), FieldError> {
-    coerce_below(node, value, &Path::Root, report)
+) -> Result<(), ValidationError> {
+    coerce_below(node, value, &ValuePath::Root, report)
 }
 
 fn coerce_below(
     node: &Node,
     value: &mut Value,
-    at: &Path<'_>,
+    at: &ValuePath<'_>,
     report: &mut Option<&mut Vec<String>>,
-) -> Result<(), FieldError> {
+) -> Result<(), ValidationError> {
     if !node.has_embedded {
         return Ok(());
     }
@@ -233,7 +234,7 @@ fn coerce_below(
             if node.embedded {
                 for key in ["apiVersion", "kind"] {
                     if let Some(value) = map.get(key).filter(|v| !v.is_string()) {
-                        return Err(FieldError::invalid(
+                        return Err(ValidationError::invalid(
                             at.child(key).to_string(),
                             value.clone(),
                             "must be a string",
@@ -244,7 +245,7 @@ fn coerce_below(
                     let here = at.child("metadata");
                     let before = metadata.clone();
                     coerce(metadata, &here.to_string(), report.as_deref_mut())
-                        .map_err(|why| FieldError::invalid(here.to_string(), before, why))?;
+                        .map_err(|why| ValidationError::invalid(here.to_string(), before, why))?;
                 }
             }
             for (key, value) in map {
@@ -267,20 +268,20 @@ fn coerce_below(
     }
 }
 
-/// Complaints about the type and metadata of embedded resources.
-pub fn check_embedded(node: &Node, value: &Value, at: &Path<'_>, wrong: &mut Vec<FieldError>) {
-    if !node.has_embedded || wrong.len() >= super::validate::ERRORS_MAX {
+/// Validates `apiVersion`, `kind` and metadata of embedded resources.
+pub fn check_embedded(node: &Node, value: &Value, at: &ValuePath<'_>, errors: &mut Vec<ValidationError>) {
+    if !node.has_embedded || errors.len() >= super::validate::ERRORS_MAX {
         return;
     }
     match value {
         Value::Object(map) => {
             if node.embedded {
-                check_resource(map, at, wrong);
+                check_resource(map, at, errors);
             }
             for (key, value) in map {
                 match (node.property(key), node.additional_schema()) {
-                    (Some(child), _) => check_embedded(child, value, &at.child(key), wrong),
-                    (None, Some(child)) => check_embedded(child, value, &at.key(key), wrong),
+                    (Some(child), _) => check_embedded(child, value, &at.child(key), errors),
+                    (None, Some(child)) => check_embedded(child, value, &at.key(key), errors),
                     _ => {}
                 }
             }
@@ -288,7 +289,7 @@ pub fn check_embedded(node: &Node, value: &Value, at: &Path<'_>, wrong: &mut Vec
         Value::Array(items) => {
             if let Some(child) = node.items.as_deref() {
                 for (i, item) in items.iter().enumerate() {
-                    check_embedded(child, item, &at.index(i), wrong);
+                    check_embedded(child, item, &at.index(i), errors);
                 }
             }
         }
@@ -296,17 +297,17 @@ pub fn check_embedded(node: &Node, value: &Value, at: &Path<'_>, wrong: &mut Vec
     }
 }
 
-fn check_resource(map: &Map<String, Value>, at: &Path<'_>, wrong: &mut Vec<FieldError>) {
+fn check_resource(map: &Map<String, Value>, at: &ValuePath<'_>, errors: &mut Vec<ValidationError>) {
     for key in ["apiVersion", "kind"] {
         let here = || at.child(key).to_string();
         match map.get(key) {
-            None => wrong.push(FieldError::required(here(), "")),
+            None => errors.push(ValidationError::required(here(), "")),
             Some(Value::String(s)) if s.is_empty() => {
-                wrong.push(FieldError::invalid(here(), "", "must not be empty"))
+                errors.push(ValidationError::invalid(here(), "", "must not be empty"))
             }
             Some(Value::String(s)) if key == "apiVersion" => {
                 if s.matches('/').count() > 1 {
-                    wrong.push(FieldError::invalid(
+                    errors.push(ValidationError::invalid(
                         here(),
                         s.as_str(),
                         format!("unexpected GroupVersion string: {s}"),
@@ -314,30 +315,30 @@ fn check_resource(map: &Map<String, Value>, at: &Path<'_>, wrong: &mut Vec<Field
                 }
             }
             Some(Value::String(s)) => {
-                let complaints = names::dns_1035_label(&s.to_lowercase());
-                if !complaints.is_empty() {
-                    wrong.push(FieldError::invalid(
+                let messages = names::dns_1035_label(&s.to_lowercase());
+                if !messages.is_empty() {
+                    errors.push(ValidationError::invalid(
                         here(),
                         s.as_str(),
-                        format!("may have mixed case, but should otherwise match: {}", complaints.join(",")),
+                        format!("may have mixed case, but should otherwise match: {}", messages.join(",")),
                     ));
                 }
             }
-            Some(other) => wrong.push(FieldError::invalid(here(), other.clone(), "must be a string")),
+            Some(other) => errors.push(ValidationError::invalid(here(), other.clone(), "must be a string")),
         }
     }
     if let Some(metadata) = map.get("metadata") {
         let here = at.child("metadata");
         let mut metadata = metadata.clone();
         match coerce(&mut metadata, "metadata", None) {
-            Err(why) => wrong.push(FieldError::invalid(here.to_string(), metadata, why)),
+            Err(why) => errors.push(ValidationError::invalid(here.to_string(), metadata, why)),
             Ok(()) => {
                 let namespaced = !text(&metadata, "namespace").is_empty();
                 if text(&metadata, "name").is_empty() {
                     metadata["name"] = Value::from("fakename");
                 }
                 let rule = NameRule { check: names::path_segment, prefix: path_prefix };
-                wrong.extend(check_create(&metadata, namespaced, rule, &here.to_string()));
+                errors.extend(check_create(&metadata, namespaced, rule, &here.to_string()));
             }
         }
     }
@@ -351,10 +352,10 @@ fn text<'a>(metadata: &'a Value, key: &str) -> &'a str {
     metadata.get(key).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// How the names of a kind are judged: a whole name, and the prefix of a generated one.
+/// Validation functions for the names of a kind.
 #[derive(Clone, Copy)]
 pub struct NameRule {
-    /// A whole name.
+    /// `name`
     pub check: fn(&str) -> Vec<String>,
     /// `generateName`
     pub prefix: fn(&str) -> Vec<String>,
@@ -367,50 +368,50 @@ impl NameRule {
     /// A DNS label: namespaces.
     pub const LABEL: Self =
         Self { check: names::dns_label, prefix: |p| names::generated(p, names::dns_label) };
-    /// Anything that fits into a path: RBAC.
+    /// A valid URL path segment: RBAC kinds.
     pub const PATH_SEGMENT: Self = Self { check: names::path_segment, prefix: path_prefix };
 }
 
-/// Complaints about the metadata of a new object; the name has been generated already. `at` is usually `metadata`.
-pub fn check_create(metadata: &Value, namespaced: bool, rule: NameRule, at: &str) -> Vec<FieldError> {
-    let mut wrong = Vec::new();
+/// Validates the metadata of a new object, after name generation. `at` is usually `metadata`.
+pub fn check_create(metadata: &Value, namespaced: bool, rule: NameRule, at: &str) -> Vec<ValidationError> {
+    let mut errors = Vec::new();
     let prefix = text(metadata, "generateName");
     if !prefix.is_empty() {
-        wrong.extend(
+        errors.extend(
             (rule.prefix)(prefix)
                 .into_iter()
-                .map(|w| FieldError::invalid(format!("{at}.generateName"), prefix, w)),
+                .map(|w| ValidationError::invalid(format!("{at}.generateName"), prefix, w)),
         );
     }
     let name = text(metadata, "name");
     if name.is_empty() {
-        wrong.push(FieldError::required(format!("{at}.name"), "name or generateName is required"));
+        errors.push(ValidationError::required(format!("{at}.name"), "name or generateName is required"));
     } else {
-        wrong.extend(
-            (rule.check)(name).into_iter().map(|w| FieldError::invalid(format!("{at}.name"), name, w)),
+        errors.extend(
+            (rule.check)(name).into_iter().map(|w| ValidationError::invalid(format!("{at}.name"), name, w)),
         );
     }
     let namespace = text(metadata, "namespace");
     match (namespaced, namespace.is_empty()) {
-        (true, true) => wrong.push(FieldError::required(format!("{at}.namespace"), "")),
-        (true, false) => wrong.extend(
+        (true, true) => errors.push(ValidationError::required(format!("{at}.namespace"), "")),
+        (true, false) => errors.extend(
             names::dns_label(namespace)
                 .into_iter()
-                .map(|w| FieldError::invalid(format!("{at}.namespace"), namespace, w)),
+                .map(|w| ValidationError::invalid(format!("{at}.namespace"), namespace, w)),
         ),
         (false, false) => {
-            wrong.push(FieldError::forbidden(format!("{at}.namespace"), "not allowed on this type"))
+            errors.push(ValidationError::forbidden(format!("{at}.namespace"), "not allowed on this type"))
         }
         (false, true) => {}
     }
     if let Some(generation) = metadata.get("generation").and_then(Value::as_i64).filter(|g| *g < 0) {
-        wrong.push(FieldError::invalid(
+        errors.push(ValidationError::invalid(
             format!("{at}.generation"),
             generation,
             "must be greater than or equal to 0",
         ));
     }
-    check_common(metadata, at, &mut wrong);
+    check_common(metadata, at, &mut errors);
     let finalizers: Vec<&str> = metadata
         .get("finalizers")
         .and_then(Value::as_array)
@@ -419,26 +420,26 @@ pub fn check_create(metadata: &Value, namespaced: bool, rule: NameRule, at: &str
         .filter_map(Value::as_str)
         .collect();
     for finalizer in &finalizers {
-        wrong.extend(
+        errors.extend(
             names::label_key(finalizer)
                 .into_iter()
-                .map(|w| FieldError::invalid(format!("{at}.finalizers"), *finalizer, w)),
+                .map(|w| ValidationError::invalid(format!("{at}.finalizers"), *finalizer, w)),
         );
     }
     if finalizers.contains(&"orphan") && finalizers.contains(&"foregroundDeletion") {
-        wrong.push(FieldError::invalid(
+        errors.push(ValidationError::invalid(
             format!("{at}.finalizers"),
             Value::from(finalizers),
             "finalizer orphan and foregroundDeletion cannot be both set",
         ));
     }
-    check_managed(metadata, at, &mut wrong);
-    wrong
+    check_managed(metadata, at, &mut errors);
+    errors
 }
 
-/// Complaints about the metadata of a changed object.
-pub fn check_update(new: &Value, old: &Value, at: &str) -> Vec<FieldError> {
-    let mut wrong = Vec::new();
+/// Validates the metadata of an update.
+pub fn check_update(new: &Value, old: &Value, at: &str) -> Vec<ValidationError> {
+    let mut errors = Vec::new();
     let finalizers = |m: &Value| -> Vec<String> {
         m.get("finalizers")
             .and_then(Value::as_array)
@@ -459,11 +460,11 @@ pub fn check_update(new: &Value, old: &Value, at: &str) -> Vec<FieldError> {
                 "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
                 listed.join(", ")
             );
-            wrong.push(FieldError::forbidden(format!("{at}.finalizers"), detail));
+            errors.push(ValidationError::forbidden(format!("{at}.finalizers"), detail));
         }
     }
     if text(new, "resourceVersion").is_empty() {
-        wrong.push(FieldError::invalid(
+        errors.push(ValidationError::invalid(
             format!("{at}.resourceVersion"),
             "",
             "must be specified for an update",
@@ -471,7 +472,7 @@ pub fn check_update(new: &Value, old: &Value, at: &str) -> Vec<FieldError> {
     }
     let generation = |m: &Value| m.get("generation").and_then(Value::as_i64).unwrap_or_default();
     if generation(new) < generation(old) {
-        wrong.push(FieldError::invalid(
+        errors.push(ValidationError::invalid(
             format!("{at}.generation"),
             generation(new),
             "must not be decremented",
@@ -479,58 +480,69 @@ pub fn check_update(new: &Value, old: &Value, at: &str) -> Vec<FieldError> {
     }
     for key in ["name", "namespace", "uid"] {
         if text(new, key) != text(old, key) {
-            wrong.push(FieldError::invalid(format!("{at}.{key}"), text(new, key), "field is immutable"));
+            errors.push(ValidationError::invalid(
+                format!("{at}.{key}"),
+                text(new, key),
+                "field is immutable",
+            ));
         }
     }
     for key in ["creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
         let of = |m: &Value| m.get(key).cloned().unwrap_or_default();
         if of(new) != of(old) {
-            wrong.push(FieldError::invalid(format!("{at}.{key}"), of(new), "field is immutable"));
+            errors.push(ValidationError::invalid(format!("{at}.{key}"), of(new), "field is immutable"));
         }
     }
-    check_common(new, at, &mut wrong);
-    check_managed(new, at, &mut wrong);
-    wrong
+    check_common(new, at, &mut errors);
+    check_managed(new, at, &mut errors);
+    errors
 }
 
-fn check_common(metadata: &Value, at: &str, wrong: &mut Vec<FieldError>) {
+fn check_common(metadata: &Value, at: &str, errors: &mut Vec<ValidationError>) {
     for (key, value) in metadata.get("labels").and_then(Value::as_object).into_iter().flatten() {
         let field = || format!("{at}.labels");
-        wrong
-            .extend(names::label_key(key).into_iter().map(|w| FieldError::invalid(field(), key.as_str(), w)));
+        errors.extend(
+            names::label_key(key).into_iter().map(|w| ValidationError::invalid(field(), key.as_str(), w)),
+        );
         let value = value.as_str().unwrap_or_default();
-        wrong.extend(names::label_value(value).into_iter().map(|w| FieldError::invalid(field(), value, w)));
+        errors.extend(
+            names::label_value(value).into_iter().map(|w| ValidationError::invalid(field(), value, w)),
+        );
     }
     let mut size = 0;
     for (key, value) in metadata.get("annotations").and_then(Value::as_object).into_iter().flatten() {
         size += key.len() + value.as_str().map_or(0, str::len);
-        wrong.extend(
+        errors.extend(
             names::label_key(&key.to_lowercase())
                 .into_iter()
-                .map(|w| FieldError::invalid(format!("{at}.annotations"), key.as_str(), w)),
+                .map(|w| ValidationError::invalid(format!("{at}.annotations"), key.as_str(), w)),
         );
     }
     if size > ANNOTATIONS_MAX {
-        wrong.push(FieldError::too_long(format!("{at}.annotations"), ANNOTATIONS_MAX as i64));
+        errors.push(ValidationError::too_long(format!("{at}.annotations"), ANNOTATIONS_MAX as i64));
     }
-    check_owners(metadata, &format!("{at}.ownerReferences"), wrong);
+    check_owners(metadata, &format!("{at}.ownerReferences"), errors);
 }
 
-fn check_owners(metadata: &Value, at: &str, wrong: &mut Vec<FieldError>) {
+fn check_owners(metadata: &Value, at: &str, errors: &mut Vec<ValidationError>) {
     let Some(owners) = metadata.get("ownerReferences") else { return };
     let mut controller: Option<String> = None;
     for owner in owners.as_array().into_iter().flatten() {
         let (version, kind) = (text(owner, "apiVersion"), text(owner, "kind"));
         if version.rsplit('/').next().unwrap_or_default().is_empty() {
-            wrong.push(FieldError::invalid(format!("{at}.apiVersion"), version, "version must not be empty"));
+            errors.push(ValidationError::invalid(
+                format!("{at}.apiVersion"),
+                version,
+                "version must not be empty",
+            ));
         }
         for key in ["kind", "name", "uid"] {
             if text(owner, key).is_empty() {
-                wrong.push(FieldError::invalid(format!("{at}.{key}"), "", "must not be empty"));
+                errors.push(ValidationError::invalid(format!("{at}.{key}"), "", "must not be empty"));
             }
         }
         if version == "v1" && kind == "Event" {
-            wrong.push(FieldError::invalid(
+            errors.push(ValidationError::invalid(
                 at,
                 owner.clone(),
                 "/v1, Kind=Event is disallowed from being an owner",
@@ -543,7 +555,7 @@ fn check_owners(metadata: &Value, at: &str, wrong: &mut Vec<FieldError>) {
                     let detail = format!(
                         "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {name}"
                     );
-                    wrong.push(FieldError::invalid(at, owners.clone(), detail));
+                    errors.push(ValidationError::invalid(at, owners.clone(), detail));
                 }
                 None => controller = Some(name),
             }
@@ -551,14 +563,14 @@ fn check_owners(metadata: &Value, at: &str, wrong: &mut Vec<FieldError>) {
     }
 }
 
-fn check_managed(metadata: &Value, at: &str, wrong: &mut Vec<FieldError>) {
+fn check_managed(metadata: &Value, at: &str, errors: &mut Vec<ValidationError>) {
     for (i, entry) in
         metadata.get("managedFields").and_then(Value::as_array).into_iter().flatten().enumerate()
     {
         let at = format!("{at}.managedFields[{i}]");
         let operation = text(entry, "operation");
         if !matches!(operation, "Apply" | "Update") {
-            wrong.push(FieldError::invalid(
+            errors.push(ValidationError::invalid(
                 format!("{at}.operation"),
                 operation,
                 "must be `Apply` or `Update`",
@@ -566,23 +578,27 @@ fn check_managed(metadata: &Value, at: &str, wrong: &mut Vec<FieldError>) {
         }
         let fields_type = text(entry, "fieldsType");
         if !matches!(fields_type, "" | "FieldsV1") {
-            wrong.push(FieldError::invalid(format!("{at}.fieldsType"), fields_type, "must be `FieldsV1`"));
+            errors.push(ValidationError::invalid(
+                format!("{at}.fieldsType"),
+                fields_type,
+                "must be `FieldsV1`",
+            ));
         }
-        check_manager(text(entry, "manager"), &format!("{at}.manager"), wrong);
+        check_manager(text(entry, "manager"), &format!("{at}.manager"), errors);
         if text(entry, "subresource").len() > SUBRESOURCE_MAX {
-            wrong.push(FieldError::too_long(format!("{at}.subresource"), SUBRESOURCE_MAX as i64));
+            errors.push(ValidationError::too_long(format!("{at}.subresource"), SUBRESOURCE_MAX as i64));
         }
     }
 }
 
-/// Complaints about the name of a field manager.
-pub fn check_manager(manager: &str, at: &str, wrong: &mut Vec<FieldError>) {
+/// Validates the name of a field manager.
+pub fn check_manager(manager: &str, at: &str, errors: &mut Vec<ValidationError>) {
     if manager.len() > MANAGER_MAX {
-        wrong.push(FieldError::too_long(at, MANAGER_MAX as i64));
+        errors.push(ValidationError::too_long(at, MANAGER_MAX as i64));
     }
     for (i, c) in manager.char_indices().filter(|(_, c)| c.is_control() || (c.is_whitespace() && *c != ' ')) {
-        wrong.push(FieldError::new(
-            FieldErrorKind::Invalid,
+        errors.push(ValidationError::new(
+            ValidationErrorKind::Invalid,
             at,
             Some(Value::from(manager)),
             format!("invalid character U+{:04X} (at position {i})", c as u32),
@@ -597,7 +613,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn metadata_takes_the_shape_of_its_type() {
+    fn metadata_is_coerced_to_object_meta() {
         let mut metadata = json!({"name": "a", "generation": 0, "labels": {}, "creationTimestamp": null, "extra": 1, "annotations": {"a": null},
             "ownerReferences": [{"kind": "K", "more": 1}], "deletionTimestamp": "2024-01-02T03:04:05.678+01:00", "deletionGracePeriodSeconds": 0});
         let mut unknown = Vec::new();
@@ -611,7 +627,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_of_the_wrong_type_is_refused_as_go_refuses_it() {
+    fn metadata_of_the_wrong_type_is_rejected_as_in_go() {
         for (metadata, words) in [
             (
                 json!({"name": 1}),
@@ -633,44 +649,44 @@ mod tests {
     }
 
     #[test]
-    fn new_metadata_is_judged() {
-        let said = |metadata: Value, namespaced: bool| -> Vec<String> {
+    fn new_metadata_is_validated() {
+        let messages = |metadata: Value, namespaced: bool| -> Vec<String> {
             check_create(&metadata, namespaced, NameRule::SUBDOMAIN, "metadata")
                 .iter()
                 .map(ToString::to_string)
                 .collect()
         };
-        assert!(said(json!({"name": "a", "namespace": "b", "labels": {"x/y": "z"}}), true).is_empty());
+        assert!(messages(json!({"name": "a", "namespace": "b", "labels": {"x/y": "z"}}), true).is_empty());
         assert_eq!(
-            said(json!({}), false),
+            messages(json!({}), false),
             ["metadata.name: Required value: name or generateName is required"]
         );
         assert_eq!(
-            said(json!({"name": "a", "namespace": "b"}), false),
+            messages(json!({"name": "a", "namespace": "b"}), false),
             ["metadata.namespace: Forbidden: not allowed on this type"]
         );
-        assert!(said(json!({"name": "A"}), false)[0].starts_with(
+        assert!(messages(json!({"name": "A"}), false)[0].starts_with(
             "metadata.name: Invalid value: \"A\": a lowercase RFC 1123 subdomain must consist of"
         ));
         assert!(
-            said(json!({"name": "a", "labels": {"x": "!"}}), false)[0]
+            messages(json!({"name": "a", "labels": {"x": "!"}}), false)[0]
                 .starts_with("metadata.labels: Invalid value: \"!\": a valid label must be")
         );
         let owners = json!({"name": "a", "ownerReferences": [
             {"apiVersion": "v1", "kind": "A", "name": "a", "uid": "1", "controller": true}, {"apiVersion": "v1", "kind": "B", "name": "b", "uid": "2", "controller": true}]});
-        assert!(said(owners, false)[0].contains(
+        assert!(messages(owners, false)[0].contains(
             "Only one reference can have Controller set to true. Found \"true\" in references for A/a and B/b"
         ));
     }
 
     #[test]
-    fn changed_metadata_keeps_what_is_immutable() {
+    fn immutable_metadata_cannot_change() {
         let old = json!({"name": "a", "uid": "1", "resourceVersion": "1", "generation": 2, "deletionTimestamp": "2024-01-02T02:04:05Z", "finalizers": ["a/b"]});
         let new = json!({"name": "b", "uid": "1", "generation": 1, "deletionTimestamp": "2024-01-02T02:04:05Z", "finalizers": ["a/b", "c/d"]});
-        let said: Vec<String> =
+        let messages: Vec<String> =
             check_update(&new, &old, "metadata").iter().map(ToString::to_string).collect();
         assert_eq!(
-            said,
+            messages,
             [
                 "metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers []string{\"c/d\"}",
                 "metadata.resourceVersion: Invalid value: \"\": must be specified for an update",

@@ -1,13 +1,13 @@
-//! Structural schemas: what a custom resource may look like, and what is made of it before it is stored.
+//! Structural schemas of custom resources: pruning, defaulting and validation.
 //!
-//! A [`Schema`] is parsed once per CRD version and shared by every plane that serves the kind. It is plain data: no
-//! lock, no clock, no I/O. The order of a write is that of kube-apiserver:
+//! A [`Schema`] is parsed once per CRD version and shared by every plane that serves the kind. It is plain
+//! data: no lock, no clock, no I/O. A write runs the same steps in the same order as kube-apiserver:
 //!
-//! 1. [`decode::decode`] the body, noticing repeated keys;
-//! 2. [`Schema::shape`]: metadata into its type, unknown fields and nulls out, defaults in;
-//! 3. [`Schema::validate_create`] or [`Schema::validate_update`].
+//! 1. [`decode::decode`] decodes the body and records duplicate keys;
+//! 2. [`Schema::prune_and_default`] coerces metadata, prunes unknown fields and nulls, applies defaults;
+//! 3. [`Schema::validate_create`] or [`Schema::validate_update`] validates the result.
 //!
-//! A CRD itself is judged by [`definition::check`] when it is written.
+//! [`definition::check`] validates the schema of a CRD when the CRD is written.
 
 use serde_json::Value;
 
@@ -21,24 +21,24 @@ pub mod lists;
 pub mod meta;
 pub mod names;
 pub mod node;
-pub mod path;
 pub mod pattern;
+pub mod prune_and_default;
 mod ratchet;
-pub mod shape;
 pub mod structural;
 pub mod validate;
+pub mod value_path;
 
-pub use error::{FieldError, FieldErrorKind, aggregate};
+pub use error::{ValidationError, ValidationErrorKind, aggregate};
 pub use node::Node;
 
-use path::Path;
+use value_path::ValuePath;
 
-/// A change of the whole object, or of its status alone through the subresource.
+/// Which part of an update is validated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scope {
-    /// The main endpoint.
+pub enum ValidationScope {
+    /// The main endpoint: the whole object.
     Whole,
-    /// The status subresource: only `status` is judged.
+    /// The status subresource: only `status`.
     Status,
 }
 
@@ -50,113 +50,106 @@ pub struct Schema {
 
 impl Schema {
     /// Parses `openAPIV3Schema`. It should have passed [`definition::check`].
-    pub fn parse(raw: &Value) -> Result<Self, FieldError> {
+    pub fn parse(raw: &Value) -> Result<Self, ValidationError> {
         Ok(Self { root: Node::parse(raw)? })
     }
 
-    /// The tree, for those who follow it themselves: apply, selectable fields, OpenAPI.
+    /// The root node, for callers that walk the schema themselves: apply, selectable fields, OpenAPI.
     pub fn root(&self) -> &Node {
         &self.root
     }
 
-    /// Makes of a request what is stored: metadata into the shape of its type, unknown fields and disallowed nulls out,
-    /// defaults in. Returns the places of unknown fields, for `fieldValidation`. An error is a 400.
-    pub fn shape(&self, object: &mut Value) -> Result<Vec<String>, FieldError> {
-        self.bring_into_shape(object, true)
+    /// Turns the object of a request into the object to store: coerces metadata to `ObjectMeta`, prunes
+    /// unknown fields and disallowed nulls, applies defaults. Returns the paths of unknown fields, for
+    /// `fieldValidation`. The caller answers an error with 400.
+    pub fn prune_and_default(&self, object: &mut Value) -> Result<Vec<String>, ValidationError> {
+        self.normalize(object, true)
     }
 
-    /// As [`Schema::shape`], for the result of an apply: a list or map that it emptied is null there, and stays so, to
-    /// be refused where the schema allows none.
-    pub fn shape_applied(&self, object: &mut Value) -> Result<Vec<String>, FieldError> {
-        self.bring_into_shape(object, false)
+    /// Like [`Schema::prune_and_default`], for the result of an apply. A list or map that the apply emptied
+    /// is null and stays null, so validation rejects it where the schema is not nullable.
+    pub fn prune_and_default_applied(&self, object: &mut Value) -> Result<Vec<String>, ValidationError> {
+        self.normalize(object, false)
     }
 
-    fn bring_into_shape(&self, object: &mut Value, drop_nulls: bool) -> Result<Vec<String>, FieldError> {
+    fn normalize(&self, object: &mut Value, drop_nulls: bool) -> Result<Vec<String>, ValidationError> {
         let mut unknown = Vec::new();
         for key in ["apiVersion", "kind"] {
             if let Some(value) = object.get(key).filter(|v| !v.is_string()) {
-                return Err(FieldError::invalid(key, value.clone(), "must be a string"));
+                return Err(ValidationError::invalid(key, value.clone(), "must be a string"));
             }
         }
         if let Some(metadata) = object.get_mut("metadata") {
             let before = metadata.clone();
             meta::coerce(metadata, "metadata", Some(&mut unknown))
-                .map_err(|why| FieldError::invalid("metadata", before, why))?;
+                .map_err(|why| ValidationError::invalid("metadata", before, why))?;
         }
         let mut pruned = Vec::new();
-        shape::prune(&self.root, object, true, Some(&mut pruned));
+        prune_and_default::prune(&self.root, object, true, Some(&mut pruned));
         pruned.sort();
         unknown.append(&mut pruned);
         if drop_nulls {
-            shape::drop_nulls(&self.root, object);
+            prune_and_default::drop_nulls(&self.root, object);
         }
         let mut embedded = Vec::new();
         meta::coerce_embedded(&self.root, object, &mut Some(&mut embedded))?;
         embedded.sort();
         unknown.append(&mut embedded);
-        shape::default(&self.root, object);
+        prune_and_default::default(&self.root, object);
         Ok(unknown)
     }
 
-    /// Makes of a stored object what is read: pruned and defaulted by the schema of today, which may not be the one it
-    /// was written under.
-    pub fn shape_stored(&self, object: &mut Value) {
-        shape::prune(&self.root, object, true, None);
-        shape::drop_nulls(&self.root, object);
-        shape::default(&self.root, object);
+    /// Prunes and defaults an object read from the store: the current schema may be newer than the one it was
+    /// written with.
+    pub fn prune_and_default_stored(&self, object: &mut Value) {
+        prune_and_default::prune(&self.root, object, true, None);
+        prune_and_default::drop_nulls(&self.root, object);
+        prune_and_default::default(&self.root, object);
     }
 
-    /// Complaints about a new object. Its metadata is judged by [`meta::check_create`].
-    pub fn validate_create(&self, object: &Value) -> Vec<FieldError> {
-        let mut wrong = validate::create(&self.root, object, "");
-        meta::check_embedded(&self.root, object, &Path::Root, &mut wrong);
-        wrong.extend(lists::check(&self.root, object));
-        self.check_rules(object, None, &mut wrong);
-        wrong
+    /// Validates a new object. [`meta::check_create`] validates its metadata.
+    pub fn validate_create(&self, object: &Value) -> Vec<ValidationError> {
+        let mut errors = validate::create(&self.root, object, "");
+        meta::check_embedded(&self.root, object, &ValuePath::Root, &mut errors);
+        errors.extend(lists::check(&self.root, object));
+        self.check_rules(object, None, &mut errors);
+        errors
     }
 
-    /// Complaints about a changed object: what was wrong before and stayed is not held against it.
-    pub fn validate_update(&self, new: &Value, old: &Value, scope: Scope) -> Vec<FieldError> {
-        let mut wrong = match scope {
-            Scope::Whole => validate::update(&self.root, new, old, ""),
-            Scope::Status => match (self.root.property("status"), new.get("status")) {
+    /// Validates an update. Errors in unchanged fields are ignored (ratcheting).
+    pub fn validate_update(&self, new: &Value, old: &Value, scope: ValidationScope) -> Vec<ValidationError> {
+        let mut errors = match scope {
+            ValidationScope::Whole => validate::update(&self.root, new, old, ""),
+            ValidationScope::Status => match (self.root.property("status"), new.get("status")) {
                 (Some(node), Some(status)) => {
                     validate::update(node, status, old.get("status").unwrap_or(&Value::Null), "status")
                 }
                 _ => Vec::new(),
             },
         };
-        meta::check_embedded(&self.root, new, &Path::Root, &mut wrong);
+        meta::check_embedded(&self.root, new, &ValuePath::Root, &mut errors);
         if self.root.has_lists && lists::check(&self.root, old).is_empty() {
-            wrong.extend(lists::check(&self.root, new));
+            errors.extend(lists::check(&self.root, new));
         }
-        self.check_rules(new, Some(old), &mut wrong);
-        wrong
+        self.check_rules(new, Some(old), &mut errors);
+        errors
     }
 
-    /// Rules are only run on values of the right types and sizes: they were judged by those.
-    fn check_rules(&self, new: &Value, old: Option<&Value>, wrong: &mut Vec<FieldError>) {
-        use FieldErrorKind::{NotSupported, Required, TooLong, TooMany, TypeInvalid};
+    /// Runs the CEL rules, unless a value has the wrong type or size: the cost estimate of the rules relies
+    /// on both.
+    fn check_rules(&self, new: &Value, old: Option<&Value>, errors: &mut Vec<ValidationError>) {
+        use ValidationErrorKind::{NotSupported, Required, TooLong, TooMany, TypeInvalid};
         if !self.root.has_rules {
             return;
         }
-        if wrong.iter().any(|w| matches!(w.kind, NotSupported | Required | TooLong | TooMany | TypeInvalid)) {
+        if errors.iter().any(|w| matches!(w.kind, NotSupported | Required | TooLong | TooMany | TypeInvalid))
+        {
             let detail = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
-            wrong.push(FieldError::invalid("<nil>", Value::Null, detail));
+            errors.push(ValidationError::invalid("<nil>", Value::Null, detail));
         } else {
-            wrong.extend(cel::validate(&self.root, new, old));
+            errors.extend(cel::validate(&self.root, new, old));
         }
     }
-}
-
-/// The sentence that `fieldValidation=Strict` answers with, and the warnings of `Warn`: duplicates first, then unknown
-/// fields, each as kube-apiserver words it.
-pub fn strict_complaints(duplicates: &[String], unknown: &[String]) -> Vec<String> {
-    duplicates
-        .iter()
-        .cloned()
-        .chain(unknown.iter().map(|field| format!("unknown field \"{field}\"")))
-        .collect()
 }
 
 #[cfg(test)]
@@ -174,29 +167,25 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_pruned_defaulted_and_judged() {
+    fn a_request_is_pruned_defaulted_and_validated() {
         let mut object = json!({"apiVersion": "a/v1", "kind": "K", "metadata": {"name": "x", "odd": 1}, "spec": {"foo": 1}, "bar": null});
-        let unknown = schema().shape(&mut object).unwrap();
+        let unknown = schema().prune_and_default(&mut object).unwrap();
         assert_eq!(unknown, ["metadata.odd", "bar", "spec.foo"]);
         assert_eq!(
             object,
             json!({"apiVersion": "a/v1", "kind": "K", "metadata": {"name": "x"}, "spec": {"size": 1}})
         );
         assert!(schema().validate_create(&object).is_empty());
-        assert_eq!(
-            strict_complaints(&["duplicate field \"a\"".to_owned()], &unknown)[1],
-            "unknown field \"metadata.odd\""
-        );
     }
 
     #[test]
-    fn rules_wait_for_values_of_the_right_type() {
+    fn rules_run_only_on_values_of_the_right_type() {
         let schema = Schema::parse(&json!({"type": "object", "properties": {"n": {"type": "integer", "x-kubernetes-validations": [{"rule": "self > 1"}]}}})).unwrap();
-        let said = |object: Value| -> Vec<String> {
+        let messages = |object: Value| -> Vec<String> {
             schema.validate_create(&object).iter().map(ToString::to_string).collect()
         };
-        assert_eq!(said(json!({"n": 1})), ["n: Invalid value: 1: failed rule: self > 1"]);
-        let both = said(json!({"n": "x"}));
+        assert_eq!(messages(json!({"n": 1})), ["n: Invalid value: 1: failed rule: self > 1"]);
+        let both = messages(json!({"n": "x"}));
         assert_eq!(
             both[1],
             "<nil>: Invalid value: null: some validation rules were not checked because the object was invalid; correct the existing errors to complete validation"
@@ -204,15 +193,18 @@ mod tests {
     }
 
     #[test]
-    fn through_the_status_endpoint_only_the_status_is_judged() {
+    fn the_status_endpoint_validates_only_the_status() {
         let old = json!({"spec": {"size": 9}, "status": {}});
         let new = json!({"spec": {"size": 9}, "status": {"phase": 1}});
-        let said: Vec<String> =
-            schema().validate_update(&new, &old, Scope::Status).iter().map(ToString::to_string).collect();
+        let messages: Vec<String> = schema()
+            .validate_update(&new, &old, ValidationScope::Status)
+            .iter()
+            .map(ToString::to_string)
+            .collect();
         assert_eq!(
-            said,
+            messages,
             ["status.phase: Invalid value: \"integer\": phase in body must be of type string: \"integer\""]
         );
-        assert_eq!(schema().validate_update(&new, &old, Scope::Whole).len(), 1);
+        assert_eq!(schema().validate_update(&new, &old, ValidationScope::Whole).len(), 1);
     }
 }

@@ -1,32 +1,32 @@
-//! What Kubernetes accepts as a name, a label or an annotation key, and how it says no.
+//! Validation of names, labels and annotation keys, with the messages of Kubernetes.
 //!
-//! Every check returns the complaints as half sentences; none means fine. The checks are hand-written scans: they run
-//! on every write and a regular expression would cost more than the rest of the check.
+//! Every function returns the messages of the violated rules; an empty list means valid. The functions scan
+//! by hand instead of using regular expressions, because they run on every write.
 
-const LABEL_FORM: &str = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]";
+const LABEL_PATTERN: &str = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]";
 const LABEL_KEY_RULE: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character";
 const LABEL_VALUE_RULE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character";
-const DNS_LABEL_FORM: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
+const DNS_LABEL_PATTERN: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
 const DNS_LABEL_RULE: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character";
 const DNS_SUBDOMAIN_RULE: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character";
 const DNS_1035_RULE: &str = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character";
 const CONFIG_KEY_RULE: &str = "a valid config key must consist of alphanumeric characters, '-', '_' or '.'";
 
-/// Longest label value and longest name part of a label key.
+/// Maximum length of a label value and of the name part of a label key.
 pub const LABEL_MAX: usize = 63;
-/// Longest DNS subdomain, and so the longest name of most objects.
+/// Maximum length of a DNS subdomain, and so of most object names.
 pub const SUBDOMAIN_MAX: usize = 253;
 
 fn too_long(max: usize) -> String {
     format!("must be no more than {max} characters")
 }
 
-/// Kubernetes counts labels in bytes and names in characters; both are ASCII, only the words differ.
+/// Kubernetes counts labels in bytes and names in characters. Both are ASCII, so only the message differs.
 fn label_too_long() -> String {
     format!("must be no more than {LABEL_MAX} bytes")
 }
 
-fn form(rule: &str, form: &str, examples: &[&str]) -> String {
+fn rule_message(rule: &str, pattern: &str, examples: &[&str]) -> String {
     let mut out = String::from(rule);
     out.push_str(" (");
     for (i, example) in examples.iter().enumerate() {
@@ -35,12 +35,12 @@ fn form(rule: &str, form: &str, examples: &[&str]) -> String {
         out.push_str("', ");
     }
     out.push_str("regex used for validation is '");
-    out.push_str(form);
+    out.push_str(pattern);
     out.push_str("')");
     out
 }
 
-fn is_label_form(s: &str) -> bool {
+fn matches_label_pattern(s: &str) -> bool {
     let bytes = s.as_bytes();
     let (Some(first), Some(last)) = (bytes.first(), bytes.last()) else { return false };
     first.is_ascii_alphanumeric()
@@ -48,127 +48,131 @@ fn is_label_form(s: &str) -> bool {
         && bytes.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
 }
 
-fn is_dns_label_form(s: &str) -> bool {
+fn matches_dns_label_pattern(s: &str) -> bool {
     let plain = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let bytes = s.as_bytes();
     let (Some(first), Some(last)) = (bytes.first(), bytes.last()) else { return false };
     plain(first) && plain(last) && bytes.iter().all(|b| plain(b) || *b == b'-')
 }
 
-/// Complaints about a label key (`name` or `prefix/name`), which is also the form of finalizers and annotation keys.
+/// Validates a qualified name (`name` or `prefix/name`): label keys, annotation keys, finalizers.
 pub fn label_key(key: &str) -> Vec<String> {
-    let mut wrong = Vec::new();
+    let mut errors = Vec::new();
     let mut parts = key.split('/');
     let name = match (parts.next(), parts.next(), parts.next()) {
         (Some(name), None, _) => name,
         (Some(prefix), Some(name), None) => {
             if prefix.is_empty() {
-                wrong.push("prefix part must be non-empty".to_owned());
+                errors.push("prefix part must be non-empty".to_owned());
             } else {
-                wrong.extend(dns_subdomain(prefix).into_iter().map(|w| format!("prefix part {w}")));
+                errors.extend(dns_subdomain(prefix).into_iter().map(|w| format!("prefix part {w}")));
             }
             name
         }
         _ => {
-            wrong.push(format!(
+            errors.push(format!(
                 "a valid label key {} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')",
-                form(LABEL_KEY_RULE, LABEL_FORM, &["MyName", "my.name", "123-abc"])
+                rule_message(LABEL_KEY_RULE, LABEL_PATTERN, &["MyName", "my.name", "123-abc"])
             ));
-            return wrong;
+            return errors;
         }
     };
     if name.is_empty() {
-        wrong.push("name part must be non-empty".to_owned());
+        errors.push("name part must be non-empty".to_owned());
     } else if name.len() > LABEL_MAX {
-        wrong.push(format!("name part {}", label_too_long()));
+        errors.push(format!("name part {}", label_too_long()));
     }
-    if !is_label_form(name) {
-        wrong.push(format!(
+    if !matches_label_pattern(name) {
+        errors.push(format!(
             "name part {}",
-            form(LABEL_KEY_RULE, LABEL_FORM, &["MyName", "my.name", "123-abc"])
+            rule_message(LABEL_KEY_RULE, LABEL_PATTERN, &["MyName", "my.name", "123-abc"])
         ));
     }
-    wrong
+    errors
 }
 
-/// Complaints about a label value.
+/// Validates a label value.
 pub fn label_value(value: &str) -> Vec<String> {
-    let mut wrong = Vec::new();
+    let mut errors = Vec::new();
     if value.len() > LABEL_MAX {
-        wrong.push(label_too_long());
+        errors.push(label_too_long());
     }
-    if !value.is_empty() && !is_label_form(value) {
-        wrong.push(form(LABEL_VALUE_RULE, &format!("({LABEL_FORM})?"), &["MyValue", "my_value", "12345"]));
+    if !value.is_empty() && !matches_label_pattern(value) {
+        errors.push(rule_message(
+            LABEL_VALUE_RULE,
+            &format!("({LABEL_PATTERN})?"),
+            &["MyValue", "my_value", "12345"],
+        ));
     }
-    wrong
+    errors
 }
 
-/// Complaints about an RFC 1123 label, the form of namespaces.
+/// Validates an RFC 1123 label: namespaces.
 pub fn dns_label(value: &str) -> Vec<String> {
-    let mut wrong = Vec::new();
+    let mut errors = Vec::new();
     if value.len() > LABEL_MAX {
-        wrong.push(too_long(LABEL_MAX));
+        errors.push(too_long(LABEL_MAX));
     }
-    if !is_dns_label_form(value) {
+    if !matches_dns_label_pattern(value) {
         if dns_subdomain(value).is_empty() {
-            // A subdomain is the likeliest mistake, so it gets the plainer words.
-            wrong.push("must not contain dots".to_owned());
+            // Kubernetes has a shorter message for a subdomain, the most frequent mistake.
+            errors.push("must not contain dots".to_owned());
         } else {
-            wrong.push(form(DNS_LABEL_RULE, DNS_LABEL_FORM, &["my-name", "123-abc"]));
+            errors.push(rule_message(DNS_LABEL_RULE, DNS_LABEL_PATTERN, &["my-name", "123-abc"]));
         }
     }
-    wrong
+    errors
 }
 
-/// Complaints about an RFC 1123 subdomain, the form of most names.
+/// Validates an RFC 1123 subdomain: most object names.
 pub fn dns_subdomain(value: &str) -> Vec<String> {
-    let mut wrong = Vec::new();
+    let mut errors = Vec::new();
     if value.len() > SUBDOMAIN_MAX {
-        wrong.push(too_long(SUBDOMAIN_MAX));
+        errors.push(too_long(SUBDOMAIN_MAX));
     }
-    if !value.split('.').all(is_dns_label_form) {
-        wrong.push(form(
+    if !value.split('.').all(matches_dns_label_pattern) {
+        errors.push(rule_message(
             DNS_SUBDOMAIN_RULE,
-            &format!("{DNS_LABEL_FORM}(\\.{DNS_LABEL_FORM})*"),
+            &format!("{DNS_LABEL_PATTERN}(\\.{DNS_LABEL_PATTERN})*"),
             &["example.com"],
         ));
     }
-    wrong
+    errors
 }
 
-/// Complaints about an RFC 1035 label, the form of kinds (in lower case), short names and categories.
+/// Validates an RFC 1035 label: kinds (in lower case), short names, categories.
 pub fn dns_1035_label(value: &str) -> Vec<String> {
-    let mut wrong = Vec::new();
+    let mut errors = Vec::new();
     if value.len() > LABEL_MAX {
-        wrong.push(too_long(LABEL_MAX));
+        errors.push(too_long(LABEL_MAX));
     }
-    if !is_dns_label_form(value) || !value.as_bytes()[0].is_ascii_lowercase() {
-        wrong.push(form(DNS_1035_RULE, "[a-z]([-a-z0-9]*[a-z0-9])?", &["my-name", "abc-123"]));
+    if !matches_dns_label_pattern(value) || !value.as_bytes()[0].is_ascii_lowercase() {
+        errors.push(rule_message(DNS_1035_RULE, "[a-z]([-a-z0-9]*[a-z0-9])?", &["my-name", "abc-123"]));
     }
-    wrong
+    errors
 }
 
-/// Complaints about a key of a ConfigMap or Secret.
+/// Validates a key of a ConfigMap or Secret.
 pub fn config_key(value: &str) -> Vec<String> {
-    let mut wrong = Vec::new();
+    let mut errors = Vec::new();
     if value.len() > SUBDOMAIN_MAX {
-        wrong.push(too_long(SUBDOMAIN_MAX));
+        errors.push(too_long(SUBDOMAIN_MAX));
     }
-    let formed = !value.is_empty()
+    let valid_characters = !value.is_empty()
         && value.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
-    if !formed {
-        wrong.push(form(CONFIG_KEY_RULE, "[-._a-zA-Z0-9]+", &["key.name", "KEY_NAME", "key-name"]));
+    if !valid_characters {
+        errors.push(rule_message(CONFIG_KEY_RULE, "[-._a-zA-Z0-9]+", &["key.name", "KEY_NAME", "key-name"]));
     } else if value == "." {
-        wrong.push("must not be '.'".to_owned());
+        errors.push("must not be '.'".to_owned());
     } else if value == ".." {
-        wrong.push("must not be '..'".to_owned());
+        errors.push("must not be '..'".to_owned());
     } else if value.starts_with("..") {
-        wrong.push("must not start with '..'".to_owned());
+        errors.push("must not start with '..'".to_owned());
     }
-    wrong
+    errors
 }
 
-/// Complaints about a name that only has to fit into a path, e.g. of RBAC objects.
+/// Validates a URL path segment: names of RBAC objects.
 pub fn path_segment(value: &str) -> Vec<String> {
     match value {
         "." | ".." => vec![format!("may not be '{value}'")],
@@ -180,9 +184,10 @@ pub fn path_segment(value: &str) -> Vec<String> {
     }
 }
 
-/// Complaints about the prefix of a generated name: as `check`, but a trailing dash will be followed by more.
+/// Validates `generateName` with `check`. A trailing dash is allowed, because a suffix follows it.
 ///
-/// Kubernetes masks the dash *and* the character before it, so that is what is judged here too.
+/// Kubernetes replaces the dash *and* the character before it with `a` before the check; so does this
+/// function.
 pub fn generated(prefix: &str, check: fn(&str) -> Vec<String>) -> Vec<String> {
     match prefix.strip_suffix('-').and_then(|stem| stem.get(..stem.len().checked_sub(1)?)) {
         Some(stem) => check(&format!("{stem}a")),
@@ -195,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn label_keys_are_judged_by_prefix_and_name() {
+    fn label_keys_are_validated_by_prefix_and_name() {
         for key in ["a", "a/b", "example.com/My_name.x", "1"] {
             assert!(label_key(key).is_empty(), "{key}");
         }
@@ -212,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_judged_by_their_form() {
+    fn names_are_validated() {
         assert!(dns_label("a-1").is_empty());
         assert_eq!(dns_label("a.b"), ["must not contain dots"]);
         assert!(dns_label("A")[0].starts_with("a lowercase RFC 1123 label must consist of"));

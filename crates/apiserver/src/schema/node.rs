@@ -1,25 +1,25 @@
-//! The compact tree that a CRD's OpenAPI schema is parsed into, once per CRD version and shared by every plane.
+//! The parsed form of a CRD's OpenAPI schema: one tree per CRD version, shared by every plane.
 //!
-//! One node type serves both the structure (properties, items, defaults) and the branches under `allOf`, `anyOf`,
-//! `oneOf` and `not`, because validation treats them alike. Everything that most nodes do not have hangs behind one
-//! pointer, so a plain string field costs little more than its name.
+//! One node type serves both the structure (properties, items, defaults) and the branches under `allOf`,
+//! `anyOf`, `oneOf` and `not`, because validation treats them alike. Rare keys are boxed, so a plain string
+//! field costs little more than its name.
 
 use std::sync::OnceLock;
 
 use serde_json::{Map, Value};
 
-use super::cel::Compiled;
-use super::error::FieldError;
-use super::format::Format;
-use super::path::Path;
+use super::cel::CompiledRule;
+use super::error::ValidationError;
+use super::format::StringFormat;
 use super::pattern;
+use super::value_path::ValuePath;
 
-/// Schemas nested deeper than this are refused; no real one reaches a third of it.
+/// Maximum nesting of a schema. Known schemas stay below a third of it.
 pub const DEPTH_MAX: usize = 120;
 
-/// The JSON type a schema asks for.
+/// The `type` of a schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Kind {
+pub enum JsonType {
     /// `type` is not given.
     #[default]
     Any,
@@ -37,7 +37,7 @@ pub enum Kind {
     Boolean,
 }
 
-impl Kind {
+impl JsonType {
     fn named(name: &str) -> Option<Self> {
         Some(match name {
             "" => Self::Any,
@@ -51,7 +51,7 @@ impl Kind {
         })
     }
 
-    /// The name as it stands in a schema; empty for [`Kind::Any`].
+    /// The name in a schema; empty for [`JsonType::Any`].
     pub fn name(self) -> &'static str {
         match self {
             Self::Any => "",
@@ -68,21 +68,21 @@ impl Kind {
 /// `x-kubernetes-list-type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ListType {
-    /// The list is one value; the default.
+    /// The list is replaced as a whole; the default.
     #[default]
     Atomic,
-    /// Scalars, each once.
+    /// Unique scalars.
     Set,
-    /// Objects, each named by its key fields.
+    /// Objects, identified by their key fields.
     Map,
 }
 
-/// What a map accepts beside its named properties.
+/// `additionalProperties`: the entries a map accepts besides its named properties.
 #[derive(Debug, Default)]
-pub enum Additional {
+pub enum AdditionalProperties {
     /// `additionalProperties` is not given: unknown fields are pruned.
     #[default]
-    Unsaid,
+    Unspecified,
     /// `additionalProperties: true`
     Any,
     /// `additionalProperties: false`
@@ -96,32 +96,32 @@ pub enum Additional {
 pub struct Rule {
     /// The CEL expression.
     pub rule: String,
-    /// What to say when it is false.
+    /// The error message when the rule is false.
     pub message: String,
-    /// A CEL expression that makes the message.
+    /// A CEL expression that computes the message.
     pub message_expression: String,
     /// `FieldValueInvalid` unless given.
     pub reason: Option<String>,
-    /// The field to blame, relative to the node.
+    /// The field that the error names, relative to the node.
     pub field_path: String,
     /// With `true`, `oldSelf` is optional and the rule runs on creation too.
     pub optional_old_self: Option<bool>,
 }
 
-/// A pattern, compiled, with its source for messages.
+/// A compiled `pattern` with its source for messages.
 #[derive(Debug)]
 pub struct Pattern {
-    /// As written.
+    /// The pattern in the schema.
     pub source: Box<str>,
-    /// `None` when it does not compile: then nothing matches, as in kube-apiserver.
+    /// `None` if the pattern does not compile: then nothing matches, as in kube-apiserver.
     pub regex: Option<regex::Regex>,
 }
 
-/// Bounds on values; a node without any has no `Checks`.
+/// Value validations: bounds, formats, enums and branches. A node without any has no `Checks`.
 #[derive(Debug, Default)]
 pub struct Checks {
-    /// The enforced format and the name it goes by in messages.
-    pub format: Option<(Format, Box<str>)>,
+    /// The enforced format and its name in messages.
+    pub format: Option<(StringFormat, Box<str>)>,
     /// `maximum` and whether it is exclusive.
     pub maximum: Option<(f64, bool)>,
     /// `minimum` and whether it is exclusive.
@@ -158,7 +158,7 @@ pub struct Checks {
     pub not: Option<Box<Node>>,
 }
 
-/// What only some nodes have.
+/// Keys that only few nodes have.
 #[derive(Debug, Default)]
 pub struct Extras {
     /// `default`
@@ -167,15 +167,15 @@ pub struct Extras {
     pub map_keys: Box<[Box<str>]>,
     /// `x-kubernetes-validations`
     pub rules: Box<[Rule]>,
-    /// The rules, compiled when they are first run.
-    compiled: OnceLock<Box<[Compiled]>>,
+    /// The rules, compiled on first use.
+    compiled: OnceLock<Box<[CompiledRule]>>,
 }
 
-/// One place of the schema.
+/// One node of the schema.
 #[derive(Debug, Default)]
 pub struct Node {
     /// `type`
-    pub kind: Kind,
+    pub json_type: JsonType,
     /// `nullable`
     pub nullable: bool,
     /// `x-kubernetes-preserve-unknown-fields`
@@ -188,31 +188,31 @@ pub struct Node {
     pub atomic_map: bool,
     /// `x-kubernetes-list-type`
     pub list_type: ListType,
-    /// A rule stands here or below, so the rule walk must come this way.
+    /// This node or a descendant has rules.
     pub has_rules: bool,
-    /// A default stands here or below.
+    /// This node or a descendant has a default.
     pub has_defaults: bool,
-    /// A set or map list, or an embedded resource, stands here or below.
+    /// This node or a descendant is a set or map list.
     pub has_lists: bool,
-    /// An embedded resource stands here or below.
+    /// This node or a descendant is an embedded resource.
     pub has_embedded: bool,
     /// `properties`, sorted by name.
     pub properties: Box<[(Box<str>, Node)]>,
     /// `items`
     pub items: Option<Box<Node>>,
     /// `additionalProperties`
-    pub additional: Additional,
+    pub additional: AdditionalProperties,
     /// Bounds on values.
     pub checks: Option<Box<Checks>>,
-    /// What only some nodes have.
+    /// Keys that only few nodes have.
     pub extras: Option<Box<Extras>>,
 }
 
 impl Node {
-    /// Parses `openAPIV3Schema` or a part of it. Anything that the API type would not decode is an error; whether the
-    /// schema is structural is for [`super::structural`] to say.
-    pub fn parse(raw: &Value) -> Result<Self, FieldError> {
-        Parser { depth: 0 }.node(raw, &Path::Root)
+    /// Parses `openAPIV3Schema` or a part of it. A key that the API type cannot decode is an error.
+    /// [`super::structural`] checks whether the schema is structural.
+    pub fn parse(raw: &Value) -> Result<Self, ValidationError> {
+        Parser { depth: 0 }.node(raw, &ValuePath::Root)
     }
 
     /// The schema of the property `name`.
@@ -220,10 +220,10 @@ impl Node {
         self.properties.binary_search_by(|(n, _)| (**n).cmp(name)).ok().map(|i| &self.properties[i].1)
     }
 
-    /// The schema of the entries beside the named properties, if one is given.
+    /// The schema of `additionalProperties`, if it is a schema.
     pub fn additional_schema(&self) -> Option<&Node> {
         match &self.additional {
-            Additional::Schema(node) => Some(node),
+            AdditionalProperties::Schema(node) => Some(node),
             _ => None,
         }
     }
@@ -248,12 +248,12 @@ impl Node {
         self.extras.as_ref().map_or(&[], |e| &e.rules)
     }
 
-    /// The rules, ready to run.
-    pub(crate) fn compiled_rules(&self) -> &[Compiled] {
+    /// The compiled rules.
+    pub(crate) fn compiled_rules(&self) -> &[CompiledRule] {
         match &self.extras {
             Some(extras) => extras
                 .compiled
-                .get_or_init(|| extras.rules.iter().map(|rule| Compiled::of(rule, self)).collect()),
+                .get_or_init(|| extras.rules.iter().map(|rule| CompiledRule::of(rule, self)).collect()),
             None => &[],
         }
     }
@@ -268,10 +268,10 @@ struct Parser {
     depth: usize,
 }
 
-/// Fields of a schema object that must be of one JSON type; anything else does not decode.
+/// Typed access to the keys of a schema object. A key of another JSON type is an error.
 struct Fields<'a> {
     map: &'a Map<String, Value>,
-    at: &'a Path<'a>,
+    at: &'a ValuePath<'a>,
 }
 
 impl<'a> Fields<'a> {
@@ -279,15 +279,15 @@ impl<'a> Fields<'a> {
         self.map.get(name).filter(|v| !v.is_null())
     }
 
-    fn wrong<T>(&self, name: &str, value: &Value, wanted: &str) -> Result<T, FieldError> {
-        Err(FieldError::type_invalid(
+    fn wrong<T>(&self, name: &str, value: &Value, wanted: &str) -> Result<T, ValidationError> {
+        Err(ValidationError::type_invalid(
             self.at.child(name).to_string(),
             value.clone(),
             format!("must be {wanted}"),
         ))
     }
 
-    fn text(&self, name: &str) -> Result<&'a str, FieldError> {
+    fn text(&self, name: &str) -> Result<&'a str, ValidationError> {
         match self.get(name) {
             None => Ok(""),
             Some(Value::String(s)) => Ok(s),
@@ -295,7 +295,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    fn flag(&self, name: &str) -> Result<bool, FieldError> {
+    fn flag(&self, name: &str) -> Result<bool, ValidationError> {
         match self.get(name) {
             None => Ok(false),
             Some(Value::Bool(b)) => Ok(*b),
@@ -303,7 +303,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    fn number(&self, name: &str) -> Result<Option<f64>, FieldError> {
+    fn number(&self, name: &str) -> Result<Option<f64>, ValidationError> {
         match self.get(name) {
             None => Ok(None),
             Some(Value::Number(n)) => Ok(n.as_f64()),
@@ -311,7 +311,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    fn count(&self, name: &str) -> Result<Option<i64>, FieldError> {
+    fn count(&self, name: &str) -> Result<Option<i64>, ValidationError> {
         match self.get(name) {
             None => Ok(None),
             Some(Value::Number(n)) if n.is_i64() || n.is_u64() => Ok(Some(n.as_i64().unwrap_or(i64::MAX))),
@@ -319,7 +319,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    fn list(&self, name: &str) -> Result<&'a [Value], FieldError> {
+    fn list(&self, name: &str) -> Result<&'a [Value], ValidationError> {
         match self.get(name) {
             None => Ok(&[]),
             Some(Value::Array(items)) => Ok(items),
@@ -327,7 +327,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    fn texts(&self, name: &str) -> Result<Box<[Box<str>]>, FieldError> {
+    fn texts(&self, name: &str) -> Result<Box<[Box<str>]>, ValidationError> {
         self.list(name)?
             .iter()
             .map(|v| match v {
@@ -337,7 +337,7 @@ impl<'a> Fields<'a> {
             .collect()
     }
 
-    fn object(&self, name: &str) -> Result<Option<&'a Map<String, Value>>, FieldError> {
+    fn object(&self, name: &str) -> Result<Option<&'a Map<String, Value>>, ValidationError> {
         match self.get(name) {
             None => Ok(None),
             Some(Value::Object(map)) => Ok(Some(map)),
@@ -347,12 +347,12 @@ impl<'a> Fields<'a> {
 }
 
 impl Parser {
-    fn node(&mut self, raw: &Value, at: &Path<'_>) -> Result<Node, FieldError> {
+    fn node(&mut self, raw: &Value, at: &ValuePath<'_>) -> Result<Node, ValidationError> {
         let Value::Object(map) = raw else {
-            return Err(FieldError::type_invalid(at.field(), raw.clone(), "must be an object"));
+            return Err(ValidationError::type_invalid(at.field(), raw.clone(), "must be an object"));
         };
         if self.depth == DEPTH_MAX {
-            return Err(FieldError::forbidden(
+            return Err(ValidationError::forbidden(
                 at.field(),
                 format!("must not be nested deeper than {DEPTH_MAX}"),
             ));
@@ -363,11 +363,11 @@ impl Parser {
         node
     }
 
-    fn inner(&mut self, f: &Fields<'_>) -> Result<Node, FieldError> {
+    fn inner(&mut self, f: &Fields<'_>) -> Result<Node, ValidationError> {
         let at = f.at;
         let kind_name = f.text("type")?;
         let mut node = Node {
-            kind: Kind::named(kind_name).unwrap_or_default(),
+            json_type: JsonType::named(kind_name).unwrap_or_default(),
             nullable: f.flag("nullable")?,
             preserve_unknown: f.flag("x-kubernetes-preserve-unknown-fields")?,
             embedded: f.flag("x-kubernetes-embedded-resource")?,
@@ -385,15 +385,15 @@ impl Parser {
             node.properties = properties
                 .iter()
                 .map(|(name, raw)| Ok((name.as_str().into(), self.node(raw, &here.key(name))?)))
-                .collect::<Result<_, FieldError>>()?;
+                .collect::<Result<_, ValidationError>>()?;
         }
         match f.get("items") {
             Some(items @ Value::Object(_)) => {
                 node.items = Some(Box::new(self.node(items, &at.child("items"))?))
             }
             Some(other @ Value::Array(_)) => {
-                return Err(FieldError::new(
-                    super::error::FieldErrorKind::Forbidden,
+                return Err(ValidationError::new(
+                    super::error::ValidationErrorKind::Forbidden,
                     at.child("items").to_string(),
                     Some(other.clone()),
                     "items must be a schema object and not an array",
@@ -403,11 +403,11 @@ impl Parser {
             None => {}
         }
         node.additional = match f.get("additionalProperties") {
-            None => Additional::Unsaid,
-            Some(Value::Bool(true)) => Additional::Any,
-            Some(Value::Bool(false)) => Additional::Nothing,
+            None => AdditionalProperties::Unspecified,
+            Some(Value::Bool(true)) => AdditionalProperties::Any,
+            Some(Value::Bool(false)) => AdditionalProperties::Nothing,
             Some(schema @ Value::Object(_)) => {
-                Additional::Schema(Box::new(self.node(schema, &at.child("additionalProperties"))?))
+                AdditionalProperties::Schema(Box::new(self.node(schema, &at.child("additionalProperties"))?))
             }
             Some(other) => return f.wrong("additionalProperties", other, "an object or a boolean"),
         };
@@ -418,7 +418,7 @@ impl Parser {
             rules: rules(f)?,
             compiled: OnceLock::new(),
         };
-        let own_list = node.kind == Kind::Array && node.list_type != ListType::Atomic;
+        let own_list = node.json_type == JsonType::Array && node.list_type != ListType::Atomic;
         let has_default = extras.default.is_some();
         let has_rules = !extras.rules.is_empty();
         if has_default || has_rules || !extras.map_keys.is_empty() {
@@ -439,11 +439,11 @@ impl Parser {
         Ok(node)
     }
 
-    fn checks(&mut self, f: &Fields<'_>) -> Result<Option<Checks>, FieldError> {
+    fn checks(&mut self, f: &Fields<'_>) -> Result<Option<Checks>, ValidationError> {
         let source = f.text("pattern")?;
         let format = f.text("format")?;
         let checks = Checks {
-            format: Format::named(format).map(|known| (known, format.into())),
+            format: StringFormat::named(format).map(|known| (known, format.into())),
             maximum: f.number("maximum")?.map(|n| Ok((n, f.flag("exclusiveMaximum")?))).transpose()?,
             minimum: f.number("minimum")?.map(|n| Ok((n, f.flag("exclusiveMinimum")?))).transpose()?,
             max_length: f.count("maxLength")?,
@@ -484,13 +484,13 @@ impl Parser {
         Ok((!empty).then_some(checks))
     }
 
-    fn branches(&mut self, f: &Fields<'_>, name: &str) -> Result<Box<[Node]>, FieldError> {
+    fn branches(&mut self, f: &Fields<'_>, name: &str) -> Result<Box<[Node]>, ValidationError> {
         let here = f.at.child(name);
         f.list(name)?.iter().enumerate().map(|(i, raw)| self.node(raw, &here.index(i))).collect()
     }
 }
 
-fn rules(f: &Fields<'_>) -> Result<Box<[Rule]>, FieldError> {
+fn rules(f: &Fields<'_>) -> Result<Box<[Rule]>, ValidationError> {
     let list = f.list("x-kubernetes-validations")?;
     let here = f.at.child("x-kubernetes-validations");
     list.iter()
@@ -498,7 +498,7 @@ fn rules(f: &Fields<'_>) -> Result<Box<[Rule]>, FieldError> {
         .map(|(i, raw)| {
             let at = here.index(i);
             let Value::Object(map) = raw else {
-                return Err(FieldError::type_invalid(at.to_string(), raw.clone(), "must be an object"));
+                return Err(ValidationError::type_invalid(at.to_string(), raw.clone(), "must be an object"));
             };
             let f = Fields { map, at: &at };
             Ok(Rule {
@@ -533,14 +533,14 @@ mod tests {
         .unwrap();
         assert_eq!(node.required(), ["spec".into()]);
         assert_eq!(node.property("spec").unwrap().property("b").unwrap().default_value(), Some(&json!("x")));
-        assert_eq!(node.property("labels").unwrap().field("anything").unwrap().kind, Kind::String);
+        assert_eq!(node.property("labels").unwrap().field("anything").unwrap().json_type, JsonType::String);
         assert_eq!(node.property("ports").unwrap().map_keys(), ["name".into()]);
         assert!(node.has_defaults && node.has_lists && !node.has_rules);
         assert!(node.property("labels").unwrap().checks.is_none());
     }
 
     #[test]
-    fn a_schema_of_the_wrong_shape_is_named_by_its_place() {
+    fn a_key_of_the_wrong_type_is_reported_with_its_path() {
         let error = Node::parse(&json!({"properties": {"spec": {"type": 5}}})).unwrap_err();
         assert_eq!(error.to_string(), "properties[spec].type: Invalid value: 5: must be a string");
         let error = Node::parse(&json!({"items": [{"type": "string"}]})).unwrap_err();
@@ -548,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bottomless_schema_is_refused() {
+    fn a_schema_nested_too_deeply_is_rejected() {
         let mut raw = json!({"type": "string"});
         for _ in 0..DEPTH_MAX {
             raw = json!({"type": "object", "properties": {"a": raw}});

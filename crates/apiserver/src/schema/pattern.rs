@@ -1,16 +1,16 @@
-//! Regular expressions as Go understands them, run by Rust's engine.
+//! Translates regular expressions from Go's RE2 dialect to Rust's `regex`.
 //!
-//! `pattern` in a CRD is written for Go's RE2 dialect. Rust's `regex` is a close relative with a few traps: `\d`, `\w`,
-//! `\s` and `\b` are Unicode-aware in Rust and ASCII in Go, `&&`, `--`, `~~` and nested brackets are set operations in
-//! Rust's classes and plain characters in Go's, `\<` is a word boundary in Rust and a `<` in Go, `\Q…\E` and lone braces
-//! exist only in Go. The translation below removes them; what Go would refuse is refused here too.
+//! `pattern` in a CRD is written for Go. The dialects differ: `\d`, `\w`, `\s` and `\b` are Unicode-aware in
+//! Rust and ASCII in Go; `&&`, `--`, `~~` and nested brackets are set operations in Rust's classes and plain
+//! characters in Go's; `\<` is a word boundary in Rust and a `<` in Go; `\Q…\E` and lone braces exist only in
+//! Go. A pattern that Go rejects is rejected here too.
 
 use regex::{Regex, RegexBuilder};
 
-/// Largest compiled size; a pattern above it is refused when the CRD is written.
+/// Maximum compiled size in bytes. A larger pattern is rejected when the CRD is written.
 const SIZE_MAX: usize = 4 << 20;
 
-/// Compiles a pattern of a schema. The error is a one-line reason.
+/// Compiles the pattern of a schema. The error is one line.
 pub fn compile(pattern: &str) -> Result<Regex, String> {
     let translated = translate(pattern)?;
     RegexBuilder::new(&translated).size_limit(SIZE_MAX).nest_limit(100).build().map_err(|e| match e {
@@ -38,7 +38,7 @@ fn translate(pattern: &str) -> Result<String, String> {
             return Err("invalid nested repetition operator".to_owned());
         }
         match chars[i] {
-            // A question mark after a repetition makes it lazy and is part of it.
+            // A question mark after a repetition makes it lazy.
             '*' | '+' | '?' => {
                 out.push(chars[i]);
                 i += 1;
@@ -67,7 +67,7 @@ fn translate(pattern: &str) -> Result<String, String> {
                 out.push_str("\\}");
                 i += 1;
             }
-            // Extended mode is Rust's own; Go knows only i, m, s and U.
+            // Go has only the flags i, m, s and U; extended mode exists only in Rust.
             '(' if chars.get(i + 1) == Some(&'?') => {
                 if let Some(look) = ["=", "!", "<=", "<!"]
                     .into_iter()
@@ -81,7 +81,7 @@ fn translate(pattern: &str) -> Result<String, String> {
                 if matches!(ends, Some(')' | ':')) && flags.chars().any(|c| !"imsU-".contains(c)) {
                     return Err(format!("invalid or unsupported Perl syntax: `(?{flags}`"));
                 }
-                // The question mark belongs to the group and repeats nothing.
+                // The question mark belongs to the group and is not a repetition.
                 out.push_str("(?");
                 i += 2;
             }
@@ -95,7 +95,7 @@ fn translate(pattern: &str) -> Result<String, String> {
     Ok(out)
 }
 
-/// The length of `{n}`, `{n,}` or `{n,m}` at the start, if it is one; anything else is a plain brace in Go.
+/// The length of `{n}`, `{n,}` or `{n,m}` at the start. Any other brace is a plain character in Go.
 fn repetition(chars: &[char]) -> Option<usize> {
     let close = chars.iter().take(12).position(|c| *c == '}')?;
     let body: String = chars[1..close].iter().collect();
@@ -192,7 +192,7 @@ fn class(chars: &[char], at: usize, out: &mut String) -> Result<usize, String> {
                 out.push('\\');
                 out.push(c);
             }
-            // A dash is a range only between two characters; doubled it would subtract in Rust.
+            // A dash is a range only between two characters. Rust reads a double dash as set difference.
             '-' if chars.get(i + 1) == Some(&'-') || first || chars.get(i + 1) == Some(&']') => {
                 out.push_str("\\-")
             }
@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_mean_what_go_means_by_them() {
+    fn patterns_match_as_in_go() {
         let cases = [
             ("^\\d+$", "12", true),
             ("^\\d+$", "\u{0661}", false),
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_go_refuses_is_refused() {
+    fn patterns_that_go_rejects_are_rejected() {
         for pattern in ["a(", "[a", "\\", "\\y", "(?x)a", "(?=a)", "a**", "(?<!a)b", "\\1"] {
             assert!(compile(pattern).is_err(), "{pattern}");
         }
@@ -250,7 +250,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_pattern_is_compiled_or_refused(pattern in "[a-c\\\\\\[\\]{}()^$.*+?|&~,:0-9QEdwsb-]{0,32}") {
+        fn any_pattern_is_compiled_or_rejected(pattern in "[a-c\\\\\\[\\]{}()^$.*+?|&~,:0-9QEdwsb-]{0,32}") {
             if let Ok(regex) = compile(&pattern) {
                 let _ = regex.is_match("abc");
             }

@@ -1,22 +1,22 @@
-//! What of an object has stayed the same: the ground for not holding old faults against a change.
+//! Ratcheting: detects unchanged values, whose validation errors an update ignores.
 
 use std::collections::HashMap;
 
 use serde_json::Value;
 
-use super::node::{Kind, ListType, Node};
+use super::node::{JsonType, ListType, Node};
 
-/// Finds the old element of a map list that a new element continues, by the values of its key fields.
+/// The elements of the old map list, indexed by their key fields.
 pub(crate) struct OldItems<'a> {
     keys: &'a [Box<str>],
     items: HashMap<String, &'a Value>,
 }
 
 impl<'a> OldItems<'a> {
-    /// `None` when elements of this list cannot be told apart: only map lists can.
+    /// `None` for a list without keys: only elements of map lists can be correlated.
     pub(crate) fn of(node: &'a Node, old: Option<&'a Value>) -> Option<Self> {
         let keys = node.map_keys();
-        if node.kind != Kind::Array || node.list_type != ListType::Map || keys.is_empty() {
+        if node.json_type != JsonType::Array || node.list_type != ListType::Map || keys.is_empty() {
             return None;
         }
         let mut items = HashMap::new();
@@ -48,7 +48,7 @@ fn composite_key(keys: &[Box<str>], item: &Value) -> Option<String> {
     Some(out)
 }
 
-/// Has the value stayed the same, as far as the schema can follow it? Map lists may change their order.
+/// Whether the value is unchanged. Elements of a map list may change their order.
 pub(crate) fn unchanged(node: &Node, new: &Value, old: &Value) -> bool {
     match (new, old) {
         (Value::Array(n), Value::Array(o)) => {

@@ -1,15 +1,16 @@
-//! Is a schema structural? Every field it speaks of must be typed once, outside of `allOf`, `anyOf`, `oneOf` and `not`.
+//! Checks whether a schema is structural: every field has a type outside of `allOf`, `anyOf`, `oneOf` and
+//! `not`.
 //!
-//! Works on the schema as written, because the complaints name its keys. The shape has been checked by
-//! [`super::node::Node::parse`] before, so a key of the wrong JSON type cannot occur here and is read as absent.
+//! Works on the raw schema, because the errors name its keys. [`super::node::Node::parse`] has checked the
+//! JSON types of the keys before; here a key of the wrong type counts as absent.
 
 use serde_json::{Map, Value, json};
 
-use super::error::FieldError;
-use super::path::Path;
+use super::error::ValidationError;
 use super::pattern;
+use super::value_path::ValuePath;
 
-/// A schema as written, read leniently.
+/// Access to the keys of a raw schema. A key of the wrong type counts as absent.
 #[derive(Clone, Copy)]
 pub(crate) struct Raw<'a>(Option<&'a Map<String, Value>>);
 
@@ -54,8 +55,8 @@ impl<'a> Raw<'a> {
         self.0.cloned().map_or(Value::Null, Value::Object)
     }
 
-    /// The keys that say something: null, false, empty text and empty collections say nothing.
-    pub(crate) fn said(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+    /// The keys with a value other than null, false, the empty string and empty collections.
+    pub(crate) fn specified(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         self.0
             .into_iter()
             .flatten()
@@ -81,17 +82,17 @@ enum Level {
     Field,
 }
 
-/// Complaints about a schema at `at`, sorted by their text; none means the schema is structural.
-pub fn check(schema: &Value, at: &Path<'_>) -> Vec<FieldError> {
-    let mut wrong = Vec::new();
+/// Validates the schema at `at`. Errors are sorted by message; without errors the schema is structural.
+pub fn check(schema: &Value, at: &ValuePath<'_>) -> Vec<ValidationError> {
+    let mut errors = Vec::new();
     let raw = Raw::new(schema);
-    invariants(raw, Level::Root, at, &mut wrong);
-    completeness(raw, raw, at, at, &mut wrong);
-    wrong.sort_by_cached_key(ToString::to_string);
-    wrong
+    invariants(raw, Level::Root, at, &mut errors);
+    completeness(raw, raw, at, at, &mut errors);
+    errors.sort_by_cached_key(ToString::to_string);
+    errors
 }
 
-fn invariants(s: Raw<'_>, level: Level, at: &Path<'_>, wrong: &mut Vec<FieldError>) {
+fn invariants(s: Raw<'_>, level: Level, at: &ValuePath<'_>, errors: &mut Vec<ValidationError>) {
     let child = |name: &str| at.child(name).to_string();
     let kind = s.text("type");
     let (embedded, preserve, int_or_string) = (
@@ -100,44 +101,49 @@ fn invariants(s: Raw<'_>, level: Level, at: &Path<'_>, wrong: &mut Vec<FieldErro
         s.flag("x-kubernetes-int-or-string"),
     );
     match s.child("items") {
-        Some(items) => invariants(items, Level::Item, &at.child("items"), wrong),
-        None if kind == "array" => wrong.push(FieldError::required(child("items"), "must be specified")),
+        Some(items) => invariants(items, Level::Item, &at.child("items"), errors),
+        None if kind == "array" => {
+            errors.push(ValidationError::required(child("items"), "must be specified"))
+        }
         None => {}
     }
     let properties_at = at.child("properties");
     for (name, property) in s.properties() {
-        invariants(property, Level::Field, &properties_at.key(name), wrong);
+        invariants(property, Level::Field, &properties_at.key(name), errors);
     }
     if s.get("additionalProperties").is_some() {
         if level == Level::Root {
-            wrong.push(FieldError::forbidden(child("additionalProperties"), "must not be used at the root"));
+            errors.push(ValidationError::forbidden(
+                child("additionalProperties"),
+                "must not be used at the root",
+            ));
         }
         if let Some(additional) = s.child("additionalProperties") {
-            invariants(additional, Level::Field, &at.child("additionalProperties"), wrong);
+            invariants(additional, Level::Field, &at.child("additionalProperties"), errors);
         }
     }
     if int_or_string && preserve {
-        wrong.push(FieldError::invalid(
+        errors.push(ValidationError::invalid(
             child("x-kubernetes-preserve-unknown-fields"),
             true,
             "must be false if x-kubernetes-int-or-string is true",
         ));
     }
     if int_or_string && embedded {
-        wrong.push(FieldError::invalid(
+        errors.push(ValidationError::invalid(
             child("x-kubernetes-embedded-resource"),
             true,
             "must be false if x-kubernetes-int-or-string is true",
         ));
     }
-    value_validation(s, int_or_string_pattern(s), first_all_of_is_int_or_string(s), at, wrong);
+    value_validation(s, int_or_string_pattern(s), first_all_of_is_int_or_string(s), at, errors);
     let check_meta = level == Level::Root || embedded;
     if embedded && kind != "object" {
         let detail = "must be object if x-kubernetes-embedded-resource is true";
-        wrong.push(if kind.is_empty() {
-            FieldError::required(child("type"), detail)
+        errors.push(if kind.is_empty() {
+            ValidationError::required(child("type"), detail)
         } else {
-            FieldError::invalid(child("type"), kind, detail)
+            ValidationError::invalid(child("type"), kind, detail)
         });
     } else if kind.is_empty() && !int_or_string && !preserve {
         let detail = match level {
@@ -145,20 +151,20 @@ fn invariants(s: Raw<'_>, level: Level, at: &Path<'_>, wrong: &mut Vec<FieldErro
             Level::Item => "must not be empty for specified array items",
             Level::Field => "must not be empty for specified object fields",
         };
-        wrong.push(FieldError::required(child("type"), detail));
+        errors.push(ValidationError::required(child("type"), detail));
     }
     if embedded && s.get("additionalProperties").is_some() {
-        wrong.push(FieldError::forbidden(
+        errors.push(ValidationError::forbidden(
             child("additionalProperties"),
             "must not be used if x-kubernetes-embedded-resource is set",
         ));
     }
     if level == Level::Root && !kind.is_empty() && kind != "object" {
-        wrong.push(FieldError::invalid(child("type"), kind, "must be object at the root"));
+        errors.push(ValidationError::invalid(child("type"), kind, "must be object at the root"));
     }
     for name in ["kind", "apiVersion"] {
         if let Some(property) = s.property(name).filter(|p| check_meta && p.text("type") != "string") {
-            wrong.push(FieldError::invalid(
+            errors.push(ValidationError::invalid(
                 properties_at.key(name).child("type").to_string(),
                 property.text("type"),
                 "must be string",
@@ -168,28 +174,28 @@ fn invariants(s: Raw<'_>, level: Level, at: &Path<'_>, wrong: &mut Vec<FieldErro
     if let Some(metadata) = s.property("metadata") {
         let here = properties_at.key("metadata");
         if check_meta && metadata.text("type") != "object" {
-            wrong.push(FieldError::invalid(
+            errors.push(ValidationError::invalid(
                 here.child("type").to_string(),
                 metadata.text("type"),
                 "must be object",
             ));
         }
         let only_names = metadata.properties().all(|(name, _)| matches!(name, "name" | "generateName"));
-        let silent = |key: &str| {
+        let ignored = |key: &str| {
             matches!(key, "type" | "default" | "externalDocs" | "example")
                 || (key == "properties" && only_names)
         };
-        if level == Level::Root && !metadata.said().all(silent) {
-            wrong.push(FieldError::forbidden(here.to_string(), "must not specify anything other than name and generateName, but metadata is implicitly specified"));
+        if level == Level::Root && !metadata.specified().all(ignored) {
+            errors.push(ValidationError::forbidden(here.to_string(), "must not specify anything other than name and generateName, but metadata is implicitly specified"));
         }
     }
     if embedded && !preserve && s.properties().next().is_none() {
         let detail = "must not be empty if x-kubernetes-embedded-resource is true without x-kubernetes-preserve-unknown-fields";
-        wrong.push(FieldError::required(child("properties"), detail));
+        errors.push(ValidationError::required(child("properties"), detail));
     }
 }
 
-/// `anyOf: [{type: integer}, {type: string}]`, the one place where a type may stand in a branch.
+/// `anyOf: [{type: integer}, {type: string}]`: the only branches that may have a type.
 fn int_or_string_pattern(s: Raw<'_>) -> bool {
     *s.list("anyOf") == [json!({"type": "integer"}), json!({"type": "string"})]
 }
@@ -202,8 +208,8 @@ fn value_validation(
     s: Raw<'_>,
     skip_any_of: bool,
     skip_first_all_of: bool,
-    at: &Path<'_>,
-    wrong: &mut Vec<FieldError>,
+    at: &ValuePath<'_>,
+    errors: &mut Vec<ValidationError>,
 ) {
     for key in ["anyOf", "allOf", "oneOf"] {
         if key == "anyOf" && skip_any_of {
@@ -211,30 +217,30 @@ fn value_validation(
         }
         let here = at.child(key);
         for (i, branch) in s.list(key).iter().enumerate() {
-            nested(Raw::new(branch), key == "allOf" && skip_first_all_of && i == 0, &here.index(i), wrong);
+            nested(Raw::new(branch), key == "allOf" && skip_first_all_of && i == 0, &here.index(i), errors);
         }
     }
     if let Some(not) = s.child("not") {
-        nested(not, false, &at.child("not"), wrong);
+        nested(not, false, &at.child("not"), errors);
     }
     let source = s.text("pattern");
     if let Some(why) = Some(source).filter(|p| !p.is_empty()).and_then(|p| pattern::compile(p).err()) {
         let detail = format!("must be a valid regular expression, but isn't: error parsing regexp: {why}");
-        wrong.push(FieldError::invalid(at.child("pattern").to_string(), source, detail));
+        errors.push(ValidationError::invalid(at.child("pattern").to_string(), source, detail));
     }
 }
 
-fn nested(v: Raw<'_>, skip_any_of: bool, at: &Path<'_>, wrong: &mut Vec<FieldError>) {
-    value_validation(v, skip_any_of, false, at, wrong);
+fn nested(v: Raw<'_>, skip_any_of: bool, at: &ValuePath<'_>, errors: &mut Vec<ValidationError>) {
+    value_validation(v, skip_any_of, false, at, errors);
     if let Some(items) = v.child("items") {
-        nested(items, false, &at.child("items"), wrong);
+        nested(items, false, &at.child("items"), errors);
     }
     let properties_at = at.child("properties");
     for (name, property) in v.properties() {
-        nested(property, false, &properties_at.key(name), wrong);
+        nested(property, false, &properties_at.key(name), errors);
     }
     let mut forbid =
-        |key: &str, detail: &str| wrong.push(FieldError::forbidden(at.child(key).to_string(), detail));
+        |key: &str, detail: &str| errors.push(ValidationError::forbidden(at.child(key).to_string(), detail));
     let (empty, undefined, off) = (
         "must be empty to be structural",
         "must be undefined to be structural",
@@ -276,23 +282,29 @@ fn nested(v: Raw<'_>, skip_any_of: bool, at: &Path<'_>, wrong: &mut Vec<FieldErr
         forbid("x-kubernetes-validations", empty);
     }
     if v.property("metadata").is_some() {
-        wrong.push(FieldError::forbidden(
+        errors.push(ValidationError::forbidden(
             properties_at.key("metadata").to_string(),
             "must not be specified in a nested context",
         ));
     }
 }
 
-/// What a branch at the root speaks of must stand in the structure too. Kubernetes does not ask this of branches further
-/// down, so neither does this.
-fn completeness(v: Raw<'_>, s: Raw<'_>, s_at: &Path<'_>, v_at: &Path<'_>, wrong: &mut Vec<FieldError>) {
+/// Fields in a branch at the root must also be in the structure. Like Kubernetes, this does not check
+/// branches below the root.
+fn completeness(
+    v: Raw<'_>,
+    s: Raw<'_>,
+    s_at: &ValuePath<'_>,
+    v_at: &ValuePath<'_>,
+    errors: &mut Vec<ValidationError>,
+) {
     if let Some(not) = v.child("not") {
-        branch_completeness(not, s, s_at, &v_at.child("not"), wrong);
+        branch_completeness(not, s, s_at, &v_at.child("not"), errors);
     }
     for key in ["allOf", "anyOf", "oneOf"] {
         let here = v_at.child(key);
         for (i, branch) in v.list(key).iter().enumerate() {
-            branch_completeness(Raw::new(branch), s, s_at, &here.index(i), wrong);
+            branch_completeness(Raw::new(branch), s, s_at, &here.index(i), errors);
         }
     }
 }
@@ -300,28 +312,28 @@ fn completeness(v: Raw<'_>, s: Raw<'_>, s_at: &Path<'_>, v_at: &Path<'_>, wrong:
 fn branch_completeness(
     v: Raw<'_>,
     s: Raw<'_>,
-    s_at: &Path<'_>,
-    v_at: &Path<'_>,
-    wrong: &mut Vec<FieldError>,
+    s_at: &ValuePath<'_>,
+    v_at: &ValuePath<'_>,
+    errors: &mut Vec<ValidationError>,
 ) {
-    completeness(v, s, s_at, v_at, wrong);
-    let missing = |at: &Path<'_>, from: &Path<'_>| {
-        FieldError::required(at.to_string(), format!("because it is defined in {from}"))
+    completeness(v, s, s_at, v_at, errors);
+    let missing = |at: &ValuePath<'_>, from: &ValuePath<'_>| {
+        ValidationError::required(at.to_string(), format!("because it is defined in {from}"))
     };
     if let Some(items) = v.child("items") {
         let (s_here, v_here) = (s_at.child("items"), v_at.child("items"));
         match s.child("items") {
-            Some(s_items) => branch_completeness(items, s_items, &s_here, &v_here, wrong),
-            None => wrong.push(missing(&s_here, &v_here)),
+            Some(s_items) => branch_completeness(items, s_items, &s_here, &v_here, errors),
+            None => errors.push(missing(&s_here, &v_here)),
         }
     }
     let (s_here, v_here) = (s_at.child("properties"), v_at.child("properties"));
     for (name, property) in v.properties() {
         match s.property(name) {
             Some(s_property) => {
-                branch_completeness(property, s_property, &s_here.key(name), &v_here.key(name), wrong)
+                branch_completeness(property, s_property, &s_here.key(name), &v_here.key(name), errors)
             }
-            None => wrong.push(missing(&s_here.key(name), &v_here.key(name))),
+            None => errors.push(missing(&s_here.key(name), &v_here.key(name))),
         }
     }
 }
@@ -330,8 +342,8 @@ fn branch_completeness(
 mod tests {
     use super::*;
 
-    fn said(schema: Value) -> Vec<String> {
-        check(&schema, &Path::At("schema")).iter().map(ToString::to_string).collect()
+    fn messages(schema: Value) -> Vec<String> {
+        check(&schema, &ValuePath::At("schema")).iter().map(ToString::to_string).collect()
     }
 
     fn with(property: Value) -> Value {
@@ -354,12 +366,12 @@ mod tests {
             json!({"type": "object", "properties": {"metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 5}}}}}),
         ];
         for schema in good {
-            assert_eq!(said(schema.clone()), Vec::<String>::new(), "{schema}");
+            assert_eq!(messages(schema.clone()), Vec::<String>::new(), "{schema}");
         }
     }
 
     #[test]
-    fn what_is_not_structural_is_named() {
+    fn schemas_that_are_not_structural_are_rejected() {
         let cases = [
             (json!({}), "schema.type: Required value: must not be empty at the root"),
             (
@@ -410,13 +422,17 @@ mod tests {
             ),
         ];
         for (schema, words) in cases {
-            assert!(said(schema.clone()).iter().any(|s| s == words), "{schema}: {:?}", said(schema.clone()));
+            assert!(
+                messages(schema.clone()).iter().any(|s| s == words),
+                "{schema}: {:?}",
+                messages(schema.clone())
+            );
         }
     }
 
     #[test]
-    fn a_pattern_that_does_not_compile_is_named() {
-        let said = said(with(json!({"type": "string", "pattern": "["})));
-        assert!(said[0].starts_with("schema.properties[spec].pattern: Invalid value: \"[\": must be a valid regular expression, but isn't: error parsing regexp: missing closing ]"), "{said:?}");
+    fn a_pattern_that_does_not_compile_is_reported() {
+        let messages = messages(with(json!({"type": "string", "pattern": "["})));
+        assert!(messages[0].starts_with("schema.properties[spec].pattern: Invalid value: \"[\": must be a valid regular expression, but isn't: error parsing regexp: missing closing ]"), "{messages:?}");
     }
 }

@@ -1,51 +1,52 @@
-//! Values against the schema: types, bounds, formats and branches, with the messages of kube-apiserver.
+//! Validation of values against the schema: types, bounds, formats and branches, with kube-apiserver's
+//! messages.
 //!
-//! An update is first judged as if it were new; only when something is wrong is it judged again beside the old object,
-//! because then a field that was already wrong and has not changed passes (ratcheting). So the common case pays nothing
-//! for the rule.
+//! An update is first validated like a new object. Only if that fails, it is validated again with the old
+//! object, and errors of unchanged fields are ignored (ratcheting). So valid updates do not pay for
+//! ratcheting.
 //!
-//! Under `anyOf` and `oneOf` Kubernetes reports the branch that got furthest, counting passed checks. The count is kept
-//! here in the same way, so that the same branch is reported.
+//! For `anyOf` and `oneOf`, Kubernetes reports the branch with the most passed checks. The count here follows
+//! the same rules, so the same branch is reported.
 
 use serde_json::{Map, Number, Value};
 
-use super::error::{self, FieldError, FieldErrorKind};
-use super::node::{Additional, Checks, Kind, Node};
-use super::path::Path;
+use super::error::{self, ValidationError, ValidationErrorKind};
+use super::node::{AdditionalProperties, Checks, JsonType, Node};
 use super::ratchet::{OldItems, unchanged};
+use super::value_path::ValuePath;
 
-/// No more complaints than this are collected: one is enough to refuse, a thousand are enough to read.
+/// Maximum number of errors that are collected for one object.
 pub const ERRORS_MAX: usize = 1024;
 
-/// Judges a new value. `prefix` is where the value stands in its object; empty for the object itself.
-pub fn create(node: &Node, value: &Value, prefix: &str) -> Vec<FieldError> {
-    let mut walk = Walk { prefix, faults: Vec::new() };
-    walk.check(node, value, None, &Path::Root);
-    walk.faults
+/// Validates a new value. `prefix` is the path of the value in its object; empty for the object itself.
+pub fn create(node: &Node, value: &Value, prefix: &str) -> Vec<ValidationError> {
+    let mut walk = Walk { prefix, errors: Vec::new() };
+    walk.check(node, value, None, &ValuePath::Root);
+    walk.errors
 }
 
-/// Judges a changed value: what was wrong before and did not change is not held against it.
-pub fn update(node: &Node, value: &Value, old: &Value, prefix: &str) -> Vec<FieldError> {
-    let faults = create(node, value, prefix);
-    if faults.is_empty() {
-        return faults;
+/// Validates a changed value. Errors of unchanged fields are ignored.
+pub fn update(node: &Node, value: &Value, old: &Value, prefix: &str) -> Vec<ValidationError> {
+    let errors = create(node, value, prefix);
+    if errors.is_empty() {
+        return errors;
     }
-    let mut walk = Walk { prefix, faults: Vec::new() };
-    walk.ratcheted(node, value, Some(old), &Path::Root);
-    walk.faults
+    let mut walk = Walk { prefix, errors: Vec::new() };
+    walk.ratcheted(node, value, Some(old), &ValuePath::Root);
+    walk.errors
 }
 
 struct Walk<'p> {
     prefix: &'p str,
-    faults: Vec<FieldError>,
+    errors: Vec<ValidationError>,
 }
 
 impl Walk<'_> {
     fn full(&self) -> bool {
-        self.faults.len() >= ERRORS_MAX
+        self.errors.len() >= ERRORS_MAX
     }
 
-    fn field(&self, at: &Path<'_>) -> String {
+    fn field(&self, at: &ValuePath<'_>) -> String {
         match (self.prefix, at.is_root()) {
             ("", _) => at.field(),
             (prefix, true) => prefix.to_owned(),
@@ -53,52 +54,57 @@ impl Walk<'_> {
         }
     }
 
-    fn fault(&mut self, kind: FieldErrorKind, at: &Path<'_>, value: Value, detail: String) {
+    fn push_error(&mut self, kind: ValidationErrorKind, at: &ValuePath<'_>, value: Value, detail: String) {
         let field = self.field(at);
-        self.faults.push(FieldError::new(kind, field, Some(value), detail));
+        self.errors.push(ValidationError::new(kind, field, Some(value), detail));
     }
 
-    fn invalid(&mut self, at: &Path<'_>, value: Value, rest: String) {
+    fn invalid(&mut self, at: &ValuePath<'_>, value: Value, rest: String) {
         let detail = format!("{at} in body {rest}");
-        self.fault(FieldErrorKind::Invalid, at, value, detail);
+        self.push_error(ValidationErrorKind::Invalid, at, value, detail);
     }
 
-    fn wrong_type(&mut self, at: &Path<'_>, wanted: &str, got: &str) {
+    fn wrong_type(&mut self, at: &ValuePath<'_>, wanted: &str, got: &str) {
         let detail = format!("{at} in body must be of type {wanted}: {}", error::quote(got));
-        self.fault(FieldErrorKind::TypeInvalid, at, Value::from(got), detail);
+        self.push_error(ValidationErrorKind::TypeInvalid, at, Value::from(got), detail);
     }
 
-    /// A complaint about the branches of a node; it is laid on the whole object.
-    fn branches(&mut self, at: &Path<'_>, rest: &str) {
+    /// Reports an error of the branches of a node. As in Kubernetes, its field is the whole object.
+    fn branches(&mut self, at: &ValuePath<'_>, rest: &str) {
         let detail = format!("{} {rest}", error::quote(&at.to_string()));
-        let field = self.field(&Path::Root);
-        self.merge([FieldError::new(FieldErrorKind::Invalid, field, Some(Value::from("")), detail)]);
+        let field = self.field(&ValuePath::Root);
+        self.merge([ValidationError::new(
+            ValidationErrorKind::Invalid,
+            field,
+            Some(Value::from("")),
+            detail,
+        )]);
     }
 
-    /// Adds complaints of branches, where the same one may come from several.
-    fn merge(&mut self, more: impl IntoIterator<Item = FieldError>) {
-        for fault in more {
+    /// Adds errors of branches without duplicates.
+    fn merge(&mut self, more: impl IntoIterator<Item = ValidationError>) {
+        for push_error in more {
             if self.full() {
                 return;
             }
-            if !self.faults.contains(&fault) {
-                self.faults.push(fault);
+            if !self.errors.contains(&push_error) {
+                self.errors.push(push_error);
             }
         }
     }
 
-    /// Checks a field or element; complaints about an unchanged one are dropped.
-    fn ratcheted(&mut self, node: &Node, value: &Value, old: Option<&Value>, at: &Path<'_>) -> usize {
-        let before = self.faults.len();
+    /// Checks a field or element; drops its errors if it is unchanged.
+    fn ratcheted(&mut self, node: &Node, value: &Value, old: Option<&Value>, at: &ValuePath<'_>) -> usize {
+        let before = self.errors.len();
         let passed = self.check(node, value, old, at);
-        if self.faults.len() > before && old.is_some_and(|old| unchanged(node, value, old)) {
-            self.faults.truncate(before);
+        if self.errors.len() > before && old.is_some_and(|old| unchanged(node, value, old)) {
+            self.errors.truncate(before);
         }
         passed
     }
 
-    /// Checks a value and returns how many checks it passed.
-    fn check(&mut self, node: &Node, value: &Value, old: Option<&Value>, at: &Path<'_>) -> usize {
+    /// Checks a value and returns the number of passed checks.
+    fn check(&mut self, node: &Node, value: &Value, old: Option<&Value>, at: &ValuePath<'_>) -> usize {
         if self.full() {
             return 0;
         }
@@ -109,9 +115,9 @@ impl Walk<'_> {
             self.check_allowed(checks, value, at);
             return usize::from(typed);
         }
-        // Three for branches, allowed values and the whole; the rest as they apply.
+        // Branches, enum and the value itself count three; the other checks count where they apply.
         let mut passed = 3;
-        if node.kind != Kind::Any || node.int_or_string || format.is_some() {
+        if node.json_type != JsonType::Any || node.int_or_string || format.is_some() {
             passed += 1 + usize::from(self.check_type(
                 node,
                 value,
@@ -150,11 +156,15 @@ impl Walk<'_> {
         value: &Value,
         formatted: bool,
         format: &str,
-        at: &Path<'_>,
+        at: &ValuePath<'_>,
     ) -> bool {
-        let wanted = if node.int_or_string { "integer,string" } else { node.kind.name() };
-        let is = |kind: Kind| {
-            if node.int_or_string { matches!(kind, Kind::Integer | Kind::String) } else { node.kind == kind }
+        let wanted = if node.int_or_string { "integer,string" } else { node.json_type.name() };
+        let is = |kind: JsonType| {
+            if node.int_or_string {
+                matches!(kind, JsonType::Integer | JsonType::String)
+            } else {
+                node.json_type == kind
+            }
         };
         if value.is_null() {
             if !wanted.is_empty() && !node.nullable {
@@ -164,24 +174,24 @@ impl Walk<'_> {
             return true;
         }
         let (name, kind, own_format) = match value {
-            Value::Bool(_) => ("boolean", Kind::Boolean, ""),
-            Value::String(_) => ("string", Kind::String, ""),
-            Value::Number(n) if n.is_i64() => ("integer", Kind::Integer, "int64"),
-            Value::Number(_) => ("number", Kind::Number, "float64"),
-            Value::Array(_) => ("array", Kind::Array, ""),
-            _ => ("object", Kind::Object, ""),
+            Value::Bool(_) => ("boolean", JsonType::Boolean, ""),
+            Value::String(_) => ("string", JsonType::String, ""),
+            Value::Number(n) if n.is_i64() => ("integer", JsonType::Integer, "int64"),
+            Value::Number(_) => ("number", JsonType::Number, "float64"),
+            Value::Array(_) => ("array", JsonType::Array, ""),
+            _ => ("object", JsonType::Object, ""),
         };
         let whole = matches!(value, Value::Number(n) if n.as_f64().is_some_and(is_whole));
         let fits = is(kind)
-            || (kind == Kind::Number && whole && is(Kind::Integer))
-            || (kind == Kind::Integer && is(Kind::Number));
-        let text_or_list = matches!(kind, Kind::String | Kind::Array);
+            || (kind == JsonType::Number && whole && is(JsonType::Integer))
+            || (kind == JsonType::Integer && is(JsonType::Number));
+        let text_or_list = matches!(kind, JsonType::String | JsonType::Array);
         if formatted && !text_or_list && !fits {
             self.wrong_type(at, format, own_format);
             return false;
         }
-        // A format on something that is no number leaves strings and lists to the format alone.
-        if formatted && text_or_list && !is(Kind::Number) && !is(Kind::Integer) {
+        // With a format and a type other than number, strings and lists are checked by the format only.
+        if formatted && text_or_list && !is(JsonType::Number) && !is(JsonType::Integer) {
             return true;
         }
         if !fits {
@@ -190,11 +200,11 @@ impl Walk<'_> {
         fits
     }
 
-    fn check_text(&mut self, checks: &Checks, text: &str, at: &Path<'_>) {
+    fn check_text(&mut self, checks: &Checks, text: &str, at: &ValuePath<'_>) {
         let length = || text.chars().count() as i64;
         if let Some(max) = checks.max_length.filter(|max| text.len() as i64 > *max && length() > *max) {
             let field = self.field(at);
-            self.faults.push(FieldError::too_long(field, max));
+            self.errors.push(ValidationError::too_long(field, max));
         } else if let Some(min) = checks.min_length.filter(|min| length() < *min) {
             self.invalid(at, Value::from(text), format!("should be at least {min} chars long"));
         } else if let Some(pattern) = &checks.pattern {
@@ -212,13 +222,13 @@ impl Walk<'_> {
             && !format.accepts(text)
         {
             let detail = format!("{at} in body must be of type {name}: {}", error::quote(text));
-            self.fault(FieldErrorKind::TypeInvalid, at, Value::from(text), detail);
+            self.push_error(ValidationErrorKind::TypeInvalid, at, Value::from(text), detail);
         }
     }
 
-    fn check_number(&mut self, checks: &Checks, number: &Number, at: &Path<'_>) {
+    fn check_number(&mut self, checks: &Checks, number: &Number, at: &ValuePath<'_>) {
         let value = || Value::Number(number.clone());
-        // Integers are compared as integers, and the bound is cut to one, as Kubernetes does.
+        // As in Kubernetes, integers are compared as integers, with the bound truncated.
         let whole = number.as_i64();
         let float = number.as_f64().unwrap_or_default();
         if let Some(factor) = checks.multiple_of {
@@ -227,7 +237,7 @@ impl Walk<'_> {
                     factor if factor <= 0 => {
                         let detail =
                             format!("factor MultipleOf declared for {at} must be positive: {factor}");
-                        self.fault(FieldErrorKind::Invalid, at, Value::from(factor), detail);
+                        self.push_error(ValidationErrorKind::Invalid, at, Value::from(factor), detail);
                     }
                     factor if n % factor != 0 => {
                         self.invalid(at, value(), format!("should be a multiple of {factor}"))
@@ -239,7 +249,7 @@ impl Walk<'_> {
                         "factor MultipleOf declared for {at} must be positive: {}",
                         error::float(factor)
                     );
-                    self.fault(FieldErrorKind::Invalid, at, Value::from(factor), detail);
+                    self.push_error(ValidationErrorKind::Invalid, at, Value::from(factor), detail);
                 }
                 None => {
                     let times = if factor < 1.0 { 1.0 / factor * float } else { float / factor };
@@ -284,7 +294,7 @@ impl Walk<'_> {
         }
     }
 
-    fn check_allowed(&mut self, checks: Option<&Checks>, value: &Value, at: &Path<'_>) {
+    fn check_allowed(&mut self, checks: Option<&Checks>, value: &Value, at: &ValuePath<'_>) {
         let Some(checks) = checks.filter(|c| !c.allowed.is_empty()) else { return };
         if checks.allowed.iter().any(|allowed| same(value, allowed)) {
             return;
@@ -294,7 +304,7 @@ impl Walk<'_> {
             other => error::json(other),
         });
         let field = self.field(at);
-        self.faults.push(FieldError::not_supported(field, value.clone(), listed));
+        self.errors.push(ValidationError::not_supported(field, value.clone(), listed));
     }
 
     fn check_list(
@@ -304,7 +314,7 @@ impl Walk<'_> {
         list: &Value,
         items: &[Value],
         old: Option<&Value>,
-        at: &Path<'_>,
+        at: &ValuePath<'_>,
     ) -> usize {
         let mut passed = 0;
         if let Some(item_node) = node.items.as_deref() {
@@ -326,9 +336,9 @@ impl Walk<'_> {
         }
         if let Some(max) = checks.max_items.filter(|max| items.len() as i64 > *max) {
             let field = self.field(at);
-            self.faults.push(FieldError::too_many(field, items.len(), max));
+            self.errors.push(ValidationError::too_many(field, items.len(), max));
         }
-        if checks.unique_items && !super::lists::repeated(list).is_empty() {
+        if checks.unique_items && !super::lists::duplicate_indexes(list).is_empty() {
             self.invalid(at, Value::from(""), "shouldn't contain duplicates".to_owned());
         }
         passed
@@ -340,7 +350,7 @@ impl Walk<'_> {
         checks: Option<&Checks>,
         map: &Map<String, Value>,
         old: Option<&Value>,
-        at: &Path<'_>,
+        at: &ValuePath<'_>,
     ) -> usize {
         let mut passed = 0;
         if let Some(checks) = checks {
@@ -349,23 +359,23 @@ impl Walk<'_> {
             }
             if let Some(max) = checks.max_properties.filter(|max| map.len() as i64 > *max) {
                 let field = self.field(at);
-                self.faults.push(FieldError::too_many(field, map.len(), max));
+                self.errors.push(ValidationError::too_many(field, map.len(), max));
             }
         }
         let old_map = old.and_then(Value::as_object);
         for (key, value) in map {
             let child = match (node.property(key), &node.additional) {
                 (Some(child), _) => child,
-                (None, Additional::Schema(child)) => child,
-                (None, Additional::Nothing) => {
+                (None, AdditionalProperties::Schema(child)) => child,
+                (None, AdditionalProperties::Nothing) => {
                     let detail = format!("{at}.{key} in body is a forbidden property");
-                    self.fault(FieldErrorKind::Invalid, at, Value::from(key.as_str()), detail);
+                    self.push_error(ValidationErrorKind::Invalid, at, Value::from(key.as_str()), detail);
                     continue;
                 }
                 (None, _) => continue,
             };
             let here = at.child(key);
-            // The version is converted before anyone sees it, so it cannot be called unchanged.
+            // The version is converted before validation, so these fields never count as unchanged.
             let type_meta = at.is_root() && matches!(key.as_str(), "kind" | "apiVersion");
             passed += match old_map.and_then(|o| o.get(key)).filter(|_| !type_meta) {
                 Some(old) => self.ratcheted(child, value, Some(old), &here),
@@ -378,7 +388,7 @@ impl Walk<'_> {
         for name in checks.map_or(&[][..], |c| &c.required) {
             if !map.contains_key(&**name) {
                 let field = self.field(&at.child(name));
-                self.faults.push(FieldError::required(field, ""));
+                self.errors.push(ValidationError::required(field, ""));
             }
         }
         passed
@@ -389,7 +399,7 @@ impl Walk<'_> {
         checks: Option<&Checks>,
         value: &Value,
         old: Option<&Value>,
-        at: &Path<'_>,
+        at: &ValuePath<'_>,
     ) -> usize {
         let Some(checks) = checks else { return 1 };
         let mut passed = 1;
@@ -399,7 +409,7 @@ impl Walk<'_> {
                 (_, best) => {
                     self.branches(at, "must validate at least one schema (anyOf)");
                     passed += best.passed;
-                    self.merge(best.faults);
+                    self.merge(best.errors);
                 }
             }
         }
@@ -409,7 +419,7 @@ impl Walk<'_> {
                 (0, best) => {
                     self.branches(at, "must validate one and only one schema (oneOf). Found none valid");
                     passed += best.passed;
-                    self.merge(best.faults);
+                    self.merge(best.errors);
                 }
                 (many, _) => self.branches(
                     at,
@@ -423,9 +433,9 @@ impl Walk<'_> {
             let mut valid = 0;
             for branch in &checks.all_of {
                 let result = self.branch(branch, value, old, at);
-                valid += usize::from(result.faults.is_empty());
+                valid += usize::from(result.errors.is_empty());
                 passed += result.passed;
-                self.merge(result.faults);
+                self.merge(result.errors);
             }
             if valid < checks.all_of.len() {
                 let none = if valid == 0 { ". None validated" } else { "" };
@@ -433,33 +443,33 @@ impl Walk<'_> {
             }
         }
         if let Some(not) = &checks.not
-            && self.branch(not, value, old, at).faults.is_empty()
+            && self.branch(not, value, old, at).errors.is_empty()
         {
             self.branches(at, "must not validate the schema (not)");
         }
         passed
     }
 
-    fn branch(&self, node: &Node, value: &Value, old: Option<&Value>, at: &Path<'_>) -> Branch {
-        let mut walk = Walk { prefix: self.prefix, faults: Vec::new() };
+    fn branch(&self, node: &Node, value: &Value, old: Option<&Value>, at: &ValuePath<'_>) -> Branch {
+        let mut walk = Walk { prefix: self.prefix, errors: Vec::new() };
         let passed = walk.check(node, value, old, at);
-        Branch { passed, faults: walk.faults }
+        Branch { passed, errors: walk.errors }
     }
 
-    /// How many branches fit, and the first that does or else the one that got furthest.
+    /// The number of matching branches, and the first match, or else the branch with the most passed checks.
     fn best(
         &self,
         nodes: &[Node],
         value: &Value,
         old: Option<&Value>,
-        at: &Path<'_>,
+        at: &ValuePath<'_>,
         stop_at_first: bool,
     ) -> (usize, Branch) {
         let mut fitting = 0;
         let mut best: Option<Branch> = None;
         for node in nodes {
             let result = self.branch(node, value, old, at);
-            if result.faults.is_empty() {
+            if result.errors.is_empty() {
                 fitting += 1;
                 if fitting == 1 {
                     best = Some(result);
@@ -478,10 +488,11 @@ impl Walk<'_> {
 #[derive(Default)]
 struct Branch {
     passed: usize,
-    faults: Vec<FieldError>,
+    errors: Vec<ValidationError>,
 }
 
-/// Equality of a value with an entry of `enum`: numbers are compared in the type of the entry, null equals nothing.
+/// Whether a value equals an entry of `enum`. Numbers are compared in the type of the entry; null equals
+/// nothing.
 fn same(value: &Value, allowed: &Value) -> bool {
     match (value, allowed) {
         (_, Value::Null) => false,
@@ -494,7 +505,7 @@ fn same(value: &Value, allowed: &Value) -> bool {
     }
 }
 
-/// Is the float a whole number that JSON readers agree on, give or take rounding?
+/// Whether the float is a whole number within the safe integer range, up to a rounding error of 1e-9.
 fn is_whole(f: f64) -> bool {
     const LIMIT: f64 = 9_007_199_254_740_991.0;
     const EPSILON: f64 = 1e-9;
@@ -507,7 +518,8 @@ fn is_whole(f: f64) -> bool {
         return true;
     }
     if f < 0.0 || truncated == 0.0 {
-        // Kubernetes compares negative numbers through an unsigned conversion, where only exact ones hold.
+        // Kubernetes compares negative numbers through an unsigned conversion, where only exact values are
+        // equal.
         return false;
     }
     difference / (f.abs() + truncated.abs()) < EPSILON

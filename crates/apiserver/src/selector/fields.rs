@@ -1,4 +1,4 @@
-//! Selecting by fields: equality of their text.
+//! Field selectors: equality of scalar fields.
 
 use std::fmt;
 
@@ -6,12 +6,12 @@ use serde_json::Value;
 
 use super::{SelectorError, TERMS_MAX, write_joined};
 
-/// One term of a field selector: the field equals the value, or must not.
+/// One term of a field selector: the field equals the value, or does not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldTerm {
     /// The field, e.g. `metadata.name`.
     pub field: String,
-    /// The value compared with, unescaped.
+    /// The value to compare with, unescaped.
     pub value: String,
     /// True for `=` and `==`, false for `!=`.
     pub equal: bool,
@@ -31,19 +31,14 @@ impl fmt::Display for FieldTerm {
     }
 }
 
-/// All terms of a `fieldSelector`; an object must satisfy each.
+/// A `fieldSelector`; an object must satisfy all terms.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FieldSelector {
     terms: Vec<FieldTerm>,
 }
 
 impl FieldSelector {
-    /// Selects every object.
-    pub fn everything() -> Self {
-        Self::default()
-    }
-
-    /// Reads the form of a query string: `metadata.name=a,spec.x!=b`.
+    /// Parses the query string form: `metadata.name=a,spec.x!=b`.
     pub fn parse(text: &str) -> Result<Self, SelectorError> {
         let mut parts = split_unescaped(text);
         parts.sort_unstable();
@@ -71,38 +66,24 @@ impl FieldSelector {
         Ok(Self { terms })
     }
 
-    /// True when nothing is asked for.
+    /// Whether the selector has no terms.
     pub fn is_everything(&self) -> bool {
         self.terms.is_empty()
     }
 
-    /// The terms, sorted by their text.
+    /// The terms, sorted by their source text.
     pub fn terms(&self) -> &[FieldTerm] {
         &self.terms
     }
 
-    /// The value that `field` must have, when the selector asks for exactly one.
+    /// The value that `field` must equal, if the selector has such a term.
     pub fn exact(&self, field: &str) -> Option<&str> {
         self.terms.iter().find(|t| t.equal && t.field == field).map(|t| t.value.as_str())
     }
 
-    /// Refuses fields that the kind does not offer. `metadata.name` and `metadata.namespace` are always offered.
-    pub fn check(&self, offered: impl Fn(&str) -> bool) -> Result<(), SelectorError> {
-        let known = |field: &str| matches!(field, "metadata.name" | "metadata.namespace") || offered(field);
-        match self.terms.iter().find(|t| !known(&t.field)) {
-            Some(term) => Err(SelectorError(format!("field label not supported: {}", term.field))),
-            None => Ok(()),
-        }
-    }
-
-    /// Does an object belong to the selection? `lookup` gives the text of a field; a missing field is the empty text.
+    /// Whether an object matches. `lookup` returns the text of a field; a missing field is the empty string.
     pub fn matches<'a>(&self, lookup: impl Fn(&str) -> Option<std::borrow::Cow<'a, str>>) -> bool {
         self.terms.iter().all(|term| (lookup(&term.field).unwrap_or_default() == term.value) == term.equal)
-    }
-
-    /// Does this object belong to the selection, reading fields by their dotted path?
-    pub fn matches_object(&self, object: &Value) -> bool {
-        self.matches(|field| field_text(object, field))
     }
 }
 
@@ -112,7 +93,7 @@ impl fmt::Display for FieldSelector {
     }
 }
 
-/// The text of the scalar at a dotted path, with or without a leading dot; what a field selector compares with.
+/// The text of the scalar at a dotted path, with or without a leading dot.
 pub fn field_text<'a>(object: &'a Value, path: &str) -> Option<std::borrow::Cow<'a, str>> {
     let mut at = object;
     for step in path.trim_start_matches('.').split('.') {
@@ -184,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_select_by_their_text() {
+    fn field_selectors_compare_the_text_of_fields() {
         let object = json!({"metadata": {"name": "a", "namespace": "n"}, "spec": {"paused": true, "size": 3, "note": "x,y"}});
         let cases = [
             ("metadata.name=a", true),
@@ -198,12 +179,13 @@ mod tests {
             (",,", true),
         ];
         for (text, expected) in cases {
-            assert_eq!(FieldSelector::parse(text).unwrap().matches_object(&object), expected, "{text}");
+            let selector = FieldSelector::parse(text).unwrap();
+            assert_eq!(selector.matches(|field| field_text(&object, field)), expected, "{text}");
         }
     }
 
     #[test]
-    fn a_field_selector_that_cannot_be_read_is_refused_in_the_words_of_kubernetes() {
+    fn an_invalid_field_selector_has_the_message_of_kubernetes() {
         for (text, words) in [
             ("metadata.name", "invalid selector: 'metadata.name'; can't understand 'metadata.name'"),
             ("a=b\\x", "invalid field selector: invalid escape sequence: \\x"),
@@ -212,8 +194,5 @@ mod tests {
         ] {
             assert_eq!(FieldSelector::parse(text).unwrap_err().to_string(), words);
         }
-        let selector = FieldSelector::parse("spec.x=1").unwrap();
-        assert_eq!(selector.check(|_| false).unwrap_err().to_string(), "field label not supported: spec.x");
-        assert!(selector.check(|f| f == "spec.x").is_ok());
     }
 }

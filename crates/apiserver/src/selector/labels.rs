@@ -1,14 +1,14 @@
-//! Selecting by labels: equality, sets, presence and order.
+//! Label selectors: equality, sets, existence and integer comparison.
 
 use std::fmt;
 
 use serde_json::{Map, Value};
 
-use super::{SelectorError, reader::Reader, write_joined};
-use crate::schema::error::FieldError;
+use super::{SelectorError, parser::Parser, write_joined};
+use crate::schema::error::ValidationError;
 use crate::schema::names;
 
-/// What a requirement asks of its key.
+/// The operator of a requirement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operator {
     /// `key in (a,b)`
@@ -40,7 +40,7 @@ pub struct Requirement {
 }
 
 impl Requirement {
-    /// A term, refused when key or values could never be on an object.
+    /// A requirement. Fails if the key or a value is not a valid label.
     pub fn new(
         key: impl Into<String>,
         operator: Operator,
@@ -48,28 +48,28 @@ impl Requirement {
     ) -> Result<Self, SelectorError> {
         let key = key.into();
         let mut wrong = Vec::new();
-        let complaints = names::label_key(&key);
-        if !complaints.is_empty() {
-            wrong.push(FieldError::invalid("key", key.as_str(), complaints.join("; ")));
+        let messages = names::label_key(&key);
+        if !messages.is_empty() {
+            wrong.push(ValidationError::invalid("key", key.as_str(), messages.join("; ")));
         }
         let listed = || Value::from(values.clone());
         match operator {
             Operator::In | Operator::NotIn if values.is_empty() => {
-                wrong.push(FieldError::invalid(
+                wrong.push(ValidationError::invalid(
                     "values",
                     listed(),
                     "for 'in', 'notin' operators, values set can't be empty",
                 ));
             }
             Operator::Equals | Operator::DoubleEquals | Operator::NotEquals if values.len() != 1 => {
-                wrong.push(FieldError::invalid(
+                wrong.push(ValidationError::invalid(
                     "values",
                     listed(),
                     "exact-match compatibility requires one single value",
                 ));
             }
             Operator::Exists | Operator::DoesNotExist if !values.is_empty() => {
-                wrong.push(FieldError::invalid(
+                wrong.push(ValidationError::invalid(
                     "values",
                     listed(),
                     "values set must be empty for exists and does not exist",
@@ -77,7 +77,7 @@ impl Requirement {
             }
             Operator::GreaterThan | Operator::LessThan => {
                 if values.len() != 1 {
-                    wrong.push(FieldError::invalid(
+                    wrong.push(ValidationError::invalid(
                         "values",
                         listed(),
                         "for 'Gt', 'Lt' operators, exactly one value is required",
@@ -85,7 +85,7 @@ impl Requirement {
                 }
                 for (i, value) in values.iter().enumerate() {
                     if value.parse::<i64>().is_err() {
-                        wrong.push(FieldError::invalid(
+                        wrong.push(ValidationError::invalid(
                             format!("values[{i}]"),
                             value.as_str(),
                             "for 'Gt', 'Lt' operators, the value must be an integer",
@@ -96,12 +96,12 @@ impl Requirement {
             _ => {}
         }
         for (i, value) in values.iter().enumerate() {
-            let complaints = names::label_value(value);
-            if !complaints.is_empty() {
-                wrong.push(FieldError::invalid(
+            let messages = names::label_value(value);
+            if !messages.is_empty() {
+                wrong.push(ValidationError::invalid(
                     format!("values[{i}][{key}]"),
                     value.as_str(),
-                    complaints.join("; "),
+                    messages.join("; "),
                 ));
             }
         }
@@ -112,12 +112,7 @@ impl Requirement {
         }
     }
 
-    /// The label this term is about.
-    pub fn key(&self) -> &str {
-        &self.key
-    }
-
-    /// Does an object whose label of this key is `value` satisfy the term?
+    /// Whether an object with the label value `value` satisfies the requirement.
     pub fn accepts(&self, value: Option<&str>) -> bool {
         match (self.operator, value) {
             (Operator::In | Operator::Equals | Operator::DoubleEquals, Some(v)) => {
@@ -160,7 +155,7 @@ impl fmt::Display for Requirement {
     }
 }
 
-/// All terms of a `labelSelector`; an object must satisfy each.
+/// A `labelSelector`; an object must satisfy all requirements.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LabelSelector {
     terms: Vec<Requirement>,
@@ -168,24 +163,20 @@ pub struct LabelSelector {
 }
 
 impl LabelSelector {
-    /// Selects every object.
-    pub fn everything() -> Self {
-        Self::default()
-    }
-
     /// Selects no object.
     pub fn nothing() -> Self {
         Self { terms: Vec::new(), nothing: true }
     }
 
-    /// Reads the form of a query string: `a=b,c in (d,e),!f`.
+    /// Parses the query string form: `a=b,c in (d,e),!f`.
     pub fn parse(text: &str) -> Result<Self, SelectorError> {
-        let mut terms = Reader::new(text).selector()?;
+        let mut terms = Parser::new(text).selector()?;
         terms.sort_by(|a, b| a.key.cmp(&b.key));
         Ok(Self { terms, nothing: false })
     }
 
-    /// Reads the form that stands inside objects: `matchLabels` and `matchExpressions`. Empty selects everything.
+    /// Parses a `LabelSelector` object: `matchLabels` and `matchExpressions`. An empty selector selects
+    /// everything.
     pub fn from_object(selector: &Value) -> Result<Self, SelectorError> {
         let mut terms = Vec::new();
         if let Some(labels) = selector.get("matchLabels").and_then(Value::as_object) {
@@ -217,14 +208,9 @@ impl LabelSelector {
         Ok(Self { terms, nothing: false })
     }
 
-    /// True when nothing is asked for, so that matching can be skipped.
+    /// Whether the selector matches every object, so that matching can be skipped.
     pub fn is_everything(&self) -> bool {
         self.terms.is_empty() && !self.nothing
-    }
-
-    /// The terms, sorted by key.
-    pub fn terms(&self) -> &[Requirement] {
-        &self.terms
     }
 
     /// Does an object with these labels belong to the selection? `lookup` finds the value of a label.
@@ -260,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn terms_select_by_equality_sets_and_presence() {
+    fn requirements_match_by_equality_sets_and_existence() {
         let cases = [
             ("", json!({}), true),
             ("x=a", json!({"x": "a"}), true),
@@ -294,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_selector_that_cannot_be_read_is_refused_in_the_words_of_kubernetes() {
+    fn an_invalid_selector_has_the_message_of_kubernetes() {
         let cases = [
             (
                 "x=a||y=b",
@@ -324,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn selectors_inside_objects_mean_the_same() {
+    fn selector_objects_match_like_query_strings() {
         let selector = json!({"matchLabels": {"a": "b"}, "matchExpressions": [{"key": "c", "operator": "NotIn", "values": ["d"]}]});
         let selector = LabelSelector::from_object(&selector).unwrap();
         assert!(selector.matches_object(&labelled(json!({"a": "b"}))));

@@ -1,38 +1,39 @@
-//! Where objects live.
+//! Object storage with the semantics of etcd: one revision counter, compare-and-set on a key, ordered ranges,
+//! and watches from a revision.
 //!
-//! A store asks for no more than etcd can give: one revision counter, compare-and-set on a key, ordered ranges, and a
-//! watch from a revision. Writes go through [`Store::commit`]; reads come from a [`View`] held in memory, which shows a
-//! write as soon as it has its number. It lasts a moment later: [`Store::durable`] says when.
+//! Writes go through [`Store::commit`]. Reads come from a [`View`] in memory, which shows a write as soon as
+//! it has a revision. The write is durable a moment later; [`Store::durable`] waits for that.
 //!
 //! ```text
-//!   commit ──► check expectation ──► next revision ──► view: objects, history, wake watchers ──► answer
-//!                                         └──► disk, fsync, many writes at a time ──► durable
+//!   commit ──► check precondition ──► next revision ──► view: objects, history, wake watchers ──► result
+//!                                          └──► batch, disk, fsync ──► durable
 //! ```
 //!
-//! Since all writes of all planes are one order and are lost, if at all, from its end, whoever keeps all that he does in
-//! the same store may go on at once: if what he saw is lost, so is what he made of it. Whoever shows it to others waits.
+//! The writes of all planes form one log, and a crash loses only its tail. So a controller that writes only
+//! to this store may act on writes before they are durable: a crash loses both what it read and what it
+//! wrote, or neither. Responses to clients outside the process wait for durability.
 
 mod memory;
 mod object;
-mod order;
 mod redb;
+mod sequencer;
 mod shard;
 mod view;
 mod watch;
 
 pub use memory::MemoryStore;
-pub use object::{Draft, Stored};
-pub(crate) use object::{Head, OwnerReference};
+pub use object::{EncodedObject, Stored};
+pub(crate) use object::{OwnerReference, PartialMeta};
 pub use redb::RedbStore;
-pub use shard::{Change, Event};
-pub use view::{HistoryLimits, Page, Range, View};
-pub use watch::{Next, Watch};
+pub use shard::{ChangeType, Event};
+pub use view::{HistoryLimits, Page, RangeOptions, View};
+pub use watch::{StoreWatch, WatchItem};
 
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
 
-/// A point in the one order of all writes of a store.
+/// The position of a write in the log of the store, as in etcd.
 pub type Revision = u64;
 
 /// All objects of one resource in one plane: the unit of listing and watching.
@@ -51,13 +52,13 @@ impl Collection {
     }
 }
 
-/// What must hold for a write to happen.
+/// The state of the key that a write requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expect {
-    /// No object under the key.
+pub enum Precondition {
+    /// There is no object.
     Absent,
-    /// The object under the key was last written at this revision.
-    At(Revision),
+    /// The object was last written at this revision.
+    AtRevision(Revision),
 }
 
 /// One write of one object.
@@ -67,47 +68,47 @@ pub struct Write {
     pub collection: Collection,
     /// `namespace/name`, or `name` for a cluster-scoped object.
     pub path: String,
-    /// The state that the writer saw.
-    pub expect: Expect,
-    /// The new object; `None` removes it.
-    pub draft: Option<Draft>,
+    /// The required current state.
+    pub precondition: Precondition,
+    /// The new object; `None` deletes it.
+    pub object: Option<EncodedObject>,
 }
 
-/// Why a write did not happen.
+/// Why a write failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum CommitError {
-    /// The expectation did not hold; carries what is there now.
-    #[error("the object was changed by somebody else")]
+    /// The precondition does not hold. Carries the current object.
+    #[error("the object was modified concurrently")]
     Conflict(Option<Stored>),
-    /// The store can no longer write, and the write does not last.
+    /// The store can no longer write; the write is lost.
     #[error("failed to write to the store: {0}")]
     Failed(Arc<str>),
 }
 
-/// The revision asked for lies before the history that is kept.
+/// The requested revision is older than the history of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("revision {asked} is older than the history kept (from {kept})")]
+#[error("revision {requested} is older than the oldest kept revision {oldest}")]
 pub struct Compacted {
-    /// The revision asked for.
-    pub asked: Revision,
+    /// The requested revision.
+    pub requested: Revision,
     /// The oldest revision from which a watch may start.
-    pub kept: Revision,
+    pub oldest: Revision,
 }
 
 /// Why a store cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The file is there but is not a sound store. It is left untouched.
+    /// The file exists but is not a valid store. It is not modified.
     #[error(
         "failed to open the store {path}: the file is damaged or not a store ({source}); restore it from a copy, it has not been changed"
     )]
     Damaged {
         /// The file.
         path: String,
-        /// What the engine found.
+        /// The error of the database.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The file was written by a later version of this program.
+    /// A newer version of this program wrote the file.
     #[error(
         "failed to open the store {path}: it has format {found}, this program reads up to format {known}; use the newer program that wrote it"
     )]
@@ -116,7 +117,7 @@ pub enum OpenError {
         path: String,
         /// The format in the file.
         found: u64,
-        /// The newest format known here.
+        /// The newest format that this program reads.
         known: u64,
     },
     /// Another process has it open.
@@ -125,31 +126,31 @@ pub enum OpenError {
         /// The file.
         path: String,
     },
-    /// The file system refused.
+    /// A file system error.
     #[error(
-        "failed to open the store {path}: {source}; see that there is room, and that this user may write there"
+        "failed to open the store {path}: {source}; check the free disk space and the permissions of the file"
     )]
     Io {
         /// The file.
         path: String,
-        /// What the file system said.
+        /// The error of the file system.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
-/// A store: a view to read from and a way to write.
+/// An object store: a view for reads, and commits.
 pub trait Store: Send + Sync + 'static {
-    /// What can be read, as new as every write.
+    /// The current state, including writes that are not durable yet.
     fn view(&self) -> &View;
 
-    /// Writes one object, and answers once it has its number and is seen in the view. It happens in the call; the future
-    /// only holds back a writer who is faster than the disk.
+    /// Writes or deletes one object. The write is visible in the view when the call returns; the future only
+    /// adds backpressure for callers that write faster than the disk.
     fn commit(&self, write: Write) -> BoxFuture<'static, Result<Stored, CommitError>>;
 
-    /// Waits until every write up to `revision` is as durable as this store makes it; `None` if it is.
+    /// Waits until every write up to `revision` is durable; `None` if it is already.
     fn durable(&self, revision: Revision) -> Option<BoxFuture<'static, Result<(), CommitError>>>;
 
-    /// Ends when the store has stopped for good, and says why: a full disk, for example.
+    /// Completes with the reason when the store fails for good, for example because the disk is full.
     fn failed(&self) -> BoxFuture<'static, Arc<str>> {
         Box::pin(futures::future::pending())
     }

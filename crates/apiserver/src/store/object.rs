@@ -1,7 +1,7 @@
-//! Objects as bytes: canonical JSON, kept once, with the revision in its place.
+//! Objects as canonical JSON bytes.
 //!
-//! The revision of a write is known only to the store, at the last moment. A [`Draft`] is therefore JSON with a hole
-//! where `metadata.resourceVersion` goes; filling it is a copy of bytes, not an encoding.
+//! The store assigns the revision when it commits. An [`EncodedObject`] is therefore JSON with an empty
+//! `metadata.resourceVersion` at a known offset; inserting the revision copies bytes and encodes nothing.
 
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer, de::IgnoredAny};
@@ -9,22 +9,22 @@ use serde_json::{Map, Value};
 
 use super::Revision;
 
-/// An object ready to be written: JSON with a hole for the revision.
+/// An encoded object without its revision.
 #[derive(Clone, Debug)]
-pub struct Draft {
+pub struct EncodedObject {
     json: Vec<u8>,
-    hole: usize,
+    revision_offset: usize,
 }
 
-impl Draft {
+impl EncodedObject {
     /// Encodes `object`. Any `metadata.resourceVersion` in it is ignored.
     pub fn encode(object: &Value) -> Self {
         let mut json = Vec::with_capacity(1024);
-        let mut hole = 0;
+        let mut revision_offset = 0;
         json.push(b'{');
         let empty = Map::new();
         let fields = object.as_object().unwrap_or(&empty);
-        // apiVersion and kind lead, so that a reader (and `Stored::with_api_version`) finds them without parsing.
+        // apiVersion and kind come first, so that a reader finds them without parsing.
         for lead in ["apiVersion", "kind"] {
             if let Some(value) = fields.get(lead) {
                 field(&mut json, lead, value);
@@ -43,7 +43,7 @@ impl Draft {
             json.push(b',');
         }
         json.extend_from_slice(b"\"resourceVersion\":\"");
-        hole += json.len();
+        revision_offset += json.len();
         json.extend_from_slice(b"\"}");
         for (name, value) in
             fields.iter().filter(|(name, _)| !matches!(name.as_str(), "apiVersion" | "kind" | "metadata"))
@@ -54,7 +54,7 @@ impl Draft {
             json.append(&mut part);
         }
         json.push(b'}');
-        Self { json, hole }
+        Self { json, revision_offset }
     }
 
     /// Length of the JSON without the revision.
@@ -62,18 +62,18 @@ impl Draft {
         self.json.len()
     }
 
-    /// Never: a draft holds at least its braces.
+    /// Always false: an encoded object has at least its braces.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// The object as it is at `revision`.
-    pub fn finish(&self, revision: Revision) -> Stored {
-        Stored::splice(&self.json[..self.hole], &self.json[self.hole..], revision)
+    /// The object with `revision` as its resourceVersion.
+    pub fn with_revision(&self, revision: Revision) -> Stored {
+        Stored::splice(&self.json[..self.revision_offset], &self.json[self.revision_offset..], revision)
     }
 }
 
-/// Appends `"name":value`, with a comma if something stands before it.
+/// Appends `"name":value`, with a comma if it is not the first field.
 fn field(json: &mut Vec<u8>, name: &str, value: &Value) {
     if !matches!(json.last(), None | Some(b'{')) {
         json.push(b',');
@@ -84,10 +84,10 @@ fn field(json: &mut Vec<u8>, name: &str, value: &Value) {
     let _ = serde_json::to_writer(&mut *json, value);
 }
 
-/// The part of an object's metadata that decides about its life.
+/// The part of an object's metadata that the controllers of the server read.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(crate) struct Head {
+pub(crate) struct PartialMeta {
     #[serde(deserialize_with = "or_default")]
     pub(crate) uid: String,
     #[serde(deserialize_with = "or_default")]
@@ -109,13 +109,13 @@ pub(crate) struct OwnerReference {
     pub(crate) block_owner_deletion: bool,
 }
 
-/// A null says as much as nothing.
+/// Decodes null as the default.
 fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(from: D) -> Result<T, D::Error> {
     Option::deserialize(from).map(Option::unwrap_or_default)
 }
 
-impl Head {
-    /// Being deleted.
+impl PartialMeta {
+    /// Whether the object is being deleted.
     pub(crate) fn is_deleting(&self) -> bool {
         self.deletion_timestamp.is_some()
     }
@@ -132,12 +132,12 @@ impl OwnerReference {
     }
 }
 
-/// An object as stored: its bytes and the revision that wrote them.
+/// A stored object: its JSON and the revision of its last write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
     json: Bytes,
     revision: Revision,
-    hole: u32,
+    revision_offset: u32,
 }
 
 impl Stored {
@@ -148,13 +148,13 @@ impl Stored {
         json.extend_from_slice(head);
         json.extend_from_slice(digits);
         json.extend_from_slice(tail);
-        // An object is at most a few MiB (the server refuses larger ones), so the hole fits.
-        Self { json: json.into(), revision, hole: u32::try_from(head.len()).unwrap_or(u32::MAX) }
+        // The server refuses objects larger than a few MiB, so the offset fits.
+        Self { json: json.into(), revision, revision_offset: u32::try_from(head.len()).unwrap_or(u32::MAX) }
     }
 
     /// An object read back from a durable store.
-    pub(super) fn restore(json: Bytes, revision: Revision, hole: u32) -> Self {
-        Self { json, revision, hole }
+    pub(super) fn restore(json: Bytes, revision: Revision, revision_offset: u32) -> Self {
+        Self { json, revision, revision_offset }
     }
 
     /// The JSON of the object.
@@ -162,41 +162,43 @@ impl Stored {
         &self.json
     }
 
-    /// The revision that wrote it.
+    /// The revision of the last write.
     pub fn revision(&self) -> Revision {
         self.revision
     }
 
-    pub(super) fn hole(&self) -> u32 {
-        self.hole
+    pub(super) fn revision_offset(&self) -> u32 {
+        self.revision_offset
     }
 
-    /// The same object as of another revision: what a DELETED event carries.
-    pub fn at(&self, revision: Revision) -> Self {
+    /// The same object with another revision, for DELETED events.
+    pub fn with_revision(&self, revision: Revision) -> Self {
         let mut digits = [0u8; 20];
         let old = decimal(self.revision, &mut digits).len();
-        let hole = self.hole as usize;
-        Self::splice(&self.json[..hole], &self.json[hole + old..], revision)
+        let revision_offset = self.revision_offset as usize;
+        Self::splice(&self.json[..revision_offset], &self.json[revision_offset + old..], revision)
     }
 
-    /// What the server itself wants to know of an object, read without building the rest of it.
-    pub(crate) fn head(&self) -> Head {
+    /// Decodes only the metadata that the controllers of the server read.
+    pub(crate) fn partial_meta(&self) -> PartialMeta {
         #[derive(Deserialize)]
         struct Object {
-            metadata: Head,
+            metadata: PartialMeta,
         }
-        // As for `value`: the bytes are sound.
-        serde_json::from_slice(&self.json).map_or_else(|_| Head::default(), |Object { metadata }| metadata)
+        // Valid JSON, as in `value`.
+        serde_json::from_slice(&self.json)
+            .map_or_else(|_| PartialMeta::default(), |Object { metadata }| metadata)
     }
 
-    /// Whether the bytes hold a text. Objects are canonical, so that keys always look the same.
+    /// Whether the JSON contains a byte string. The encoding is canonical, so a key always has the same
+    /// bytes.
     pub(crate) fn contains(&self, text: &[u8]) -> bool {
         memchr::memmem::find(&self.json, text).is_some()
     }
 
     /// The object as JSON values.
     pub fn value(&self) -> Value {
-        // The bytes were encoded by `Draft::encode` or checked when the store was opened.
+        // Encoded by `EncodedObject::encode`, in this process or by the writer of the file.
         serde_json::from_slice(&self.json).unwrap_or(Value::Null)
     }
 }
@@ -225,8 +227,8 @@ mod tests {
     }
 
     #[test]
-    fn the_revision_fills_the_hole() {
-        let stored = Draft::encode(&mk_object()).finish(1234);
+    fn the_revision_is_inserted_at_its_offset() {
+        let stored = EncodedObject::encode(&mk_object()).with_revision(1234);
         let mut wanted = mk_object();
         wanted["metadata"]["resourceVersion"] = json!("1234");
         assert_eq!(stored.value(), wanted);
@@ -234,9 +236,10 @@ mod tests {
     }
 
     #[test]
-    fn the_head_says_what_decides_about_the_life_of_an_object() {
-        let head =
-            |metadata: Value| Draft::encode(&json!({"metadata": metadata, "spec": [1]})).finish(1).head();
+    fn partial_metadata_has_the_deletion_finalizers_and_owners_of_an_object() {
+        let head = |metadata: Value| {
+            EncodedObject::encode(&json!({"metadata": metadata, "spec": [1]})).with_revision(1).partial_meta()
+        };
         let owned = head(json!({
             "uid": "u", "name": "a", "finalizers": ["f"], "deletionTimestamp": "2026-01-01T00:00:00Z",
             "ownerReferences": [
@@ -254,19 +257,19 @@ mod tests {
     }
 
     #[test]
-    fn a_tombstone_differs_in_its_revision_only() {
-        let stored = Draft::encode(&mk_object()).finish(99);
-        let later = stored.at(100_000);
+    fn another_revision_changes_only_the_resource_version() {
+        let stored = EncodedObject::encode(&mk_object()).with_revision(99);
+        let later = stored.with_revision(100_000);
         assert_eq!(later.value()["metadata"]["resourceVersion"], json!("100000"));
-        assert_eq!(later.at(99), stored);
+        assert_eq!(later.with_revision(99), stored);
     }
 
     #[test]
-    fn an_object_without_metadata_still_gets_a_revision() {
-        let stored = Draft::encode(&json!({"kind": "X"})).finish(0);
+    fn an_object_without_metadata_gets_a_revision() {
+        let stored = EncodedObject::encode(&json!({"kind": "X"})).with_revision(0);
         assert_eq!(stored.value(), json!({"kind": "X", "metadata": {"resourceVersion": "0"}}));
         assert_eq!(
-            Draft::encode(&json!({})).finish(7).value(),
+            EncodedObject::encode(&json!({})).with_revision(7).value(),
             json!({"metadata": {"resourceVersion": "7"}})
         );
     }

@@ -1,11 +1,13 @@
-//! A store on disk: redb under one writing thread.
+//! A store in a redb file, with one writer thread.
 //!
-//! Writes are numbered and shown in the call and queue to the thread; it takes all that wait (at most [`GROUP`]), puts
-//! them into one transaction, syncs, and tells who waits for it. While it syncs the next group gathers, so the cost of a
-//! sync is shared by as many writers as there are. Groups are written in order: what a power cut takes is the end.
+//! A commit assigns the revision, updates the view and queues the write. The thread takes all queued writes
+//! (at most [`BATCH_MAX`]), writes them in one transaction, syncs, and wakes the waiters. Writes that arrive
+//! during a sync form the next batch, so concurrent writers share the cost of a sync. Batches are written in
+//! order: a power failure loses only the tail of the log.
 //!
-//! Tables: `about` (format, revision), `objects` (`plane NUL resource NUL path` → revision, hole, JSON),
-//! `removed` (`plane NUL resource` → revision of the latest removal, from which watchers may resume after a restart).
+//! Tables: `about` (format, revision), `objects` (`plane NUL resource NUL path` → revision, revision offset,
+//! JSON), `removed` (`plane NUL resource` → revision of the latest deletion, from which watchers can resume
+//! after a restart).
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -23,62 +25,65 @@ use redb::{
 use tokio::sync::watch;
 
 use super::{
-    Collection, CommitError, HistoryLimits, OpenError, Revision, Store, Stored, View, Write, order::Order,
+    Collection, CommitError, HistoryLimits, OpenError, Revision, Store, Stored, View, Write,
+    sequencer::Sequencer,
 };
-use crate::seams::Clock;
+use crate::injection::TimeSource;
 
-/// The format written by this program.
+/// The file format that this program writes.
 const FORMAT: u64 = 1;
 /// Most writes in one transaction.
-const GROUP: usize = 1024;
-/// Most writes that are shown and not yet durable: a writer who is further ahead waits for the disk.
-const AHEAD: u64 = 4096;
-/// redb's page cache. All state is in the view, so the cache serves only the B-tree's inner pages on writes.
+const BATCH_MAX: usize = 1024;
+/// Most writes that are visible and not durable. A commit beyond it waits for the disk.
+const UNSYNCED_MAX: u64 = 4096;
+/// Bytes of redb's page cache. Reads come from the view, so the cache serves only the inner B-tree pages of
+/// writes.
 const CACHE: usize = 16 << 20;
 
 const ABOUT: TableDefinition<'_, &str, u64> = TableDefinition::new("about");
 const OBJECTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("objects");
 const REMOVED: TableDefinition<'_, &str, u64> = TableDefinition::new("removed");
 
-/// A write on its way to the disk.
-struct Pending {
+/// A write in the queue of the writer thread.
+struct PendingWrite {
     collection: Collection,
     path: String,
     revision: Revision,
     object: Option<Stored>,
 }
 
-/// How far the disk is.
+/// The progress of the writer thread.
 #[derive(Clone, Debug)]
-struct Synced {
+struct SyncState {
     revision: Revision,
-    /// Why it will get no further.
+    /// Why the thread stopped.
     failed: Option<Arc<str>>,
 }
 
 /// A store in one redb file.
 pub struct RedbStore {
-    order: Order,
-    queue: Option<mpsc::Sender<Pending>>,
-    synced: watch::Receiver<Synced>,
+    sequencer: Sequencer,
+    queue: Option<mpsc::Sender<PendingWrite>>,
+    synced: watch::Receiver<SyncState>,
     writer: Option<JoinHandle<()>>,
 }
 
 impl RedbStore {
-    /// Opens the store at `path`, or makes it if nothing is there.
-    pub fn open(path: &Path, limits: HistoryLimits, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
+    /// Opens the store at `path`, or creates it.
+    pub fn open(path: &Path, limits: HistoryLimits, clock: Arc<dyn TimeSource>) -> Result<Self, OpenError> {
         let name = path.display().to_string();
         let io = |source: std::io::Error| OpenError::Io { path: name.clone(), source: source.into() };
-        let fresh = !path.try_exists().map_err(io)?;
-        let database = if fresh {
-            // Made beside and moved into place: a crash during creation leaves no half store under the real name.
-            let draft = path.with_extension("new");
-            match std::fs::remove_file(&draft) {
+        let created = !path.try_exists().map_err(io)?;
+        let database = if created {
+            // Created under a temporary name and renamed: a crash during creation leaves no incomplete store.
+            let temporary = path.with_extension("new");
+            match std::fs::remove_file(&temporary) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(error)),
                 _ => {}
             }
-            let database = guarded(&name, || redb::Builder::new().set_cache_size(CACHE).create(&draft))?;
-            std::fs::rename(&draft, path).map_err(io)?;
+            let database =
+                open_guarded(&name, || redb::Builder::new().set_cache_size(CACHE).create(&temporary))?;
+            std::fs::rename(&temporary, path).map_err(io)?;
             if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
                 std::fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(io)?;
             }
@@ -87,62 +92,67 @@ impl RedbStore {
             if std::fs::metadata(path).map_err(io)?.len() == 0 {
                 return Err(OpenError::Damaged { path: name, source: "the file is empty".into() });
             }
-            guarded(&name, || redb::Builder::new().set_cache_size(CACHE).open(path))?
+            open_guarded(&name, || redb::Builder::new().set_cache_size(CACHE).open(path))?
         };
-        Self::start(&name, database, fresh, limits, clock)
+        Self::start(&name, database, created, limits, clock)
     }
 
-    /// Opens a store on another backend than a file: for crash tests. `name` appears in errors.
+    /// Opens a store on a custom backend, for crash tests. `name` appears in errors.
     pub fn with_backend(
         name: &str,
         backend: impl StorageBackend,
         limits: HistoryLimits,
-        clock: Arc<dyn Clock>,
+        clock: Arc<dyn TimeSource>,
     ) -> Result<Self, OpenError> {
         let io = |source: std::io::Error| OpenError::Io { path: name.to_owned(), source: source.into() };
-        let fresh = backend.len().map_err(io)? == 0;
+        let created = backend.len().map_err(io)? == 0;
         let database =
-            guarded(name, || redb::Builder::new().set_cache_size(CACHE).create_with_backend(backend))?;
-        Self::start(name, database, fresh, limits, clock)
+            open_guarded(name, || redb::Builder::new().set_cache_size(CACHE).create_with_backend(backend))?;
+        Self::start(name, database, created, limits, clock)
     }
 
     fn start(
         name: &str,
         database: Database,
-        fresh: bool,
+        created: bool,
         limits: HistoryLimits,
-        clock: Arc<dyn Clock>,
+        clock: Arc<dyn TimeSource>,
     ) -> Result<Self, OpenError> {
         let damaged = |source: Box<dyn std::error::Error + Send + Sync>| OpenError::Damaged {
             path: name.to_owned(),
             source,
         };
-        let loaded = catch_unwind(AssertUnwindSafe(|| load(&database, fresh, limits)))
+        let loaded = catch_unwind(AssertUnwindSafe(|| load(&database, created, limits)))
             .unwrap_or_else(|_| Err(LoadError::Damaged("its pages contradict each other".into())));
         let (view, revision) = match loaded {
             Ok(loaded) => loaded,
             Err(LoadError::Newer(found)) => {
                 return Err(OpenError::Newer { path: name.to_owned(), found, known: FORMAT });
             }
-            // A store that was just made cannot be damaged: its first write found no room.
-            Err(LoadError::Damaged(source)) if fresh => {
+            // A new store cannot be damaged: its first write failed, for example on a full disk.
+            Err(LoadError::Damaged(source)) if created => {
                 return Err(OpenError::Io { path: name.to_owned(), source });
             }
             Err(LoadError::Damaged(source)) => return Err(damaged(source)),
         };
         let (queue, pending) = mpsc::channel();
-        let (tell, synced) = watch::channel(Synced { revision, failed: None });
-        let writer = Writer { database, synced: tell };
+        let (sync_sender, synced) = watch::channel(SyncState { revision, failed: None });
+        let writer = Writer { database, synced: sync_sender };
         let thread = std::thread::Builder::new()
             .name("polis-store".into())
             .spawn(move || writer.run(&pending))
             .map_err(|source| OpenError::Io { path: name.to_owned(), source: source.into() })?;
-        Ok(Self { order: Order::after(view, clock), queue: Some(queue), synced, writer: Some(thread) })
+        Ok(Self {
+            sequencer: Sequencer::after(view, clock),
+            queue: Some(queue),
+            synced,
+            writer: Some(thread),
+        })
     }
 }
 
 impl Drop for RedbStore {
-    /// Waits for the writes under way, so that the file is closed when the store is gone.
+    /// Waits for the queued writes, so that the file is closed when the store is dropped.
     fn drop(&mut self) {
         self.queue = None;
         if let Some(writer) = self.writer.take() {
@@ -153,29 +163,29 @@ impl Drop for RedbStore {
 
 impl Store for RedbStore {
     fn view(&self) -> &View {
-        &self.order.view
+        &self.sequencer.view
     }
 
     fn commit(&self, write: Write) -> BoxFuture<'static, Result<Stored, CommitError>> {
         let failed = self.synced.borrow().failed.clone();
         let written = match failed {
             Some(why) => Err(CommitError::Failed(why)),
-            None => self.order.write(write, |write, revision, object| {
+            None => self.sequencer.write(write, |write, revision, object| {
                 let Write { collection, path, .. } = write;
-                // The thread ends only after a failure, which the wait below reports.
+                // The thread ends only after a failure, which `durable` reports.
                 let _ = self
                     .queue
                     .as_ref()
-                    .map(|queue| queue.send(Pending { collection, path, revision, object }));
+                    .map(|queue| queue.send(PendingWrite { collection, path, revision, object }));
             }),
         };
-        let room = match &written {
-            Ok(stored) => self.durable(stored.revision().saturating_sub(AHEAD)),
+        let backpressure = match &written {
+            Ok(stored) => self.durable(stored.revision().saturating_sub(UNSYNCED_MAX)),
             Err(_) => None,
         };
         Box::pin(async move {
-            if let Some(room) = room {
-                room.await?;
+            if let Some(backpressure) = backpressure {
+                backpressure.await?;
             }
             written
         })
@@ -190,8 +200,8 @@ impl Store for RedbStore {
             let reached =
                 synced.wait_for(|synced| synced.revision >= revision || synced.failed.is_some()).await;
             match reached.as_deref() {
-                Ok(Synced { revision: reached, .. }) if *reached >= revision => Ok(()),
-                Ok(Synced { failed: Some(why), .. }) => Err(CommitError::Failed(why.clone())),
+                Ok(SyncState { revision: reached, .. }) if *reached >= revision => Ok(()),
+                Ok(SyncState { failed: Some(why), .. }) => Err(CommitError::Failed(why.clone())),
                 _ => Err(CommitError::Failed("the store was closed".into())),
             }
         }))
@@ -201,7 +211,7 @@ impl Store for RedbStore {
         let mut synced = self.synced.clone();
         Box::pin(async move {
             match synced.wait_for(|synced| synced.failed.is_some()).await.as_deref() {
-                Ok(Synced { failed: Some(why), .. }) => return why.clone(),
+                Ok(SyncState { failed: Some(why), .. }) => return why.clone(),
                 _closed_in_good_order => {}
             }
             futures::future::pending().await
@@ -209,8 +219,8 @@ impl Store for RedbStore {
     }
 }
 
-/// Opens through redb, whose repair may panic on a file that contradicts itself.
-fn guarded(
+/// Opens a redb file. redb can panic when it repairs an inconsistent file.
+fn open_guarded(
     name: &str,
     open: impl FnOnce() -> Result<Database, DatabaseError>,
 ) -> Result<Database, OpenError> {
@@ -240,9 +250,9 @@ impl<E: std::error::Error + Send + Sync + 'static> From<E> for LoadError {
     }
 }
 
-/// Reads everything into a view.
-fn load(database: &Database, fresh: bool, limits: HistoryLimits) -> Result<(View, Revision), LoadError> {
-    if fresh {
+/// Loads all objects into a view.
+fn load(database: &Database, created: bool, limits: HistoryLimits) -> Result<(View, Revision), LoadError> {
+    if created {
         let transaction = database.begin_write()?;
         {
             let mut about = transaction.open_table(ABOUT)?;
@@ -258,11 +268,12 @@ fn load(database: &Database, fresh: bool, limits: HistoryLimits) -> Result<(View
     let about = match transaction.open_table(ABOUT) {
         Err(TableError::TableDoesNotExist(_)) => {
             drop(transaction);
-            // A crash between making the file and its first commit: nothing was ever acknowledged from it.
+            // The process crashed between the creation of the file and its first commit: no write was
+            // acknowledged.
             if database.begin_read()?.list_tables()?.count() == 0 {
                 return load(database, true, limits);
             }
-            return Err(LoadError::Damaged("it is a redb file, but not one of ours".into()));
+            return Err(LoadError::Damaged("it is a redb file, but not a store".into()));
         }
         other => other?,
     };
@@ -272,7 +283,7 @@ fn load(database: &Database, fresh: bool, limits: HistoryLimits) -> Result<(View
     }
     let revision = about.get("revision")?.map_or(1, |value| value.value());
     let mut collections: BTreeMap<Collection, (BTreeMap<Arc<str>, Stored>, Revision)> = BTreeMap::new();
-    // Names are shared between the objects of a collection: a plane with thirty objects holds its name once.
+    // The objects of a collection share its name in memory.
     let mut interned: HashMap<String, Collection> = HashMap::new();
     for row in transaction.open_table(OBJECTS)?.iter()? {
         let (key, value) = row?;
@@ -284,19 +295,19 @@ fn load(database: &Database, fresh: bool, limits: HistoryLimits) -> Result<(View
         let object = decode(value.value()).ok_or_else(|| {
             LoadError::Damaged(format!("the value of {:?} is too short", key.value()).into())
         })?;
-        let (objects, floor) = collections.entry(collection).or_default();
-        *floor = (*floor).max(object.revision());
+        let (objects, compact_revision) = collections.entry(collection).or_default();
+        *compact_revision = (*compact_revision).max(object.revision());
         objects.insert(path.into(), object);
     }
     for row in transaction.open_table(REMOVED)?.iter()? {
         let (key, removed) = row?;
         let collection = intern(&mut interned, key.value())?;
-        let (_, floor) = collections.entry(collection).or_default();
-        *floor = (*floor).max(removed.value());
+        let (_, compact_revision) = collections.entry(collection).or_default();
+        *compact_revision = (*compact_revision).max(removed.value());
     }
     let view = View::new(limits, revision);
-    for (collection, (objects, floor)) in collections {
-        view.restore(collection, objects, floor);
+    for (collection, (objects, compact_revision)) in collections {
+        view.restore(collection, objects, compact_revision);
     }
     Ok((view, revision))
 }
@@ -316,39 +327,41 @@ fn intern(known: &mut HashMap<String, Collection>, prefix: &str) -> Result<Colle
 fn encode(object: &Stored) -> Vec<u8> {
     let mut value = Vec::with_capacity(12 + object.json().len());
     value.extend_from_slice(&object.revision().to_le_bytes());
-    value.extend_from_slice(&object.hole().to_le_bytes());
+    value.extend_from_slice(&object.revision_offset().to_le_bytes());
     value.extend_from_slice(object.json());
     value
 }
 
 fn decode(value: &[u8]) -> Option<Stored> {
     let (revision, rest) = value.split_first_chunk::<8>()?;
-    let (hole, json) = rest.split_first_chunk::<4>()?;
-    let hole = u32::from_le_bytes(*hole);
-    (json.len() > hole as usize)
-        .then(|| Stored::restore(Bytes::copy_from_slice(json), u64::from_le_bytes(*revision), hole))
+    let (revision_offset, json) = rest.split_first_chunk::<4>()?;
+    let revision_offset = u32::from_le_bytes(*revision_offset);
+    (json.len() > revision_offset as usize).then(|| {
+        Stored::restore(Bytes::copy_from_slice(json), u64::from_le_bytes(*revision), revision_offset)
+    })
 }
 
-/// The thread that writes.
+/// The writer thread.
 struct Writer {
     database: Database,
-    synced: watch::Sender<Synced>,
+    synced: watch::Sender<SyncState>,
 }
 
 impl Writer {
-    fn run(self, pending: &mpsc::Receiver<Pending>) {
+    fn run(self, pending: &mpsc::Receiver<PendingWrite>) {
         while let Ok(first) = pending.recv() {
-            let group: Vec<Pending> =
-                std::iter::once(first).chain(pending.try_iter().take(GROUP - 1)).collect();
-            let persisted = catch_unwind(AssertUnwindSafe(|| self.persist(&group)))
-                .unwrap_or_else(|_| Err("the engine found the file damaged".into()));
+            let batch: Vec<PendingWrite> =
+                std::iter::once(first).chain(pending.try_iter().take(BATCH_MAX - 1)).collect();
+            let persisted = catch_unwind(AssertUnwindSafe(|| self.persist(&batch)))
+                .unwrap_or_else(|_| Err("the database file is damaged".into()));
             match persisted {
                 Ok(revision) => self.synced.send_modify(|synced| synced.revision = revision),
                 Err(error) => {
-                    // What reached the disk is unknown. Nothing more is written: after a restart the file decides.
-                    tracing::error!(%error, "failed to write to the store; it stops here, restart to continue from the last durable write");
+                    // Unknown how much reached the disk: write nothing more; a restart continues from the
+                    // file.
+                    tracing::error!(%error, "failed to write to the store; restart to continue from the last durable write");
                     let why = format!(
-                        "{error}; the store stops here, restart to continue from the last durable write"
+                        "{error}; the store accepts no more writes, restart to continue from the last durable write"
                     );
                     return self.synced.send_modify(|synced| synced.failed = Some(why.into()));
                 }
@@ -356,11 +369,11 @@ impl Writer {
         }
     }
 
-    /// Writes a group, of each object only its last state, and answers the last revision in it.
-    fn persist(&self, group: &[Pending]) -> Result<Revision, Box<dyn std::error::Error + Send + Sync>> {
+    /// Writes a batch in one transaction, only the last state of each object. Returns the last revision.
+    fn persist(&self, batch: &[PendingWrite]) -> Result<Revision, Box<dyn std::error::Error + Send + Sync>> {
         let mut last = 0;
         let (mut latest, mut removals) = (BTreeMap::new(), BTreeMap::new());
-        for Pending { collection: Collection { plane, resource }, path, revision, object } in group {
+        for PendingWrite { collection: Collection { plane, resource }, path, revision, object } in batch {
             if object.is_none() {
                 removals.insert(format!("{plane}\0{resource}"), *revision);
             }

@@ -1,8 +1,8 @@
-//! One collection in memory: its objects, its recent history, and who waits for more.
+//! One collection in memory: its objects, its recent history and its watchers.
 //!
-//! History is a ring of events bounded by count and age. A watcher holds no buffer: it holds the revision it has seen
-//! and reads the ring; one that falls behind the ring is told that its revision is gone. A list of the past is the
-//! present with the ring's events undone.
+//! History is a queue of events, bounded by count and age. A watcher has no buffer: it remembers its last
+//! revision and reads the history from there. A watcher behind the history gets [`Compacted`]. A list at a
+//! past revision is the current state with the later events reverted.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -13,35 +13,35 @@ use std::{
 
 use jiff::Timestamp;
 
-use super::{Compacted, Page, Range, Revision, Stored};
+use super::{Compacted, Page, RangeOptions, Revision, Stored};
 
-/// What an event did to an object.
+/// The type of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum ChangeType {
     /// Created or updated.
     Put,
-    /// Removed.
+    /// Deleted.
     Delete,
 }
 
-/// One write, as history keeps it.
+/// One write in the history of a collection.
 #[derive(Clone, Debug)]
 pub struct Event {
     /// `namespace/name` or `name`.
     pub path: Arc<str>,
-    /// What happened.
-    pub change: Change,
-    /// The new state, or for a removal the last state at the revision of the removal.
+    /// The type of the write.
+    pub change: ChangeType,
+    /// The new state; for a deletion the last state with the revision of the deletion.
     pub object: Stored,
-    /// The state before, if there was one.
+    /// The previous state; `None` if the write created the object.
     pub before: Option<Stored>,
     pub(super) at: Timestamp,
 }
 
 impl Event {
-    /// An object that is there, as if it had just been written: what a newcomer is told.
-    pub fn seen(path: Arc<str>, object: Stored) -> Self {
-        Self { path, change: Change::Put, object, before: None, at: Timestamp::UNIX_EPOCH }
+    /// An existing object as an event, for the initial list of an observer.
+    pub fn initial(path: Arc<str>, object: Stored) -> Self {
+        Self { path, change: ChangeType::Put, object, before: None, at: Timestamp::UNIX_EPOCH }
     }
 
     /// The revision of the write.
@@ -54,17 +54,17 @@ impl Event {
 pub(super) struct Shard {
     objects: BTreeMap<Arc<str>, Stored>,
     history: VecDeque<Event>,
-    /// History is complete for revisions above this.
-    floor: Revision,
-    /// One slot per waiting watcher; all are woken by a write.
+    /// History is complete after this revision.
+    compact_revision: Revision,
+    /// One slot per waiting watcher; every write wakes all of them.
     waiting: Vec<Option<Waker>>,
     free: Vec<u32>,
 }
 
 impl Shard {
-    /// A collection read from disk, whose latest write or removal was at `floor`.
-    pub(super) fn restored(objects: BTreeMap<Arc<str>, Stored>, floor: Revision) -> Self {
-        Self { objects, floor, ..Self::default() }
+    /// A collection read from disk, whose latest write or deletion was at `compact_revision`.
+    pub(super) fn restored(objects: BTreeMap<Arc<str>, Stored>, compact_revision: Revision) -> Self {
+        Self { objects, compact_revision, ..Self::default() }
     }
 
     pub(super) fn get(&self, path: &str) -> Option<&Stored> {
@@ -75,11 +75,11 @@ impl Shard {
         self.objects.len()
     }
 
-    pub(super) fn floor(&self) -> Revision {
-        self.floor
+    pub(super) fn compact_revision(&self) -> Revision {
+        self.compact_revision
     }
 
-    /// Applies one committed write and wakes the watchers. Answers the bytes of history it added.
+    /// Applies one committed write and wakes the watchers. Returns the bytes added to the history.
     pub(super) fn apply(
         &mut self,
         path: &str,
@@ -91,20 +91,20 @@ impl Shard {
             Some(object) => match self.objects.get_key_value(path).map(|(key, _)| key.clone()) {
                 Some(key) => {
                     let before = self.objects.insert(key.clone(), object.clone());
-                    Event { path: key, change: Change::Put, object, before, at }
+                    Event { path: key, change: ChangeType::Put, object, before, at }
                 }
                 None => {
                     let key: Arc<str> = path.into();
                     self.objects.insert(key.clone(), object.clone());
-                    Event { path: key, change: Change::Put, object, before: None, at }
+                    Event { path: key, change: ChangeType::Put, object, before: None, at }
                 }
             },
             None => {
                 let Some((key, before)) = self.objects.remove_entry(path) else { return 0 };
                 Event {
                     path: key,
-                    change: Change::Delete,
-                    object: before.at(revision),
+                    change: ChangeType::Delete,
+                    object: before.with_revision(revision),
                     before: Some(before),
                     at,
                 }
@@ -125,15 +125,15 @@ impl Shard {
     }
 
     pub(super) fn changed_at(&self) -> Revision {
-        self.history.back().map_or(self.floor, Event::revision)
+        self.history.back().map_or(self.compact_revision, Event::revision)
     }
 
-    /// Forgets the oldest history: all but `count` events, and all written before `before`. Answers the bytes freed.
+    /// Drops all but the last `count` events, and all events older than `before`. Returns the bytes freed.
     pub(super) fn compact(&mut self, count: usize, before: Timestamp) -> usize {
         let mut freed = 0;
         while self.history.len() > count || self.history.front().is_some_and(|event| event.at < before) {
             let Some(event) = self.history.pop_front() else { break };
-            self.floor = event.revision();
+            self.compact_revision = event.revision();
             freed += event.object.json().len();
         }
         if self.history.is_empty() {
@@ -142,24 +142,24 @@ impl Shard {
         freed
     }
 
-    /// A page of the collection, now (`revision` is the store's) or as it was at `range.at`.
-    pub(super) fn page(&self, range: &Range<'_>, revision: Revision) -> Result<Page, Compacted> {
+    /// A page of the collection at `range.at`, or at `revision`, the current one of the store.
+    pub(super) fn page(&self, range: &RangeOptions<'_>, revision: Revision) -> Result<Page, Compacted> {
         match range.at {
             Some(at) if at < revision => {
-                if at < self.floor {
-                    return Err(Compacted { asked: at, kept: self.floor });
+                if at < self.compact_revision {
+                    return Err(Compacted { requested: at, oldest: self.compact_revision });
                 }
-                let undone = self.undo(at, range.prefix);
+                let undone = self.states_at(at, range.prefix);
                 if undone.is_empty() {
-                    return Ok(self.present(range, at));
+                    return Ok(self.current_page(range, at));
                 }
-                Ok(self.past(range, at, undone))
+                Ok(self.past_page(range, at, undone))
             }
-            _ => Ok(self.present(range, revision)),
+            _ => Ok(self.current_page(range, revision)),
         }
     }
 
-    fn present(&self, range: &Range<'_>, revision: Revision) -> Page {
+    fn current_page(&self, range: &RangeOptions<'_>, revision: Revision) -> Page {
         let mut matching = self
             .objects
             .range::<str, _>((range.start(), Bound::Unbounded))
@@ -173,8 +173,9 @@ impl Shard {
         Page { items, revision, remaining }
     }
 
-    /// The states at `at` of all paths under `prefix` written since: `None` where nothing was.
-    fn undo(&self, at: Revision, prefix: &str) -> BTreeMap<&str, Option<&Stored>> {
+    /// The states at `at` of all paths under `prefix` that were written since; `None` if the object did not
+    /// exist.
+    fn states_at(&self, at: Revision, prefix: &str) -> BTreeMap<&str, Option<&Stored>> {
         let mut states = BTreeMap::new();
         for event in self.history.iter().rev().take_while(|event| event.revision() > at) {
             if event.path.starts_with(prefix) {
@@ -184,7 +185,12 @@ impl Shard {
         states
     }
 
-    fn past(&self, range: &Range<'_>, at: Revision, undone: BTreeMap<&str, Option<&Stored>>) -> Page {
+    fn past_page(
+        &self,
+        range: &RangeOptions<'_>,
+        at: Revision,
+        undone: BTreeMap<&str, Option<&Stored>>,
+    ) -> Page {
         let untouched = self
             .objects
             .iter()
@@ -206,32 +212,32 @@ impl Shard {
 
     /// At most `max` events after `seen`, oldest first.
     pub(super) fn since(&self, seen: Revision, max: usize) -> Result<Vec<Event>, Compacted> {
-        if seen < self.floor {
-            return Err(Compacted { asked: seen, kept: self.floor });
+        if seen < self.compact_revision {
+            return Err(Compacted { requested: seen, oldest: self.compact_revision });
         }
         let from = self.history.partition_point(|event| event.revision() <= seen);
         Ok(self.history.range(from..).take(max).cloned().collect())
     }
 
-    pub(super) fn wait(&mut self, slot: &mut Option<u32>, waker: &Waker) {
+    pub(super) fn register_waker(&mut self, slot: &mut Option<u32>, waker: &Waker) {
         let index = *slot.get_or_insert_with(|| {
             self.free.pop().unwrap_or_else(|| {
                 self.waiting.push(None);
-                // Watchers are bounded by the server far below u32.
+                // The server limits watchers far below u32::MAX.
                 u32::try_from(self.waiting.len() - 1).unwrap_or(u32::MAX)
             })
         });
-        if let Some(place) = self.waiting.get_mut(index as usize) {
-            match place {
+        if let Some(registered) = self.waiting.get_mut(index as usize) {
+            match registered {
                 Some(known) => known.clone_from(waker),
-                None => *place = Some(waker.clone()),
+                None => *registered = Some(waker.clone()),
             }
         }
     }
 
-    pub(super) fn leave(&mut self, slot: u32) {
-        if let Some(place) = self.waiting.get_mut(slot as usize) {
-            *place = None;
+    pub(super) fn unregister_waker(&mut self, slot: u32) {
+        if let Some(registered) = self.waiting.get_mut(slot as usize) {
+            *registered = None;
             self.free.push(slot);
         }
         if self.free.len() == self.waiting.len() {
@@ -240,12 +246,12 @@ impl Shard {
         }
     }
 
-    /// Nothing in it, nobody waiting, no history: may be dropped.
+    /// Whether the shard has no objects, no history and no watchers, so that it can be dropped.
     pub(super) fn is_idle(&self) -> bool {
         self.objects.is_empty() && self.history.is_empty() && self.waiting.is_empty()
     }
 
-    /// Ends every watch on the collection: used when its kind goes away.
+    /// Wakes every watcher, so that it checks whether its kind is still served.
     pub(super) fn wake_all(&mut self) {
         for slot in &mut self.waiting {
             if let Some(waker) = slot.take() {

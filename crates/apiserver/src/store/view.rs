@@ -1,4 +1,4 @@
-//! What can be read: every collection of every plane, at the latest acknowledged revision or a recent one.
+//! The in-memory state of a store: every collection of every plane, at the current or a recent revision.
 
 use std::{
     collections::BTreeMap,
@@ -14,16 +14,17 @@ use jiff::{SignedDuration, Timestamp};
 use parking_lot::RwLock;
 use tokio::sync::mpsc;
 
-use super::{Collection, Compacted, Event, Revision, Stored, Watch, shard::Shard};
+use super::{Collection, Compacted, Event, Revision, StoreWatch, Stored, shard::Shard};
 
-/// How much history a store keeps for watchers that resume and lists that continue.
+/// Limits of the history for resumed watches and continued lists.
 #[derive(Clone, Copy, Debug)]
 pub struct HistoryLimits {
-    /// Events kept per collection.
+    /// Most events per collection.
     pub count: usize,
-    /// Age after which an event is forgotten. Kubernetes compacts etcd every five minutes.
+    /// Age after which an event is dropped. Kubernetes compacts etcd every five minutes.
     pub age: Duration,
-    /// Bytes of objects that history may hold in all; beyond, collections that are written to forget half of theirs.
+    /// Most bytes of objects in all histories. Above it, a write cuts the history of its collection to 64
+    /// events.
     pub bytes: usize,
 }
 
@@ -33,39 +34,39 @@ impl Default for HistoryLimits {
     }
 }
 
-/// Which part of a collection to read.
+/// The part of a collection to list.
 #[derive(Clone, Copy, Debug)]
-pub struct Range<'a> {
-    /// Only paths that begin so; `namespace/` for one namespace, empty for all.
+pub struct RangeOptions<'a> {
+    /// Only paths with this prefix: `namespace/` for one namespace, empty for all.
     pub prefix: &'a str,
-    /// Only paths from here on; empty for all.
+    /// Only paths from this one on; empty for all.
     pub from: &'a str,
-    /// At most so many.
+    /// Most items to return.
     pub limit: usize,
-    /// As of this revision; `None` is now.
+    /// At this revision; `None` for the current one.
     pub at: Option<Revision>,
 }
 
-impl Default for Range<'_> {
+impl Default for RangeOptions<'_> {
     fn default() -> Self {
         Self { prefix: "", from: "", limit: usize::MAX, at: None }
     }
 }
 
-impl Range<'_> {
+impl RangeOptions<'_> {
     pub(super) fn start(&self) -> Bound<&str> {
         Bound::Included(if self.from > self.prefix { self.from } else { self.prefix })
     }
 }
 
-/// A consistent part of a collection.
+/// A part of a collection at one revision.
 #[derive(Clone, Debug)]
 pub struct Page {
-    /// Path and object, in the order of paths.
+    /// Path and object, sorted by path.
     pub items: Vec<(Arc<str>, Stored)>,
-    /// The revision at which all of them are as shown.
+    /// The revision of the list.
     pub revision: Revision,
-    /// How many more follow.
+    /// Number of items after the last one.
     pub remaining: usize,
 }
 
@@ -74,13 +75,13 @@ pub(super) type SharedShard = Arc<RwLock<Shard>>;
 /// All collections of a store, in memory.
 pub struct View {
     shards: RwLock<BTreeMap<Collection, SharedShard>>,
-    /// The revision of the last write that readers see. Written under the lock of the shard that the write is in, so
-    /// that whoever holds a shard's lock sees no object above it.
+    /// The revision of the last visible write. Set under the lock of the written shard, so that a reader with
+    /// the lock of a shard sees no object with a later revision.
     revision: AtomicU64,
     limits: HistoryLimits,
     history_bytes: AtomicUsize,
-    /// Who follows every write of every collection: the server's own controllers.
-    tap: OnceLock<mpsc::UnboundedSender<(Collection, Event)>>,
+    /// Receives every write of every collection: the controllers of the server.
+    subscriber: OnceLock<mpsc::UnboundedSender<(Collection, Event)>>,
 }
 
 impl View {
@@ -90,7 +91,7 @@ impl View {
             revision: AtomicU64::new(revision),
             limits,
             history_bytes: AtomicUsize::new(0),
-            tap: OnceLock::new(),
+            subscriber: OnceLock::new(),
         }
     }
 
@@ -98,9 +99,11 @@ impl View {
         &self,
         collection: Collection,
         objects: BTreeMap<Arc<str>, Stored>,
-        floor: Revision,
+        compact_revision: Revision,
     ) {
-        self.shards.write().insert(collection, Arc::new(RwLock::new(Shard::restored(objects, floor))));
+        self.shards
+            .write()
+            .insert(collection, Arc::new(RwLock::new(Shard::restored(objects, compact_revision))));
     }
 
     pub(super) fn shard(&self, collection: &Collection) -> SharedShard {
@@ -115,15 +118,15 @@ impl View {
         self.revision.load(Ordering::Acquire)
     }
 
-    /// One object.
+    /// The current object at a path.
     pub fn get(&self, collection: &Collection, path: &str) -> Option<Stored> {
         let shard = self.shards.read().get(collection)?.clone();
 
         shard.read().get(path).cloned()
     }
 
-    /// An ordered part of a collection, all of one revision.
-    pub fn range(&self, collection: &Collection, range: &Range<'_>) -> Result<Page, Compacted> {
+    /// Lists a part of a collection at one revision, sorted by path.
+    pub fn range(&self, collection: &Collection, range: &RangeOptions<'_>) -> Result<Page, Compacted> {
         let Some(shard) = self.shards.read().get(collection).cloned() else {
             let revision = self.revision();
             return Ok(Page {
@@ -136,9 +139,9 @@ impl View {
         shard.page(range, self.revision())
     }
 
-    /// Every object of a collection, now.
+    /// Every object of a collection.
     pub fn all(&self, collection: &Collection) -> Vec<(Arc<str>, Stored)> {
-        self.range(collection, &Range::default()).map(|page| page.items).unwrap_or_default()
+        self.range(collection, &RangeOptions::default()).map(|page| page.items).unwrap_or_default()
     }
 
     /// Number of objects in a collection.
@@ -146,7 +149,7 @@ impl View {
         self.shards.read().get(collection).map_or(0, |shard| shard.read().len())
     }
 
-    /// The collections of a plane that hold at least one object.
+    /// The collections of a plane that are not empty.
     pub fn collections(&self, plane: &str) -> Vec<Collection> {
         let first = Collection::new(plane, "");
         let shards = self.shards.read();
@@ -158,19 +161,19 @@ impl View {
             .collect()
     }
 
-    /// All writes to a collection after `from`.
-    pub fn watch(&self, collection: &Collection, from: Revision) -> Result<Watch, Compacted> {
+    /// Watches the writes to a collection after `from`.
+    pub fn watch(&self, collection: &Collection, from: Revision) -> Result<StoreWatch, Compacted> {
         let shard = self.shard(collection);
         {
             let shard = shard.read();
-            if from < shard.floor() {
-                return Err(Compacted { asked: from, kept: shard.floor() });
+            if from < shard.compact_revision() {
+                return Err(Compacted { requested: from, oldest: shard.compact_revision() });
             }
         }
-        Ok(Watch::new(shard, from))
+        Ok(StoreWatch::new(shard, from))
     }
 
-    /// Makes one committed write visible. Writers call it in the order of revisions, one at a time.
+    /// Makes one committed write visible. Called in the order of revisions, one write at a time.
     pub(super) fn apply(
         &self,
         collection: &Collection,
@@ -182,21 +185,22 @@ impl View {
         let shard = self.shard(collection);
         let mut shard = shard.write();
         let added = shard.apply(path, revision, object, at);
-        if let (Some(tap), Some(event)) = (self.tap.get(), shard.last()) {
-            // Nobody listens once the controllers have stopped.
-            let _ = tap.send((collection.clone(), event.clone()));
+        if let (Some(subscriber), Some(event)) = (self.subscriber.get(), shard.last()) {
+            // Fails once the controllers have stopped.
+            let _ = subscriber.send((collection.clone(), event.clone()));
         }
         let held = self.history_bytes.fetch_add(added, Ordering::Relaxed) + added;
         let count = if held > self.limits.bytes { self.limits.count.min(64) } else { self.limits.count };
-        let freed = shard.compact(count, self.horizon(at));
+        let freed = shard.compact(count, self.cutoff(at));
         self.history_bytes.fetch_sub(freed, Ordering::Relaxed);
         self.revision.store(revision, Ordering::Release);
     }
 
-    /// Every write from now on, of all collections, in order. There is one tap; a second one stays silent.
-    pub fn tap(&self) -> mpsc::UnboundedReceiver<(Collection, Event)> {
+    /// Every write from now on, of all collections, in order. There is one subscriber; a second one stays
+    /// silent.
+    pub fn subscribe(&self) -> mpsc::UnboundedReceiver<(Collection, Event)> {
         let (sender, receiver) = mpsc::unbounded_channel();
-        let _ = self.tap.set(sender);
+        let _ = self.subscriber.set(sender);
         receiver
     }
 
@@ -205,33 +209,34 @@ impl View {
         self.shards.read().get(collection).map_or(0, |shard| shard.read().changed_at())
     }
 
-    fn horizon(&self, now: Timestamp) -> Timestamp {
+    fn cutoff(&self, now: Timestamp) -> Timestamp {
         SignedDuration::try_from(self.limits.age)
             .ok()
             .and_then(|age| now.checked_sub(age).ok())
             .unwrap_or(Timestamp::MIN)
     }
 
-    /// Forgets history older than the limits allow at `now`, and collections that nobody uses.
+    /// Drops history beyond the limits, and unused collections.
     pub fn compact(&self, now: Timestamp) {
-        let horizon = self.horizon(now);
+        let cutoff = self.cutoff(now);
         let shards: Vec<_> = self.shards.read().values().cloned().collect();
         for shard in shards {
-            let freed = shard.write().compact(self.limits.count, horizon);
+            let freed = shard.write().compact(self.limits.count, cutoff);
             self.history_bytes.fetch_sub(freed, Ordering::Relaxed);
         }
-        // A collection that was emptied must remember its floor, or a watcher could resume before its last removal.
+        // An emptied collection must keep its compact revision: otherwise a watcher could resume before the
+        // last deletion and miss it.
         self.shards.write().retain(|_, shard| {
             let unshared = Arc::strong_count(shard) == 1;
             let idle = {
                 let shard = shard.read();
-                shard.is_idle() && shard.floor() == 0
+                shard.is_idle() && shard.compact_revision() == 0
             };
             !(unshared && idle)
         });
     }
 
-    /// Wakes every watcher of a collection, so that it looks whether its kind is still served.
+    /// Wakes every watcher of a collection, so that it checks whether its kind is still served.
     pub fn wake(&self, collection: &Collection) {
         if let Some(shard) = self.shards.read().get(collection) {
             shard.write().wake_all();

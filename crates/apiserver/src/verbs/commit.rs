@@ -1,4 +1,4 @@
-//! The last steps of every write: into the stored version, within the size limit, into the store.
+//! The last steps of every write: converts to the storage version, checks the size and commits to the store.
 
 use http::Response;
 use serde_json::Value;
@@ -6,23 +6,23 @@ use serde_json::Value;
 use super::Call;
 use crate::{
     builtins, events,
-    http::{Body, DryRun},
+    http::{DryRun, ResponseBody},
     json,
-    status::Failure,
-    store::{CommitError, Draft, Expect, Stored, Write},
+    status::StatusError,
+    store::{CommitError, EncodedObject, Precondition, Stored, Write},
 };
 
-/// Largest object, as etcd's default.
+/// Largest object in bytes, as etcd's default.
 const OBJECT_MAX: usize = 1536 << 10;
 
-/// What became of a write.
-pub(crate) enum Written {
-    /// It is stored.
+/// The result of a write.
+pub(crate) enum WriteResult {
+    /// The object is stored.
     Stored(Stored),
-    /// Somebody else was faster.
+    /// A concurrent write came first.
     Conflict,
-    /// It was only tried.
-    Dry(Value),
+    /// A dry run: the object is not stored.
+    DryRun(Value),
 }
 
 impl Call {
@@ -30,60 +30,65 @@ impl Call {
     pub(crate) async fn put(
         &self,
         path: &str,
-        expect: Expect,
+        precondition: Precondition,
         mut object: Value,
-    ) -> Result<Written, Failure> {
+    ) -> Result<WriteResult, StatusError> {
         let shown = (self.options.dry_run == DryRun::All).then(|| object.clone());
         if self.kind.is("events.k8s.io", "events") {
             events::to_core(&mut object);
         } else {
             object["apiVersion"] = self.kind.storage_version().api_version.clone().into();
         }
-        builtins::complete(self, &mut object);
-        let draft = Draft::encode(&object);
-        if draft.len() > OBJECT_MAX {
-            return Err(Failure::too_large(format!("Request entity too large: limit is {OBJECT_MAX}")));
+        builtins::fill_empty_fields(self, &mut object);
+        let encoded = EncodedObject::encode(&object);
+        if encoded.len() > OBJECT_MAX {
+            return Err(StatusError::too_large(format!("Request entity too large: limit is {OBJECT_MAX}")));
         }
         if let Some(mut object) = shown {
-            // A dry run shows the revision it looked at, or none for a new object.
-            let revision = match expect {
-                Expect::At(revision) => Some(revision.to_string().into()),
-                Expect::Absent => None,
+            // A dry run shows the current revision, or none for a new object.
+            let revision = match precondition {
+                Precondition::AtRevision(revision) => Some(revision.to_string().into()),
+                Precondition::Absent => None,
             };
             json::set_meta(&mut object, "resourceVersion", revision);
-            return Ok(Written::Dry(object));
+            return Ok(WriteResult::DryRun(object));
         }
-        self.commit(path, expect, Some(draft)).await
+        self.commit(path, precondition, Some(encoded)).await
     }
 
-    /// Removes what is under `path`.
-    pub(crate) async fn remove(&self, path: &str, current: &Stored) -> Result<Written, Failure> {
+    /// Deletes the object at `path`.
+    pub(crate) async fn remove(&self, path: &str, current: &Stored) -> Result<WriteResult, StatusError> {
         if self.options.dry_run == DryRun::All {
-            return Ok(Written::Dry(self.present_value(current)));
+            return Ok(WriteResult::DryRun(self.convert_value(current)));
         }
-        self.commit(path, Expect::At(current.revision()), None).await
+        self.commit(path, Precondition::AtRevision(current.revision()), None).await
     }
 
-    async fn commit(&self, path: &str, expect: Expect, draft: Option<Draft>) -> Result<Written, Failure> {
-        let write = Write { collection: self.collection(), path: path.to_owned(), expect, draft };
+    async fn commit(
+        &self,
+        path: &str,
+        precondition: Precondition,
+        object: Option<EncodedObject>,
+    ) -> Result<WriteResult, StatusError> {
+        let write = Write { collection: self.collection(), path: path.to_owned(), precondition, object };
         match self.core.store.commit(write).await {
-            Ok(stored) => Ok(Written::Stored(stored)),
-            Err(CommitError::Conflict(_)) => Ok(Written::Conflict),
-            Err(error @ CommitError::Failed(_)) => Err(Failure::internal(&error.to_string())),
+            Ok(stored) => Ok(WriteResult::Stored(stored)),
+            Err(CommitError::Conflict(_)) => Ok(WriteResult::Conflict),
+            Err(error @ CommitError::Failed(_)) => Err(StatusError::internal(&error.to_string())),
         }
     }
 
-    /// The answer to a write that went through.
-    pub(crate) fn answer_written(&self, code: u16, written: &Written) -> Response<Body> {
+    /// The response to a successful write.
+    pub(crate) fn respond_written(&self, code: u16, written: &WriteResult) -> Response<ResponseBody> {
         match written {
-            Written::Stored(stored) => self.answer(code, stored),
-            Written::Dry(object) => {
+            WriteResult::Stored(stored) => self.respond(code, stored),
+            WriteResult::DryRun(object) => {
                 let mut object = object.clone();
-                builtins::complete(self, &mut object);
-                self.answer_value(code, &object)
+                builtins::fill_empty_fields(self, &mut object);
+                self.respond_value(code, &object)
             }
-            Written::Conflict => {
-                crate::http::failure(&Failure::internal("a conflict was taken for a success"))
+            WriteResult::Conflict => {
+                crate::http::failure(&StatusError::internal("a conflict was taken for a success"))
             }
         }
     }

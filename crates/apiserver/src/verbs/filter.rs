@@ -1,4 +1,4 @@
-//! Which objects of a collection a request is about.
+//! The filter of lists, watches and collection deletes.
 
 use serde::Deserialize;
 use std::{borrow::Cow, collections::BTreeMap};
@@ -6,7 +6,7 @@ use std::{borrow::Cow, collections::BTreeMap};
 use super::Call;
 use crate::{
     selector::{FieldSelector, LabelSelector, field_text},
-    status::Failure,
+    status::StatusError,
     store::Stored,
 };
 
@@ -16,11 +16,11 @@ pub(crate) struct Filter {
     name: Option<String>,
     labels: Option<LabelSelector>,
     fields: Option<FieldSelector>,
-    /// Fields are those of events.k8s.io, the objects those of core.
+    /// Field selectors use the fields of events.k8s.io; the stored objects are core events.
     new_events: bool,
 }
 
-/// As much of an object as a label selector needs.
+/// The part of an object that a label selector needs.
 #[derive(Deserialize)]
 struct Labelled<'a> {
     #[serde(borrow, default)]
@@ -35,7 +35,7 @@ struct Labels<'a> {
 
 impl Filter {
     /// The filter of a list, watch or collection delete.
-    pub(crate) fn of(call: &Call) -> Result<Self, Failure> {
+    pub(crate) fn of(call: &Call) -> Result<Self, StatusError> {
         let mut filter = Self {
             namespace: call.namespace.clone().filter(|_| call.kind.namespaced),
             name: call.name.clone(),
@@ -47,7 +47,7 @@ impl Filter {
             let offered = |field: &str| {
                 field.is_empty()
                     || field == "metadata.name"
-                    // Built-in kinds take it also where it can only be empty; namespaces have a list of their own.
+                    // Cluster-scoped built-in kinds accept metadata.namespace too; namespaces do not.
                     || (field == "metadata.namespace"
                         && (call.kind.namespaced
                             || !(call.kind.is_custom() || call.kind.plural == "namespaces")))
@@ -56,8 +56,8 @@ impl Filter {
             if let Some(unknown) =
                 fields.terms().iter().map(|term| term.field.as_str()).find(|field| !offered(field))
             {
-                // Kinds with selectable fields of their own say less than those without.
-                return Err(Failure::bad_request(
+                // Kubernetes has a shorter message for kinds with selectable fields.
+                return Err(StatusError::bad_request(
                     match call.kind.is_custom() || !call.version.selectable.is_empty() {
                         true => format!("field label not supported: {unknown}"),
                         false => format!(
@@ -72,7 +72,7 @@ impl Filter {
                     _ => filter.name = Some(name.to_owned()),
                 }
             }
-            // Name and namespace are in the path; only further terms need the object.
+            // The name is in the path; only further terms need the object.
             if fields.terms().iter().any(|term| !(term.equal && term.field == "metadata.name")) {
                 filter.fields = Some(fields.clone());
             }
@@ -80,12 +80,12 @@ impl Filter {
         Ok(filter)
     }
 
-    /// Whether some objects of the namespace may be left out.
+    /// Whether the filter may exclude objects of the namespace.
     pub(crate) fn is_selective(&self) -> bool {
         self.name.is_some() || self.labels.is_some() || self.fields.is_some()
     }
 
-    /// Where matching paths begin.
+    /// The common prefix of matching paths.
     pub(crate) fn prefix(&self) -> String {
         match (&self.namespace, &self.name) {
             (Some(namespace), Some(name)) => format!("{namespace}/{name}"),
@@ -94,7 +94,7 @@ impl Filter {
         }
     }
 
-    /// Whether a path lies in the namespace and has the name.
+    /// Whether a path matches the namespace and the name.
     pub(crate) fn covers(&self, path: &str) -> bool {
         let (namespace, name) = match path.split_once('/') {
             Some((namespace, name)) => (Some(namespace), name),
@@ -104,12 +104,12 @@ impl Filter {
             && self.name.as_deref().is_none_or(|wanted| wanted == name)
     }
 
-    /// Whether an object is meant.
+    /// Whether an object matches.
     pub(crate) fn accepts(&self, path: &str, stored: &Stored) -> bool {
         self.covers(path) && self.selects(stored)
     }
 
-    /// Whether labels and fields match.
+    /// Whether the label and field selectors match.
     pub(crate) fn selects(&self, stored: &Stored) -> bool {
         if let Some(labels) = &self.labels {
             let Ok(object) = serde_json::from_slice::<Labelled<'_>>(stored.json()) else { return false };
@@ -120,7 +120,7 @@ impl Filter {
         let Some(fields) = &self.fields else { return true };
         let mut object = stored.value();
         if self.new_events {
-            crate::events::to_new(&mut object);
+            crate::events::to_events_v1(&mut object);
         }
         fields.matches(|field| match field {
             "source" => field_text(&object, "source.component")

@@ -1,20 +1,19 @@
-//! The verbs of the API on one kind of one plane.
+//! The verbs of the API: get, list, watch, create, update, patch, delete, deletecollection.
 
-mod change;
-mod collection;
 mod commit;
+mod convert;
 mod create;
+mod delete;
+mod delete_collection;
 mod filter;
-
-mod present;
 mod read;
-mod remove;
 mod scale;
+mod update;
 mod watch;
 
-pub(crate) use commit::Written;
-pub(crate) use present::present_value;
-pub(crate) use remove::{DeleteOptions, Propagation};
+pub(crate) use commit::WriteResult;
+pub(crate) use convert::convert_value;
+pub(crate) use delete::{DeleteOptions, Propagation};
 pub use watch::WatchBody;
 
 use std::sync::Arc;
@@ -24,17 +23,17 @@ use http::Response;
 use parking_lot::Mutex;
 
 use crate::{
-    http::{Body, Content, Options, Output},
-    identity::Identity,
+    http::{Content, Options, Output, ResponseBody},
     kinds::{Kind, Kinds, Subresource, Version},
     plane::Plane,
     route::Verb,
     server::Core,
-    status::Failure,
+    status::StatusError,
     store::Collection,
+    user::UserInfo,
 };
 
-/// One request for a resource, with everything looked up.
+/// A resource request after routing, authentication and authorization.
 pub(crate) struct Call {
     pub(crate) core: Arc<Core>,
     pub(crate) plane: Arc<Plane>,
@@ -45,25 +44,25 @@ pub(crate) struct Call {
     pub(crate) namespace: Option<String>,
     pub(crate) name: Option<String>,
     pub(crate) subresource: Option<Subresource>,
-    pub(crate) identity: Identity,
+    pub(crate) user: UserInfo,
     pub(crate) options: Options,
     pub(crate) output: Output,
-    /// Whether the caller may see what is not durable yet.
-    pub(crate) ahead: bool,
-    /// Who writes, for `managedFields`, when the query does not say.
+    /// Whether the caller sees writes that are not durable yet.
+    pub(crate) read_uncommitted: bool,
+    /// The field manager if the query names none.
     pub(crate) agent: String,
-    /// Warnings for the answer's headers.
+    /// Warning headers of the response.
     pub(crate) warnings: Mutex<Vec<String>>,
 }
 
-/// The body of a request and how it is written.
+/// The body of a request and its media type.
 pub(crate) struct Payload {
     pub(crate) content: Option<Content>,
     pub(crate) bytes: Bytes,
 }
 
 impl Call {
-    /// A call of the server on itself: the same kind and plane rules, no query.
+    /// A request of the server itself, as [`UserInfo::admin`] and without query options.
     pub(crate) fn internal(
         core: &Arc<Core>,
         plane: &Arc<Plane>,
@@ -82,17 +81,17 @@ impl Call {
             namespace: namespace.map(str::to_owned),
             name: name.map(str::to_owned),
             subresource: None,
-            identity: Identity::admin(),
+            user: UserInfo::admin(),
             options: Options::default(),
             output: Output::default(),
-            ahead: true,
+            read_uncommitted: true,
             agent: "polis".into(),
             warnings: Mutex::default(),
         }
     }
 
-    /// Carries out the request.
-    pub(crate) async fn run(&self, payload: Payload) -> Result<Response<Body>, Failure> {
+    /// Executes the request.
+    pub(crate) async fn run(&self, payload: Payload) -> Result<Response<ResponseBody>, StatusError> {
         if let Some(deprecation) = &self.version.deprecation {
             self.warn(deprecation.clone());
         }
@@ -100,26 +99,26 @@ impl Call {
             (Verb::Get, Some(Subresource::Scale)) => self.get_scale(),
             (Verb::Update | Verb::Patch, Some(Subresource::Scale)) => self.change_scale(&payload).await,
             (Verb::Get, Some(Subresource::Finalize | Subresource::Token)) => {
-                Err(Failure::method_not_allowed())
+                Err(StatusError::method_not_allowed())
             }
             (Verb::Get, _) => self.get(),
             (Verb::List, None) => self.list(),
             (Verb::Watch, None) => self.watch(),
             (Verb::Create, None) => self.create(&payload).await,
             (Verb::Create, Some(Subresource::Token)) => self.create_token(&payload).await,
-            (Verb::Update | Verb::Patch, Some(Subresource::Token)) => Err(Failure::method_not_allowed()),
+            (Verb::Update | Verb::Patch, Some(Subresource::Token)) => Err(StatusError::method_not_allowed()),
             (Verb::Update, _) => self.update(&payload).await,
             (Verb::Patch, _) => self.patch(&payload).await,
             (Verb::Delete, None) => self.delete(&payload).await,
             (Verb::DeleteCollection, None) => self.delete_collection(&payload).await,
-            _ => Err(Failure::method_not_allowed()),
+            _ => Err(StatusError::method_not_allowed()),
         }
     }
 
-    /// The collection that the call reads and writes. CRDs live where the catalogue is at home.
+    /// The store collection of the request. CRDs are in the plane of the catalogue.
     pub(crate) fn collection(&self) -> Collection {
         if self.kind.is("apiextensions.k8s.io", "customresourcedefinitions") {
-            return self.kind.collection(&self.plane.catalogue.home);
+            return self.kind.collection(&self.plane.catalogue.plane);
         }
         self.kind.collection(&self.plane.name)
     }
@@ -128,13 +127,13 @@ impl Call {
         self.kind.path(self.namespace.as_deref(), name)
     }
 
-    /// The object named by the request's path.
-    pub(crate) fn target(&self) -> Result<&str, Failure> {
-        self.name.as_deref().ok_or_else(Failure::method_not_allowed)
+    /// The object name of the URL path.
+    pub(crate) fn target(&self) -> Result<&str, StatusError> {
+        self.name.as_deref().ok_or_else(StatusError::method_not_allowed)
     }
 
-    pub(crate) fn not_found(&self, name: &str) -> Failure {
-        Failure::not_found(&self.kind.about(), name)
+    pub(crate) fn not_found(&self, name: &str) -> StatusError {
+        StatusError::not_found(&self.kind.group_resource(), name)
     }
 
     pub(crate) fn warn(&self, text: impl Into<String>) {
@@ -145,7 +144,7 @@ impl Call {
         }
     }
 
-    /// The manager to record for a write.
+    /// The field manager of a write.
     pub(crate) fn manager(&self) -> &str {
         if self.options.field_manager.is_empty() { &self.agent } else { &self.options.field_manager }
     }

@@ -1,6 +1,7 @@
 //! Get and list.
 //!
-//! A list is one consistent revision: the present one, one asked for, or the one in which a chunked list began.
+//! A list shows one revision: the current one, the requested one, or that of the first chunk of a chunked
+//! list.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
@@ -8,19 +9,19 @@ use http::Response;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Call, filter::Filter, present::metadata_only};
+use super::{Call, convert::metadata_only, filter::Filter};
 use crate::{
-    http::{Body, Projection},
-    schema::FieldError,
-    status::{About, Failure},
-    store::{Page, Range, Revision, Stored},
+    http::{Projection, ResponseBody},
+    schema::ValidationError,
+    status::{GroupResource, StatusError},
+    store::{Page, RangeOptions, Revision, Stored},
 };
 
-/// Where a chunked list goes on.
+/// The continue token of a chunked list.
 #[derive(Debug, PartialEq, Eq, Deserialize, serde::Serialize)]
 struct Continue {
     v: String,
-    /// −1 goes on in the present instead of the revision in which the list began.
+    /// The revision of the list; −1 continues at the current revision.
     rv: i64,
     start: String,
 }
@@ -30,9 +31,9 @@ const CONTINUE_VERSION: &str = "meta.k8s.io/v1";
 const TOO_OLD: &str = "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.";
 
 impl Continue {
-    fn parse(token: &str) -> Result<Self, Failure> {
+    fn parse(token: &str) -> Result<Self, StatusError> {
         let invalid = |why: &str| {
-            Failure::bad_request(format!("invalid continue token: continue key is not valid: {why}"))
+            StatusError::bad_request(format!("invalid continue token: continue key is not valid: {why}"))
         };
         let bytes = URL_SAFE_NO_PAD
             .decode(token.trim_end_matches('='))
@@ -56,25 +57,25 @@ impl Continue {
     }
 }
 
-/// What a list's options ask for.
-struct Wanted {
+/// The range that the options of a list select.
+struct ListRange {
     at: Option<Revision>,
     from: String,
     limit: usize,
 }
 
 impl Call {
-    pub(crate) fn get(&self) -> Result<Response<Body>, Failure> {
-        let asked =
-            parse_version(&self.options.resource_version).map_err(|why| Failure::new(500, "", why))?;
+    pub(crate) fn get(&self) -> Result<Response<ResponseBody>, StatusError> {
+        let requested =
+            parse_version(&self.options.resource_version).map_err(|why| StatusError::new(500, "", why))?;
         let current = self.core.store.view().revision();
-        if asked.is_some_and(|asked| asked > current) {
-            return Err(Failure::too_new(asked.unwrap_or(0), current));
+        if requested.is_some_and(|requested| requested > current) {
+            return Err(StatusError::too_new(requested.unwrap_or(0), current));
         }
-        Ok(self.answer(200, &self.current()?))
+        Ok(self.respond(200, &self.current()?))
     }
 
-    pub(crate) fn list(&self) -> Result<Response<Body>, Failure> {
+    pub(crate) fn list(&self) -> Result<Response<ResponseBody>, StatusError> {
         let filter = Filter::of(self)?;
         let (page, continued) = self.page(&filter)?;
         let mut metadata = json!({"resourceVersion": page.revision.to_string()});
@@ -88,13 +89,13 @@ impl Call {
             }
         }
         if self.output.projection == Projection::Full && !self.output.yaml {
-            let items: Vec<Stored> = page.items.iter().map(|(_, stored)| self.present(stored)).collect();
+            let items: Vec<Stored> = page.items.iter().map(|(_, stored)| self.convert(stored)).collect();
             let head = format!(
                 "{{\"kind\":{},\"apiVersion\":{},\"metadata\":{metadata},\"items\":[",
                 json!(self.kind.list_kind),
                 json!(self.version.api_version)
             );
-            // Built-in kinds name their type once, in the list; custom ones in every item too.
+            // Items of built-in kinds have no apiVersion and kind; custom items do, as in Kubernetes.
             let lead = if self.kind.is_custom() {
                 0
             } else {
@@ -107,10 +108,10 @@ impl Call {
             };
             return Ok(crate::http::respond_json(
                 200,
-                Body::list(head.into(), items, lead, Bytes::from_static(b"]}")),
+                ResponseBody::list(head.into(), items, lead, Bytes::from_static(b"]}")),
             ));
         }
-        let objects: Vec<Value> = page.items.iter().map(|(_, stored)| self.present_value(stored)).collect();
+        let objects: Vec<Value> = page.items.iter().map(|(_, stored)| self.convert_value(stored)).collect();
         let list = match self.output.projection {
             Projection::Table => self.table(&json!({"metadata": metadata, "items": objects})),
             Projection::Metadata => {
@@ -124,25 +125,26 @@ impl Call {
         Ok(crate::http::object(200, &list, self.output))
     }
 
-    /// The page that the options ask for, and the token for the next one.
-    fn page(&self, filter: &Filter) -> Result<(Page, Option<String>), Failure> {
-        let wanted = self.wanted()?;
+    /// The requested page, and the continue token of the next one.
+    fn page(&self, filter: &Filter) -> Result<(Page, Option<String>), StatusError> {
+        let wanted = self.list_range()?;
         let view = self.core.store.view();
         let prefix = filter.prefix();
         let too_old = |_| {
             if self.options.continue_token.is_empty() {
-                Failure::expired(format!(
+                StatusError::expired(format!(
                     "The resourceVersion for the provided list is too old: {}",
                     self.options.resource_version
                 ))
             } else {
-                Failure::expired(TOO_OLD).with_continue(Continue::encode(-1, wanted.from.clone()))
+                StatusError::expired(TOO_OLD).with_continue(Continue::encode(-1, wanted.from.clone()))
             }
         };
-        let range = Range { prefix: &prefix, from: &wanted.from, limit: usize::MAX, at: wanted.at };
+        let range = RangeOptions { prefix: &prefix, from: &wanted.from, limit: usize::MAX, at: wanted.at };
         if !filter.is_selective() {
-            let page =
-                view.range(&self.collection(), &Range { limit: wanted.limit, ..range }).map_err(too_old)?;
+            let page = view
+                .range(&self.collection(), &RangeOptions { limit: wanted.limit, ..range })
+                .map_err(too_old)?;
             let token = self.next_token(&page, page.remaining > 0);
             return Ok((page, token));
         }
@@ -157,7 +159,7 @@ impl Call {
                 None => break,
             }
         }
-        // More objects follow, whether or not they match: only looking at them will tell.
+        // The remaining objects are not filtered yet, so the next page may be empty.
         let remaining = rest.len();
         let page = Page { items, revision, remaining };
         let token = self.next_token(&page, remaining > 0);
@@ -169,13 +171,18 @@ impl Call {
         Some(Continue::encode(i64::try_from(page.revision).unwrap_or(i64::MAX), format!("{last}\0")))
     }
 
-    fn wanted(&self) -> Result<Wanted, Failure> {
+    fn list_range(&self) -> Result<ListRange, StatusError> {
         let options = &self.options;
         let current = self.core.store.view().revision();
         let limit = if options.limit == 0 { usize::MAX } else { options.limit };
         if options.send_initial_events.is_some() {
-            let error = FieldError::forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list");
-            return Err(Failure::invalid(&About::new("meta.k8s.io", "ListOptions"), "", &[error]));
+            let error =
+                ValidationError::forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list");
+            return Err(StatusError::invalid(
+                &GroupResource::new("meta.k8s.io", "ListOptions"),
+                "",
+                &[error],
+            ));
         }
         check_list_options(
             options.resource_version.as_str(),
@@ -186,31 +193,31 @@ impl Call {
             let token = Continue::parse(&options.continue_token)?;
             let at = Revision::try_from(token.rv).ok();
             if let Some(at) = at.filter(|at| *at > current) {
-                return Err(Failure::too_new(at, current));
+                return Err(StatusError::too_new(at, current));
             }
-            return Ok(Wanted { at, from: token.start, limit });
+            return Ok(ListRange { at, from: token.start, limit });
         }
-        let asked = parse_version(&options.resource_version)
-            .map_err(|why| Failure::bad_request(format!("invalid resource version: {why}")))?;
-        if let Some(asked) = asked.filter(|asked| *asked > current) {
-            return Err(Failure::too_new(asked, current));
+        let requested = parse_version(&options.resource_version)
+            .map_err(|why| StatusError::bad_request(format!("invalid resource version: {why}")))?;
+        if let Some(requested) = requested.filter(|requested| *requested > current) {
+            return Err(StatusError::too_new(requested, current));
         }
         let exact = options.resource_version_match == "Exact"
             || (options.resource_version_match.is_empty() && options.limit > 0);
-        let at = asked.filter(|asked| *asked > 0 && exact);
-        // A list at "any" revision comes whole: Kubernetes gives it from a cache that knows no chunks.
-        let limit = if asked == Some(0) { usize::MAX } else { limit };
-        Ok(Wanted { at, from: String::new(), limit })
+        let at = requested.filter(|requested| *requested > 0 && exact);
+        // A list at resourceVersion 0 ignores the limit: Kubernetes serves it from its watch cache.
+        let limit = if requested == Some(0) { usize::MAX } else { limit };
+        Ok(ListRange { at, from: String::new(), limit })
     }
 }
 
-/// A resource version in a query; `None` when it is not given.
+/// Parses the resourceVersion option; `None` if it is empty.
 pub(super) fn parse_version(text: &str) -> Result<Option<Revision>, String> {
     if text.is_empty() {
         return Ok(None);
     }
     text.parse().map(Some).map_err(|_| {
-        FieldError::invalid(
+        ValidationError::invalid(
             "resourceVersion",
             text,
             format!("strconv.ParseUint: parsing {}: invalid syntax", json!(text)),
@@ -219,33 +226,33 @@ pub(super) fn parse_version(text: &str) -> Result<Option<Revision>, String> {
     })
 }
 
-/// Which options may stand together.
-fn check_list_options(version: &str, matching: &str, token: &str) -> Result<(), Failure> {
+/// Checks the combination of list options.
+fn check_list_options(version: &str, matching: &str, token: &str) -> Result<(), StatusError> {
     let mut errors = Vec::new();
     match matching {
         "" => {}
         "Exact" | "NotOlderThan" => {
             if version.is_empty() {
-                errors.push(FieldError::forbidden(
+                errors.push(ValidationError::forbidden(
                     "resourceVersionMatch",
                     "resourceVersionMatch is forbidden unless resourceVersion is provided",
                 ));
             }
             if !token.is_empty() {
-                errors.push(FieldError::forbidden(
+                errors.push(ValidationError::forbidden(
                     "resourceVersionMatch",
                     "resourceVersionMatch is forbidden when continue is provided",
                 ));
             }
             if matching == "Exact" && version == "0" {
-                errors.push(FieldError::forbidden(
+                errors.push(ValidationError::forbidden(
                     "resourceVersionMatch",
                     "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
                 ));
             }
         }
         other => {
-            errors.push(FieldError::not_supported(
+            errors.push(ValidationError::not_supported(
                 "resourceVersionMatch",
                 other,
                 ["Exact", "NotOlderThan", ""],
@@ -253,10 +260,12 @@ fn check_list_options(version: &str, matching: &str, token: &str) -> Result<(), 
         }
     }
     if !errors.is_empty() {
-        return Err(Failure::invalid(&About::new("meta.k8s.io", "ListOptions"), "", &errors));
+        return Err(StatusError::invalid(&GroupResource::new("meta.k8s.io", "ListOptions"), "", &errors));
     }
     if !token.is_empty() && !version.is_empty() && version != "0" {
-        return Err(Failure::bad_request("specifying resource version is not allowed when using continue"));
+        return Err(StatusError::bad_request(
+            "specifying resource version is not allowed when using continue",
+        ));
     }
     Ok(())
 }
@@ -266,20 +275,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_continue_token_survives_the_round_trip_and_forgeries_are_refused() {
+    fn a_continue_token_round_trips_and_an_invalid_token_is_refused() {
         let token = Continue::encode(7, "ns/a\0".into());
         assert_eq!(
             Continue::parse(&token).expect("reads"),
             Continue { v: CONTINUE_VERSION.into(), rv: 7, start: "ns/a\0".into() }
         );
-        for forged in [
+        for invalid in [
             "",
             "%%%",
             "e30",
             &URL_SAFE_NO_PAD.encode(br#"{"v":"x","rv":1,"start":"a"}"#),
             &URL_SAFE_NO_PAD.encode(br#"{"v":"meta.k8s.io/v1","rv":0,"start":"a"}"#),
         ] {
-            assert_eq!(Continue::parse(forged).expect_err(forged).code, 400);
+            assert_eq!(Continue::parse(invalid).expect_err(invalid).code, 400);
         }
     }
 }

@@ -1,27 +1,27 @@
-//! The scale subresource: one number of an object, seen as an `autoscaling/v1` Scale.
+//! The scale subresource: the replica fields of an object as an `autoscaling/v1` Scale.
 
 use http::Response;
 use serde_json::{Value, json};
 
-use super::{Call, Payload, change::patch_failed, commit::Written};
+use super::{Call, Payload, commit::WriteResult, update::patch_failed};
 use crate::{
-    http::{Body, Content, decode_object},
+    http::{Content, ResponseBody, decode_object},
     json,
     kinds::Scale,
     patch,
-    schema::FieldError,
+    schema::ValidationError,
     selector::field_text,
-    status::{About, Failure},
+    status::{GroupResource, StatusError},
     strict,
 };
 
 impl Call {
-    fn scale_paths(&self) -> Result<&Scale, Failure> {
-        self.version.scale.as_ref().ok_or_else(Failure::no_such_path)
+    fn scale_paths(&self) -> Result<&Scale, StatusError> {
+        self.version.scale.as_ref().ok_or_else(StatusError::no_such_path)
     }
 
-    /// The object's numbers as a Scale.
-    fn scale_of(&self, object: &Value) -> Result<Value, Failure> {
+    /// The Scale of an object.
+    fn scale_of(&self, object: &Value) -> Result<Value, StatusError> {
         let paths = self.scale_paths()?;
         let number = |path: &str| field_text(object, path).and_then(|text| text.parse::<i64>().ok());
         let metadata: serde_json::Map<String, Value> =
@@ -46,22 +46,26 @@ impl Call {
         Ok(scale)
     }
 
-    /// Complaints about the numbers of an object that a Scale could not show.
-    pub(crate) fn scale_faults(&self, object: &Value) -> Vec<FieldError> {
+    /// Validates the fields of an object that its Scale shows.
+    pub(crate) fn scale_errors(&self, object: &Value) -> Vec<ValidationError> {
         let Some(paths) = self.version.scale.as_ref().filter(|_| self.kind.is_custom()) else {
             return Vec::new();
         };
-        let mut wrong = Vec::new();
+        let mut errors = Vec::new();
         for path in [&paths.spec_replicas, &paths.status_replicas] {
             match at_path(object, path) {
-                Err(why) => wrong.push(FieldError::invalid(path, 0, why)),
+                Err(why) => errors.push(ValidationError::invalid(path, 0, why)),
                 Ok(None) => {}
                 Ok(Some(value)) => match value.as_i64() {
-                    None => wrong.push(FieldError::invalid(path, 0, unlike(path, value, "int64"))),
-                    Some(number) if number < 0 => {
-                        wrong.push(FieldError::invalid(path, number, "should be a non-negative integer"))
+                    None => {
+                        errors.push(ValidationError::invalid(path, 0, type_mismatch(path, value, "int64")))
                     }
-                    Some(number) if number > i64::from(i32::MAX) => wrong.push(FieldError::invalid(
+                    Some(number) if number < 0 => errors.push(ValidationError::invalid(
+                        path,
+                        number,
+                        "should be a non-negative integer",
+                    )),
+                    Some(number) if number > i64::from(i32::MAX) => errors.push(ValidationError::invalid(
                         path,
                         number,
                         format!("should be less than or equal to {}", i32::MAX),
@@ -72,28 +76,31 @@ impl Call {
         }
         if let Some(path) = &paths.label_selector {
             match at_path(object, path) {
-                Err(why) => wrong.push(FieldError::invalid(path, "", why)),
+                Err(why) => errors.push(ValidationError::invalid(path, "", why)),
                 Ok(Some(value)) if !value.is_string() => {
-                    wrong.push(FieldError::invalid(path, "", unlike(path, value, "string")))
+                    errors.push(ValidationError::invalid(path, "", type_mismatch(path, value, "string")))
                 }
                 Ok(_) => {}
             }
         }
-        wrong
+        errors
     }
 
-    pub(crate) fn get_scale(&self) -> Result<Response<Body>, Failure> {
-        let scale = self.scale_of(&self.present_value(&self.current()?))?;
+    pub(crate) fn get_scale(&self) -> Result<Response<ResponseBody>, StatusError> {
+        let scale = self.scale_of(&self.convert_value(&self.current()?))?;
         Ok(crate::http::object(200, &scale, self.output))
     }
 
-    pub(crate) async fn change_scale(&self, payload: &Payload) -> Result<Response<Body>, Failure> {
+    pub(crate) async fn change_scale(
+        &self,
+        payload: &Payload,
+    ) -> Result<Response<ResponseBody>, StatusError> {
         let name = self.target()?;
         let path = self.path(name);
         let paths = self.scale_paths()?;
         for _ in 0..16 {
             let stored = self.current()?;
-            let old = self.present_value(&stored);
+            let old = self.convert_value(&stored);
             let scale = self.scale_of(&old)?;
             let wanted = match payload.content {
                 _ if self.verb == crate::route::Verb::Update => {
@@ -108,42 +115,46 @@ impl Call {
                 Some(Content::ApplyPatch) => patch::merge::patch(&scale, &strict::yaml(&payload.bytes)?.0)
                     .map_err(|error| patch_failed(&error))?,
                 _ => {
-                    return Err(Failure::unsupported_media_type(
+                    return Err(StatusError::unsupported_media_type(
                         "application/json-patch+json, application/merge-patch+json",
                     ));
                 }
             };
             let version = json::meta(&wanted, "resourceVersion");
             if !version.is_empty() && version != json::meta(&old, "resourceVersion") {
-                return Err(Failure::modified(&self.kind.about(), name));
+                return Err(StatusError::modified(&self.kind.group_resource(), name));
             }
             let replicas = wanted["spec"]["replicas"].as_i64().unwrap_or(0);
             if replicas < 0 {
                 let error =
-                    FieldError::invalid("spec.replicas", replicas, "must be greater than or equal to 0");
-                return Err(Failure::invalid(&About::new("autoscaling", "Scale"), name, &[error]));
+                    ValidationError::invalid("spec.replicas", replicas, "must be greater than or equal to 0");
+                return Err(StatusError::invalid(
+                    &GroupResource::new("autoscaling", "Scale"),
+                    name,
+                    &[error],
+                ));
             }
             let mut new = old.clone();
             set_path(&mut new, &paths.spec_replicas, replicas.into());
-            match self.settle(&path, &stored, &old, new, false).await? {
-                Written::Conflict => {}
-                Written::Stored(stored) => {
+            match self.store_update(&path, &stored, &old, new, false).await? {
+                WriteResult::Conflict => {}
+                WriteResult::Stored(stored) => {
                     return Ok(crate::http::object(
                         200,
-                        &self.scale_of(&self.present_value(&stored))?,
+                        &self.scale_of(&self.convert_value(&stored))?,
                         self.output,
                     ));
                 }
-                Written::Dry(object) => {
+                WriteResult::DryRun(object) => {
                     return Ok(crate::http::object(200, &self.scale_of(&object)?, self.output));
                 }
             }
         }
-        Err(Failure::modified(&self.kind.about(), name))
+        Err(StatusError::modified(&self.kind.group_resource(), name))
     }
 }
 
-/// The value at a dotted path; an error when the way there leads through something that is no map.
+/// The value at a dotted path; an error if a parent of it is not a map.
 fn at_path<'a>(object: &'a Value, path: &str) -> Result<Option<&'a Value>, String> {
     let mut at = object;
     for step in path.trim_start_matches('.').split('.') {
@@ -153,14 +164,14 @@ fn at_path<'a>(object: &'a Value, path: &str) -> Result<Option<&'a Value>, Strin
                 None => return Ok(None),
             },
             Value::Null => return Ok(None),
-            other => return Err(unlike(path, other, "map[string]interface{}")),
+            other => return Err(type_mismatch(path, other, "map[string]interface{}")),
         }
     }
     Ok(Some(at).filter(|value| !value.is_null()))
 }
 
-/// That a value is of another type than was expected, in the words of Go.
-fn unlike(path: &str, value: &Value, expected: &str) -> String {
+/// The message of Go's unstructured accessors for a value of the errors type.
+fn type_mismatch(path: &str, value: &Value, expected: &str) -> String {
     let (shown, kind) = match value {
         Value::Bool(flag) => (flag.to_string(), "bool"),
         Value::Number(number) if number.is_i64() => (number.to_string(), "int64"),
@@ -175,7 +186,7 @@ fn unlike(path: &str, value: &Value, expected: &str) -> String {
     format!("{path} accessor error: {shown} is of the type {kind}, expected {expected}")
 }
 
-/// Sets the value at a dotted path, making the maps on the way.
+/// Sets the value at a dotted path. Creates missing parents.
 fn set_path(object: &mut Value, path: &str, value: Value) {
     let mut at = object;
     for step in path.trim_start_matches('.').split('.') {

@@ -1,7 +1,8 @@
-//! Watch: the history of a collection as a stream of lines.
+//! Watch: streams the history of a collection as lines of JSON.
 //!
-//! The stream holds a place in the store's history and nothing else; events are encoded objects wrapped in two strings.
-//! A client that reads too slowly falls behind that history and is told so with a 410, as one that resumes too late.
+//! The stream holds only a position in the history of the store; stored objects are copied into the event
+//! lines without decoding. A client that reads too slowly falls behind the history and gets a 410 event, like
+//! one that resumes too late.
 
 use std::{
     pin::Pin,
@@ -18,31 +19,31 @@ use tokio::time::{Instant, Sleep};
 
 use super::{
     Call,
+    convert::{self, metadata_only},
     filter::Filter,
-    present::{self, metadata_only},
     read::parse_version,
 };
 use crate::{
-    http::{Body, Projection},
+    http::{Projection, ResponseBody},
     kinds::{Kind, Version},
     plane::Plane,
-    schema::FieldError,
-    server::{Core, WatchSeat},
-    status::{About, Failure},
-    store::{Change, CommitError, Event, Next, Range, Revision, Stored, Watch},
+    schema::ValidationError,
+    server::{Core, WatchQuotaGuard},
+    status::{GroupResource, StatusError},
+    store::{ChangeType, CommitError, Event, RangeOptions, Revision, StoreWatch, Stored, WatchItem},
     table::IncludeObject,
 };
 
-/// Pause between bookmarks.
+/// Interval of bookmarks.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
-/// Shortest life of a watch that names no timeout; the longest is twice that, spread so that clients do not return
-/// together.
+/// Shortest duration of a watch without `timeoutSeconds`. The longest is twice as long; the spread keeps
+/// clients from reconnecting at the same time.
 const LIFE: Duration = Duration::from_secs(1800);
-/// Events put into one frame of the stream at most, and bytes.
+/// Bytes after which a frame of the stream is sent.
 const FRAME_MAX: usize = 64 << 10;
 
-/// The fixed part of a watch, shared by nobody but small enough to be boxed once.
-struct Terms {
+/// The request of a watch.
+struct WatchOptions {
     core: Arc<Core>,
     plane: Arc<Plane>,
     kind: Arc<Kind>,
@@ -51,85 +52,87 @@ struct Terms {
     projection: Projection,
     include_object: IncludeObject,
     bookmarks: bool,
-    /// The client may see what is not durable yet.
-    ahead: bool,
+    /// The client sees writes that are not durable yet.
+    read_uncommitted: bool,
 }
 
-/// The body of a watch.
+/// The response body of a watch.
 pub struct WatchBody {
-    terms: Terms,
-    watch: Option<Watch>,
-    /// What has been written into the stream was so at this revision. It is shown once that is durable; what others have
-    /// written since need not be.
+    options: WatchOptions,
+    watch: Option<StoreWatch>,
+    /// The latest revision that the stream shows. A frame is sent once this revision is durable; later writes
+    /// need not be.
     shown: Revision,
-    /// A part of the stream that is shown when it is durable.
+    /// A frame that waits for durability.
     held: Option<(Bytes, BoxFuture<'static, Result<(), CommitError>>)>,
     initial: std::vec::IntoIter<(Arc<str>, Stored)>,
-    /// The revision of the bookmark that ends the initial events, if one is due.
+    /// The revision of the bookmark that ends the initial events, if it is still to be sent.
     initial_end: Option<Revision>,
     bookmarked: Revision,
     ends: Instant,
     timer: Pin<Box<Sleep>>,
     columns_sent: bool,
-    _seat: WatchSeat,
+    _quota: WatchQuotaGuard,
 }
 
 impl Call {
-    pub(crate) fn watch(&self) -> Result<Response<Body>, Failure> {
+    pub(crate) fn watch(&self) -> Result<Response<ResponseBody>, StatusError> {
         let filter = Filter::of(self)?;
-        let asked =
-            parse_version(&self.options.resource_version).map_err(|why| Failure::new(500, "", why))?;
+        let requested =
+            parse_version(&self.options.resource_version).map_err(|why| StatusError::new(500, "", why))?;
         self.check_watch_options()?;
-        let seat = self.core.seat(&self.identity)?;
+        let quota = self.core.acquire_watch(&self.user)?;
         let collection = self.collection();
         let view = self.core.store.view();
-        // Without a revision, or from "any", the present state comes first.
+        // Without a revision, or from 0, the watch starts with the current objects.
         let wants_state = match self.options.send_initial_events {
             Some(wanted) => wanted,
-            None => asked.is_none_or(|asked| asked == 0),
+            None => requested.is_none_or(|requested| requested == 0),
         };
         let mut initial = Vec::new();
         let mut initial_end = None;
         let mut lost = None;
         let from = if wants_state {
             let current = view.revision();
-            if let Some(asked) = asked.filter(|asked| *asked > current) {
-                return Err(Failure::too_new(asked, current));
+            if let Some(requested) = requested.filter(|requested| *requested > current) {
+                return Err(StatusError::too_new(requested, current));
             }
             let prefix = filter.prefix();
             let page = view
-                .range(&collection, &Range { prefix: &prefix, ..Range::default() })
-                .map_err(|gone| Failure::expired(gone.to_string()))?;
+                .range(&collection, &RangeOptions { prefix: &prefix, ..RangeOptions::default() })
+                .map_err(|compacted| StatusError::expired(compacted.to_string()))?;
             initial = page.items.into_iter().filter(|(path, stored)| filter.accepts(path, stored)).collect();
             initial_end = (self.options.send_initial_events == Some(true) && self.options.bookmarks)
                 .then_some(page.revision);
             page.revision
         } else {
-            asked.filter(|asked| *asked > 0).unwrap_or_else(|| view.revision())
+            requested.filter(|requested| *requested > 0).unwrap_or_else(|| view.revision())
         };
         let watch = match view.watch(&collection, from) {
             Ok(watch) => Some(watch),
-            Err(gone) => {
-                lost = Some(gone);
+            Err(compacted) => {
+                lost = Some(compacted);
                 None
             }
         };
-        if let Some(gone) = lost {
-            let failure =
-                Failure::expired(format!("too old resource version: {} ({})", gone.asked, gone.kept));
+        if let Some(compacted) = lost {
+            let failure = StatusError::expired(format!(
+                "too old resource version: {} ({})",
+                compacted.requested, compacted.oldest
+            ));
             return Ok(crate::http::respond_json(
                 200,
-                Body::full(line("ERROR", failure.status().to_string().as_bytes())),
+                ResponseBody::full(line("ERROR", failure.status().to_string().as_bytes())),
             ));
         }
         let life = self.options.timeout_seconds.map_or_else(
-            || LIFE + Duration::from_secs(self.core.chance.below(LIFE.as_secs())),
+            || LIFE + Duration::from_secs(self.core.random.below(LIFE.as_secs())),
             Duration::from_secs,
         );
         let ends = Instant::now() + life;
         let first = if self.options.bookmarks { ends.min(Instant::now() + BOOKMARK_EVERY) } else { ends };
         let body = WatchBody {
-            terms: Terms {
+            options: WatchOptions {
                 core: self.core.clone(),
                 plane: self.plane.clone(),
                 kind: self.kind.clone(),
@@ -138,10 +141,10 @@ impl Call {
                 projection: self.output.projection,
                 include_object: self.options.include_object,
                 bookmarks: self.options.bookmarks,
-                ahead: self.ahead,
+                read_uncommitted: self.read_uncommitted,
             },
             watch,
-            // What is not among the first objects says something too: they are gone.
+            // The initial list also shows deletions, by the absence of objects.
             shown: if wants_state { from } else { 0 },
             held: None,
             initial: initial.into_iter(),
@@ -150,24 +153,24 @@ impl Call {
             ends,
             timer: Box::pin(tokio::time::sleep_until(first)),
             columns_sent: false,
-            _seat: seat,
+            _quota: quota,
         };
-        Ok(crate::http::respond_json(200, Body::watch(body)))
+        Ok(crate::http::respond_json(200, ResponseBody::watch(body)))
     }
 
-    fn check_watch_options(&self) -> Result<(), Failure> {
+    fn check_watch_options(&self) -> Result<(), StatusError> {
         let options = &self.options;
         let mut errors = Vec::new();
         let matching = options.resource_version_match.as_str();
         match options.send_initial_events {
             Some(_) if matching != "NotOlderThan" => {
-                errors.push(FieldError::forbidden(
+                errors.push(ValidationError::forbidden(
                     "resourceVersionMatch",
                     "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
                 ));
             }
             None if !matching.is_empty() => {
-                errors.push(FieldError::forbidden(
+                errors.push(ValidationError::forbidden(
                     "resourceVersionMatch",
                     "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
                 ));
@@ -175,12 +178,12 @@ impl Call {
             _ => {}
         }
         if !options.continue_token.is_empty() {
-            errors.push(FieldError::forbidden("continue", "continue is forbidden for watch"));
+            errors.push(ValidationError::forbidden("continue", "continue is forbidden for watch"));
         }
         if errors.is_empty() {
             Ok(())
         } else {
-            Err(Failure::invalid(&About::new("meta.k8s.io", "ListOptions"), "", &errors))
+            Err(StatusError::invalid(&GroupResource::new("meta.k8s.io", "ListOptions"), "", &errors))
         }
     }
 }
@@ -200,11 +203,12 @@ fn write_line(frame: &mut BytesMut, kind: &str, object: &[u8]) {
 }
 
 impl WatchBody {
-    /// The next part of the stream, or its end. It ends too when what it would show can never be durable.
+    /// The next frame of the stream, or its end. It also ends if the store fails before the frame is durable.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         if self.held.is_none() {
             let Some(frame) = ready!(self.next(context)) else { return Poll::Ready(None) };
-            let durable = self.terms.core.store.durable(self.shown).filter(|_| !self.terms.ahead);
+            let durable =
+                self.options.core.store.durable(self.shown).filter(|_| !self.options.read_uncommitted);
             let Some(durable) = durable else { return Poll::Ready(Some(frame)) };
             self.held = Some((frame, durable));
         }
@@ -225,8 +229,8 @@ impl WatchBody {
         if let Some(revision) = self.initial_end.take() {
             self.write_bookmark(&mut frame, revision, true);
         }
-        // Read before the events: once none is left, everything up to here has been seen.
-        let revision = self.terms.core.store.view().revision();
+        // Read before the events: when no event is left, the stream has all writes up to this revision.
+        let revision = self.options.core.store.view().revision();
         loop {
             let Some(watch) = &mut self.watch else { return Poll::Ready(None) };
             if frame.len() >= FRAME_MAX {
@@ -234,10 +238,12 @@ impl WatchBody {
             }
             match watch.poll_next(context) {
                 Poll::Pending => break,
-                Poll::Ready(Next::Event(event)) => self.write_event(&mut frame, &event),
-                Poll::Ready(Next::Compacted(gone)) => {
-                    let failure =
-                        Failure::expired(format!("too old resource version: {} ({})", gone.asked, gone.kept));
+                Poll::Ready(WatchItem::Event(event)) => self.write_event(&mut frame, &event),
+                Poll::Ready(WatchItem::Compacted(compacted)) => {
+                    let failure = StatusError::expired(format!(
+                        "too old resource version: {} ({})",
+                        compacted.requested, compacted.oldest
+                    ));
                     write_line(&mut frame, "ERROR", failure.status().to_string().as_bytes());
                     self.watch = None;
                     return Poll::Ready(Some(frame.freeze()));
@@ -258,7 +264,7 @@ impl WatchBody {
                 return Poll::Ready(None);
             }
             self.timer.as_mut().reset(self.ends.min(now + BOOKMARK_EVERY));
-            if self.terms.bookmarks && revision > self.bookmarked {
+            if self.options.bookmarks && revision > self.bookmarked {
                 self.write_bookmark(&mut frame, revision, false);
                 return Poll::Ready(Some(frame.freeze()));
             }
@@ -266,82 +272,88 @@ impl WatchBody {
         Poll::Pending
     }
 
-    /// A CRD that went, or a version of it that is no longer served, ends its watches; a plane that went, all of them.
+    /// Whether the kind is still served. The deletion of the plane or the CRD, or a version that is no longer
+    /// served, ends the watch.
     fn still_served(&mut self) -> bool {
-        let terms = &mut self.terms;
-        if terms.plane.is_gone() {
+        let options = &mut self.options;
+        if options.plane.is_deleted() {
             return false;
         }
-        if !terms.kind.is_custom() {
+        if !options.kind.is_custom() {
             return true;
         }
-        let kinds = terms.plane.catalogue.kinds();
-        let Some(kind) = kinds.find(&terms.kind.group, &terms.kind.plural) else { return false };
-        if Arc::ptr_eq(kind, &terms.kind) {
+        let kinds = options.plane.catalogue.kinds();
+        let Some(kind) = kinds.find(&options.kind.group, &options.kind.plural) else { return false };
+        if Arc::ptr_eq(kind, &options.kind) {
             return true;
         }
-        // Another schema: go on with it.
-        let Some(version) = kind.version(&terms.version.name) else { return false };
-        terms.version = version.clone();
-        terms.kind = kind.clone();
+        // The CRD has changed: continue with its new schema.
+        let Some(version) = kind.version(&options.version.name) else { return false };
+        options.version = version.clone();
+        options.kind = kind.clone();
         true
     }
 
     fn write_event(&mut self, frame: &mut BytesMut, event: &Event) {
-        let filter = &self.terms.filter;
+        let filter = &self.options.filter;
         if !filter.covers(&event.path) {
             return;
         }
         let was = event.before.as_ref().filter(|before| filter.selects(before));
-        let is = event.change == Change::Put && filter.selects(&event.object);
+        let is = event.change == ChangeType::Put && filter.selects(&event.object);
         if was.is_some() || is {
             self.shown = self.shown.max(event.revision());
         }
         match (was, is) {
             (None, true) => self.write(frame, "ADDED", &event.object),
             (Some(_), true) => self.write(frame, "MODIFIED", &event.object),
-            // It left the selection: what is gone for the client is the object it knew, at the revision it left.
-            (Some(before), false) => self.write(frame, "DELETED", &before.at(event.revision())),
+            // Deleted, or no longer selected: the event carries the previous state with the revision of this
+            // write.
+            (Some(before), false) => self.write(frame, "DELETED", &before.with_revision(event.revision())),
             (None, false) => {}
         }
     }
 
     fn write(&mut self, frame: &mut BytesMut, kind: &str, stored: &Stored) {
-        let terms = &self.terms;
-        if terms.projection == Projection::Full {
-            write_line(frame, kind, present::present(&terms.kind, &terms.version, stored).json());
+        let options = &self.options;
+        if options.projection == Projection::Full {
+            write_line(frame, kind, convert::convert(&options.kind, &options.version, stored).json());
             return;
         }
-        let object = present::present_value(&terms.kind, &terms.version, stored);
-        let shown = match terms.projection {
+        let object = convert::convert_value(&options.kind, &options.version, stored);
+        let shown = match options.projection {
             Projection::Metadata => metadata_only(&object),
             _ => self.table_of(&object),
         };
         write_line(frame, kind, shown.to_string().as_bytes());
     }
 
-    /// One object as a table; the columns are named once per stream.
+    /// One object as a `Table`. Only the first table of the stream has the column definitions.
     fn table_of(&mut self, object: &Value) -> Value {
-        let terms = &self.terms;
+        let options = &self.options;
         let first = !std::mem::replace(&mut self.columns_sent, true);
-        terms.version.columns.table(object, terms.include_object, first, terms.core.clock.now())
+        options.version.columns.table(object, options.include_object, first, options.core.clock.now())
     }
 
     fn write_bookmark(&mut self, frame: &mut BytesMut, revision: Revision, ends_initial: bool) {
         self.bookmarked = revision;
         self.shown = self.shown.max(revision);
-        let terms = &self.terms;
-        let (kind, version) = match terms.projection {
+        let options = &self.options;
+        let (kind, version) = match options.projection {
             Projection::Metadata => ("PartialObjectMetadata", "meta.k8s.io/v1"),
-            _ => (terms.kind.kind.as_str(), terms.version.api_version.as_str()),
+            _ => (options.kind.kind.as_str(), options.version.api_version.as_str()),
         };
         let mut bookmark = json!({"kind": kind, "apiVersion": version, "metadata": {"resourceVersion": revision.to_string()}});
         if ends_initial {
             bookmark["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
-        if terms.projection == Projection::Table {
-            bookmark =
-                terms.version.columns.table(&bookmark, terms.include_object, false, terms.core.clock.now());
+        if options.projection == Projection::Table {
+            bookmark = options.version.columns.table(
+                &bookmark,
+                options.include_object,
+                false,
+                options.core.clock.now(),
+            );
         }
         write_line(frame, "BOOKMARK", bookmark.to_string().as_bytes());
     }

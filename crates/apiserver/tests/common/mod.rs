@@ -1,4 +1,4 @@
-//! What the tests share: a server with one custom kind, clients, and waiting for a condition.
+//! Shared fixtures: a server with one custom kind, clients, and polling for a condition.
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
@@ -44,7 +44,7 @@ pub fn mk_widgets_crd() -> Value {
 /// A server in memory with a plane `cell` that serves widgets.
 pub async fn mk_server() -> Server {
     let server = Server::builder().build().await.expect("a server in memory");
-    server.create_plane(PlaneSpec::own("cell")).await.expect("a plane");
+    server.create_plane(PlaneSpec::standalone("cell")).await.expect("a plane");
     server.install_crd_in("cell", &mk_widgets_crd()).await.expect("a definition");
     server
 }
@@ -69,12 +69,12 @@ pub fn mk_widget(name: &str, spec: Value) -> DynamicObject {
     .expect("a widget")
 }
 
-/// The definition of widgets, typed.
+/// The CRD of widgets, typed.
 pub fn mk_typed_crd() -> CustomResourceDefinition {
     serde_json::from_value(mk_widgets_crd()).expect("a definition")
 }
 
-/// Waits until `check` answers something, ten seconds at most.
+/// Polls until `check` returns a value, for at most ten seconds.
 pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut check: impl FnMut() -> F) -> T {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
     loop {

@@ -1,4 +1,4 @@
-//! One script against both servers, and the differences that are meant.
+//! Runs a script against both servers, and reads the list of intended differences.
 
 use std::fmt;
 
@@ -7,16 +7,16 @@ use regex::Regex;
 use serde::Deserialize;
 
 use crate::{
-    normal,
-    script::{Answer, Script},
+    normalize,
+    script::{Script, ScriptResponse},
 };
 
-/// Two answers to one request that are not the same.
+/// Two different responses to one request.
 pub struct Difference {
     /// `script/step`.
     pub place: String,
-    theirs: Answer,
-    ours: Answer,
+    theirs: ScriptResponse,
+    ours: ScriptResponse,
 }
 
 impl fmt::Display for Difference {
@@ -26,12 +26,12 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Plays a script against both servers and tells where they differ.
+/// Runs a script against both servers and returns the differences.
 pub async fn both(script: &Script, theirs: &Client, ours: &Client) -> Vec<Difference> {
     let (left, right) = tokio::join!(script.play(theirs), script.play(ours));
     let mut found = Vec::new();
     for (step, (a, b)) in script.steps.iter().zip(left.iter().zip(&right)) {
-        let (theirs, ours) = (normal::of(a), normal::of(b));
+        let (theirs, ours) = (normalize::normalize(a), normalize::normalize(b));
         if theirs != ours {
             found.push(Difference { place: format!("{}/{}", script.name, step.title()), theirs, ours });
         }
@@ -39,12 +39,11 @@ pub async fn both(script: &Script, theirs: &Client, ours: &Client) -> Vec<Differ
     found
 }
 
-/// A difference that is meant.
+/// An intended difference.
 #[derive(Deserialize)]
 pub struct Deviation {
-    /// Where: a regular expression for `script/step`.
+    /// A regular expression that matches `script/step`.
     pub at: String,
-    /// Why.
     reason: String,
 }
 

@@ -1,20 +1,21 @@
-//! The same requests to the real kube-apiserver and to the embedded one: the answers must be the same.
+//! Differential test: sends the same requests to kube-apiserver and to the embedded server and compares the
+//! responses.
 //!
-//! Scripts of requests (made in `corpus`) run against both; answers are compared after what must differ (uids,
-//! revisions, times) has been replaced. What differs on purpose is listed, with a reason each, in `deviations.json`; an
+//! The scripts of `corpus` run against both servers. Values that always differ (uids, revisions, times) are
+//! replaced before the comparison. `deviations.json` lists the intended differences with a reason each; an
 //! entry that no longer occurs is an error too.
 //!
-//! Random kinds and requests (made in `random`) are compared likewise: 12 kinds unless `POLIS_DIFFERENTIAL_SECONDS` says
-//! how long to go on, beginning with number `POLIS_DIFFERENTIAL_SEED`.
+//! The random kinds and requests of `random` are compared in the same way: 12 kinds, or as many as fit into
+//! `POLIS_DIFFERENTIAL_SECONDS`, from seed `POLIS_DIFFERENTIAL_SEED` on.
 //!
-//! `POLIS_DIFFERENTIAL_KUBECONFIG` names a running kube-apiserver to use instead of a bed of our own;
-//! `POLIS_DIFFERENTIAL_ONLY` runs the scripts whose name contains it.
+//! `POLIS_DIFFERENTIAL_KUBECONFIG` names a running kube-apiserver to use instead of a new test bed;
+//! `POLIS_DIFFERENTIAL_ONLY` selects the scripts whose name contains it.
 
 #![recursion_limit = "512"]
 
 mod compare;
 mod corpus;
-mod normal;
+mod normalize;
 mod random;
 mod script;
 
@@ -28,15 +29,15 @@ use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
-use polis_apiserver::{Server, Switches};
+use polis_apiserver::{EnabledControllers, Server};
 
 use compare::{Deviation, Difference, both};
 use corpus::Chain;
 
-/// Chains of scripts under way at once. Most of their time is waiting for watches to end.
+/// Chains of scripts that run concurrently. Most of their time is spent waiting for watches to end.
 const AT_ONCE: usize = 12;
 
-async fn real() -> (Client, Option<polis_testbed::Bed>) {
+async fn real() -> (Client, Option<polis_testbed::TestCluster>) {
     if let Ok(path) = std::env::var("POLIS_DIFFERENTIAL_KUBECONFIG") {
         let file = Kubeconfig::read_from(path).expect("a kubeconfig");
         let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
@@ -44,21 +45,23 @@ async fn real() -> (Client, Option<polis_testbed::Bed>) {
             .expect("a configuration");
         return (Client::try_from(config).expect("a client"), None);
     }
-    let bed = polis_testbed::Bed::single_plane().await.expect("a bed with one kube-apiserver");
-    let client = bed.client(polis_testbed::plane::LONE).await.expect("a client");
-    (client, Some(bed))
+    let cluster =
+        polis_testbed::TestCluster::single_plane().await.expect("a test bed with one kube-apiserver");
+    let client = cluster.client(polis_testbed::plane::SINGLE_PLANE).await.expect("a client");
+    (client, Some(cluster))
 }
 
-/// The embedded server. The bed has no controllers, so ours are off as well.
+/// The embedded server. The test bed runs no controllers, so they are disabled here too.
 async fn embedded() -> (Client, Server) {
-    let switches = Switches { garbage_collector: false, namespaces: false, tokens: false, expiry: false };
-    let server = Server::builder().controllers(switches).build().await.expect("a server");
+    let enabled =
+        EnabledControllers { garbage_collector: false, namespaces: false, tokens: false, expiry: false };
+    let server = Server::builder().controllers(enabled).build().await.expect("a server");
     (Client::new(server.plane_service(""), "default"), server)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_same_requests_get_the_same_answers() {
-    let (theirs, _bed) = real().await;
+    let (theirs, _cluster) = real().await;
     let (ours, _server) = embedded().await;
     let only = std::env::var("POLIS_DIFFERENTIAL_ONLY").unwrap_or_default();
     let play = async |chain: Chain| {
@@ -76,11 +79,11 @@ async fn the_same_requests_get_the_same_answers() {
 
     let requests: usize = played.iter().map(|(requests, _)| requests).sum();
     let found: Vec<Difference> = played.into_iter().flat_map(|(_, found)| found).collect();
-    judge(requests, found, only.is_empty());
+    check(requests, found, only.is_empty());
 }
 
-/// Every difference must be on the list, and every entry of the list must occur.
-fn judge(requests: usize, found: Vec<Difference>, complete: bool) {
+/// Checks that every difference is on the list, and that every entry of the list occurs.
+fn check(requests: usize, found: Vec<Difference>, complete: bool) {
     let deviations = Deviation::all();
     let mut used: BTreeMap<&str, usize> = BTreeMap::new();
     let mut differences = Vec::new();
@@ -101,28 +104,25 @@ fn judge(requests: usize, found: Vec<Difference>, complete: bool) {
             .map(|deviation| deviation.at.as_str())
             .filter(|at| !used.contains_key(at))
             .collect();
-        assert!(
-            unused.is_empty(),
-            "these deviations do not occur any more; take them off the list: {unused:?}"
-        );
+        assert!(unused.is_empty(), "these deviations no longer occur; remove them from the list: {unused:?}");
     }
     assert!(
         differences.is_empty(),
-        "{} of {requests} answers differ:\n{}",
+        "{} of {requests} responses differ:\n{}",
         differences.len(),
         differences.join("\n")
     );
 }
 
-/// Waits until a new kind answers: a while on a real server.
+/// Waits until a new kind is served, which takes a while on kube-apiserver.
 async fn served(client: &Client, path: &str) {
     let deadline = Instant::now() + Duration::from_secs(120);
-    let mut answers = 0;
-    // More than once: a server of several handlers may still answer from the one that does not know it.
-    while answers < 3 {
+    let mut responses = 0;
+    // More than once: kube-apiserver may still use a handler without the new kind.
+    while responses < 3 {
         let request = http::Request::get(path).body(Vec::new()).expect("a request");
         match client.request::<serde_json::Value>(request).await {
-            Ok(_) => answers += 1,
+            Ok(_) => responses += 1,
             Err(error) => assert!(Instant::now() < deadline, "{path} is not served: {error}"),
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -137,7 +137,7 @@ fn number(name: &str) -> Option<u64> {
 async fn random_requests_get_the_same_answers() {
     let seconds = number("POLIS_DIFFERENTIAL_SECONDS");
     let first = number("POLIS_DIFFERENTIAL_SEED").unwrap_or(1);
-    let (theirs, _bed) = real().await;
+    let (theirs, _cluster) = real().await;
     let (ours, _server) = embedded().await;
     let end = seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let numbers =
@@ -147,7 +147,7 @@ async fn random_requests_get_the_same_answers() {
         let mut found = both(&trial.definition, &theirs, &ours).await;
         served(&theirs, &trial.path).await;
         found.extend(both(&trial.requests, &theirs, &ours).await);
-        // How a definition ends is compared in the corpus.
+        // The corpus compares the deletion of CRDs.
         found.retain(|difference| !difference.place.ends_with("/end"));
         (1 + trial.requests.steps.len(), found)
     };
@@ -159,5 +159,5 @@ async fn random_requests_get_the_same_answers() {
         played.len(),
         found.len()
     );
-    assert!(found.is_empty(), "{} of {requests} answers differ:\n{}", found.len(), found.join("\n"));
+    assert!(found.is_empty(), "{} of {requests} responses differ:\n{}", found.len(), found.join("\n"));
 }

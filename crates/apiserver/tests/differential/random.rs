@@ -1,21 +1,21 @@
-//! Random kinds and random requests about their objects: definitions, creates, updates, patches, applies.
+//! Random CRDs and random requests for their objects: creates, updates, patches, applies.
 //!
-//! A trial follows from its number. It defines one kind with a random schema, and when both servers serve it, sends
-//! requests that mostly fit the schema.
+//! The number of a trial is its seed. A trial defines one kind with a random schema, waits until both servers
+//! serve it, and sends requests that mostly match the schema.
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::{Map, Value, json};
 
-use crate::script::{Script, Step, apply, delete, get, json_patch, merge, post, put};
+use crate::script::{Script, ScriptStep, apply, delete, get, json_patch, merge, post, put};
 
 const GROUP: &str = "random.example.com";
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-/// Requests about objects, per kind.
+/// Requests per kind.
 const REQUESTS: usize = 150;
-/// Names of objects; few, so that requests meet.
+/// Names of objects; few, so that requests hit the same objects.
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-/// What a random field holds.
+/// The type of a random field.
 #[derive(Clone, Debug)]
 enum Field {
     Integer {
@@ -37,7 +37,7 @@ enum Field {
     Texts {
         set: bool,
     },
-    /// A list of objects, known by their names when `keyed`.
+    /// A list of objects, with the merge key `name` if `keyed`.
     Parts {
         keyed: bool,
     },
@@ -48,9 +48,10 @@ enum Field {
 
 const WORDS: [&str; 4] = ["red", "green", "blue", "x"];
 
-struct Chance(StdRng);
+/// Generates fields, values and requests.
+struct Generator(StdRng);
 
-impl Chance {
+impl Generator {
     fn below(&mut self, limit: usize) -> usize {
         self.0.random_range(0..limit)
     }
@@ -92,7 +93,7 @@ impl Chance {
         }
     }
 
-    /// A value for a field, which fits in most cases.
+    /// A value for a field, mostly valid.
     fn value(&mut self, field: &Field) -> Value {
         if self.one_in(25) {
             let odd = [json!(null), json!(-1), json!("odd"), json!([]), json!({}), json!(true)];
@@ -192,19 +193,19 @@ fn group(fields: &[(String, Field)]) -> Value {
     json!({"type": "object", "properties": properties})
 }
 
-/// A random kind, and requests about its objects.
+/// A random kind, and requests for its objects.
 pub struct Trial {
     pub definition: Script,
-    /// The collection: it answers once the kind is served.
+    /// The path of the collection, which exists once the kind is served.
     pub path: String,
     pub requests: Script,
 }
 
-/// The trial of a number.
+/// The trial with the seed `number`.
 pub fn trial(number: u64) -> Trial {
-    let mut chance = Chance(StdRng::seed_from_u64(number));
+    let mut generator = Generator(StdRng::seed_from_u64(number));
     let (plural, kind) = (format!("things{number}"), format!("Thing{number}"));
-    let (spec, status) = (chance.fields(2), chance.fields(1));
+    let (spec, status) = (generator.fields(2), generator.fields(1));
     let definition = json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": format!("{plural}.{GROUP}")},
         "spec": {"group": GROUP, "scope": "Namespaced", "names": {"plural": plural, "kind": kind}, "versions": [{
@@ -214,51 +215,56 @@ pub fn trial(number: u64) -> Trial {
     });
     let all = format!("/apis/{GROUP}/v1/namespaces/default/{plural}");
     let definition =
-        Script::new(format!("random-{number}"), vec![post(DEFINITIONS, &definition).called("define")]);
+        Script::new(format!("random-{number}"), vec![post(DEFINITIONS, &definition).titled("define")]);
     let mut steps = Vec::new();
     for n in 0..REQUESTS {
-        let step = request(&mut chance, &all, &kind, &spec, &status);
+        let step = request(&mut generator, &all, &kind, &spec, &status);
         let title = format!("{n} {}", step.title());
-        steps.push(step.called(title));
+        steps.push(step.titled(title));
     }
-    steps.push(delete(format!("{DEFINITIONS}/{plural}.{GROUP}")).called("end"));
+    steps.push(delete(format!("{DEFINITIONS}/{plural}.{GROUP}")).titled("end"));
     Trial { definition, path: all, requests: Script::new(format!("random-{number}"), steps) }
 }
 
 fn request(
-    chance: &mut Chance,
+    generator: &mut Generator,
     all: &str,
     kind: &str,
     spec: &[(String, Field)],
     status: &[(String, Field)],
-) -> Step {
-    let name = *chance.pick(&NAMES);
+) -> ScriptStep {
+    let name = *generator.pick(&NAMES);
     let one = format!("{all}/{name}");
     let object = |part: &str, value: Value| json!({"apiVersion": format!("{GROUP}/v1"), "kind": kind, "metadata": {"name": name}, part: value});
-    let strict = if chance.one_in(6) { "&fieldValidation=Strict" } else { "" };
-    match chance.below(13) {
-        0 | 1 => post(format!("{all}?{strict}"), &object("spec", chance.some(spec))),
-        2 => put(format!("{one}?{strict}"), &object("spec", chance.some(spec))),
-        3 => merge(format!("{one}?{strict}"), &json!({"spec": chance.some(spec)})),
-        4 => merge(&one, &json!({"metadata": {"labels": {"l": *chance.pick(&WORDS)}}})),
-        5 => merge(format!("{one}/status"), &json!({"status": chance.some(status)})),
+    let strict = if generator.one_in(6) { "&fieldValidation=Strict" } else { "" };
+    match generator.below(13) {
+        0 | 1 => post(format!("{all}?{strict}"), &object("spec", generator.some(spec))),
+        2 => put(format!("{one}?{strict}"), &object("spec", generator.some(spec))),
+        3 => merge(format!("{one}?{strict}"), &json!({"spec": generator.some(spec)})),
+        4 => merge(&one, &json!({"metadata": {"labels": {"l": *generator.pick(&WORDS)}}})),
+        5 => merge(format!("{one}/status"), &json!({"status": generator.some(status)})),
         6 => {
-            let (field, of) = chance.pick(spec).clone();
-            let operation = match chance.below(3) {
+            let (field, of) = generator.pick(spec).clone();
+            let operation = match generator.below(3) {
                 0 => json!({"op": "remove", "path": format!("/spec/{field}")}),
-                1 => json!({"op": "replace", "path": format!("/spec/{field}"), "value": chance.value(&of)}),
-                _ => json!({"op": "add", "path": format!("/spec/{field}"), "value": chance.value(&of)}),
+                1 => {
+                    json!({"op": "replace", "path": format!("/spec/{field}"), "value": generator.value(&of)})
+                }
+                _ => json!({"op": "add", "path": format!("/spec/{field}"), "value": generator.value(&of)}),
             };
             json_patch(&one, &json!([operation]))
         }
         7..=9 => {
-            let force = if chance.one_in(2) { "&force=true" } else { "" };
-            let manager = *chance.pick(&["one", "two", "three"]);
-            apply(format!("{one}?fieldManager={manager}{force}{strict}"), &object("spec", chance.some(spec)))
+            let force = if generator.one_in(2) { "&force=true" } else { "" };
+            let manager = *generator.pick(&["one", "two", "three"]);
+            apply(
+                format!("{one}?fieldManager={manager}{force}{strict}"),
+                &object("spec", generator.some(spec)),
+            )
         }
         10 => apply(
             format!("{one}/status?fieldManager=reporter&force=true"),
-            &object("status", chance.some(status)),
+            &object("status", generator.some(status)),
         ),
         11 => get(&one),
         _ => delete(&one),

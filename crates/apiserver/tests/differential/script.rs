@@ -1,14 +1,14 @@
-//! Scripts of requests, and playing them.
+//! Scripts of requests, and their execution.
 
 use http::Request;
 use http_body_util::BodyExt;
 use kube::{Client, client::Body};
 use serde_json::Value;
 
-/// One request. `$rv(n)`, `$uid(n)`, `$name(n)` and `$continue(n)` in path and body stand for what the answer to step
-/// n of the same script held.
+/// One request. `$rv(n)`, `$uid(n)`, `$name(n)` and `$continue(n)` in path and body are replaced by the
+/// values in the response to step n of the same script.
 #[derive(Clone, Debug)]
-pub struct Step {
+pub struct ScriptStep {
     pub method: &'static str,
     pub path: String,
     pub content: &'static str,
@@ -17,7 +17,7 @@ pub struct Step {
     pub title: Option<String>,
 }
 
-impl Step {
+impl ScriptStep {
     pub fn new(method: &'static str, path: impl Into<String>) -> Self {
         Self {
             method,
@@ -49,7 +49,7 @@ impl Step {
         self
     }
 
-    pub fn called(mut self, title: impl Into<String>) -> Self {
+    pub fn titled(mut self, title: impl Into<String>) -> Self {
         self.title = Some(title.into());
         self
     }
@@ -61,56 +61,56 @@ impl Step {
     }
 }
 
-pub fn get(path: impl Into<String>) -> Step {
-    Step::new("GET", path)
+pub fn get(path: impl Into<String>) -> ScriptStep {
+    ScriptStep::new("GET", path)
 }
 
-pub fn post(path: impl Into<String>, body: &Value) -> Step {
-    Step::new("POST", path).body(body)
+pub fn post(path: impl Into<String>, body: &Value) -> ScriptStep {
+    ScriptStep::new("POST", path).body(body)
 }
 
-pub fn put(path: impl Into<String>, body: &Value) -> Step {
-    Step::new("PUT", path).body(body)
+pub fn put(path: impl Into<String>, body: &Value) -> ScriptStep {
+    ScriptStep::new("PUT", path).body(body)
 }
 
-pub fn delete(path: impl Into<String>) -> Step {
-    Step::new("DELETE", path)
+pub fn delete(path: impl Into<String>) -> ScriptStep {
+    ScriptStep::new("DELETE", path)
 }
 
-pub fn merge(path: impl Into<String>, body: &Value) -> Step {
-    Step::new("PATCH", path).content("application/merge-patch+json").body(body)
+pub fn merge(path: impl Into<String>, body: &Value) -> ScriptStep {
+    ScriptStep::new("PATCH", path).content("application/merge-patch+json").body(body)
 }
 
-pub fn json_patch(path: impl Into<String>, body: &Value) -> Step {
-    Step::new("PATCH", path).content("application/json-patch+json").body(body)
+pub fn json_patch(path: impl Into<String>, body: &Value) -> ScriptStep {
+    ScriptStep::new("PATCH", path).content("application/json-patch+json").body(body)
 }
 
-pub fn strategic(path: impl Into<String>, body: &Value) -> Step {
-    Step::new("PATCH", path).content("application/strategic-merge-patch+json").body(body)
+pub fn strategic(path: impl Into<String>, body: &Value) -> ScriptStep {
+    ScriptStep::new("PATCH", path).content("application/strategic-merge-patch+json").body(body)
 }
 
-pub fn apply(path: impl Into<String>, body: &Value) -> Step {
-    Step::new("PATCH", path).content("application/apply-patch+yaml").body(body)
+pub fn apply(path: impl Into<String>, body: &Value) -> ScriptStep {
+    ScriptStep::new("PATCH", path).content("application/apply-patch+yaml").body(body)
 }
 
-/// Requests that belong together: one namespace, one order.
+/// A sequence of requests, in a namespace of its own.
 #[derive(Clone, Debug)]
 pub struct Script {
     pub name: String,
-    pub steps: Vec<Step>,
+    pub steps: Vec<ScriptStep>,
 }
 
-/// What a request got.
+/// The response to a request.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Answer {
+pub struct ScriptResponse {
     pub code: u16,
     pub warnings: Vec<String>,
-    /// JSON, or lines of JSON, or text.
+    /// JSON, an array of the JSON lines, or text.
     pub body: Value,
 }
 
-impl Answer {
-    /// The parts in which this answer differs from another.
+impl ScriptResponse {
+    /// Renders the parts in which this response differs from another.
     pub fn show(&self, other: &Self) -> String {
         let mut text = format!("{}", self.code);
         if self.warnings != other.warnings {
@@ -125,7 +125,7 @@ impl Answer {
     }
 }
 
-/// The smallest parts of `a` that are not so in `b`.
+/// Collects the smallest parts of `a` that differ in `b`.
 fn differing(a: &Value, b: &Value, at: String, parts: &mut Vec<String>) {
     match (a, b) {
         (Value::Object(left), Value::Object(right)) => {
@@ -152,17 +152,17 @@ fn differing(a: &Value, b: &Value, at: String, parts: &mut Vec<String>) {
 }
 
 impl Script {
-    pub fn new(name: impl Into<String>, steps: Vec<Step>) -> Self {
+    pub fn new(name: impl Into<String>, steps: Vec<ScriptStep>) -> Self {
         Self { name: name.into(), steps }
     }
 
-    /// Sends every request, one after the other.
-    pub async fn play(&self, client: &Client) -> Vec<Answer> {
-        let mut answers: Vec<Answer> = Vec::with_capacity(self.steps.len());
+    /// Sends the requests in order.
+    pub async fn play(&self, client: &Client) -> Vec<ScriptResponse> {
+        let mut responses: Vec<ScriptResponse> = Vec::with_capacity(self.steps.len());
         for step in &self.steps {
             let mut request = Request::builder()
                 .method(step.method)
-                .uri(fill(&step.path, &answers, true))
+                .uri(fill(&step.path, &responses, true))
                 .header("user-agent", "differential/1.0");
             if !step.content.is_empty() {
                 request = request.header("content-type", step.content);
@@ -170,9 +170,10 @@ impl Script {
             if !step.accept.is_empty() {
                 request = request.header("accept", step.accept);
             }
-            let request =
-                request.body(Body::from(fill(&step.body, &answers, false).into_bytes())).expect("a request");
-            let response = client.send(request).await.expect("an answer");
+            let request = request
+                .body(Body::from(fill(&step.body, &responses, false).into_bytes()))
+                .expect("a request");
+            let response = client.send(request).await.expect("an response");
             let code = response.status().as_u16();
             let warnings = response
                 .headers()
@@ -182,9 +183,9 @@ impl Script {
                 .map(str::to_owned)
                 .collect();
             let bytes = response.into_body().collect().await.expect("a body").to_bytes();
-            answers.push(Answer { code, warnings, body: parse(&bytes) });
+            responses.push(ScriptResponse { code, warnings, body: parse(&bytes) });
         }
-        answers
+        responses
     }
 }
 
@@ -196,8 +197,8 @@ fn parse(bytes: &[u8]) -> Value {
     lines.map_or_else(|_| Value::String(String::from_utf8_lossy(bytes).into_owned()), Value::Array)
 }
 
-/// Fills in what earlier answers held.
-fn fill(text: &str, answers: &[Answer], in_path: bool) -> String {
+/// Replaces the placeholders by values of earlier responses.
+fn fill(text: &str, responses: &[ScriptResponse], in_path: bool) -> String {
     let mut filled = String::new();
     let mut rest = text;
     while let Some(at) = rest.find('$') {
@@ -207,7 +208,7 @@ fn fill(text: &str, answers: &[Answer], in_path: bool) -> String {
             Some((rest.get(1..open)?, rest.get(open + 1..close)?.parse::<usize>().ok()?, close + 1))
         });
         let value = parsed.and_then(|(what, step, _)| {
-            let metadata = &answers.get(step)?.body["metadata"];
+            let metadata = &responses.get(step)?.body["metadata"];
             let field = match what {
                 "rv" => "resourceVersion",
                 other => other,

@@ -1,4 +1,4 @@
-//! An embedded plane as a push member of a real Karmada.
+//! An embedded plane as a push member of Karmada.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use kube::{
     api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams},
     core::GroupVersionKind,
 };
-use polis_apiserver::Switches;
-use polis_testbed::{Bed, Options, cell::clusters, manifest, plane::HUB};
+use polis_apiserver::EnabledControllers;
+use polis_testbed::{Options, TestCluster, cell::clusters, manifest, plane::HUB};
 use serde_json::{Value, json};
 
 use crate::{
     common::mk_client,
-    mounted::{Mounted, PLANE, TOKEN},
+    test_server::{PLANE, TOKEN, TestServer},
 };
 
-/// Enough for a loaded machine.
+/// Timeout of each expectation, long enough for a loaded machine.
 const WITHIN: Duration = Duration::from_secs(90);
 const NAMESPACE: &str = "shop";
 
@@ -26,18 +26,18 @@ fn api(client: &Client, group: &str, version: &str, kind: &str) -> Api<DynamicOb
     Api::namespaced_with(client.clone(), NAMESPACE, &resource)
 }
 
-/// Waits until an object is as it should be.
+/// Waits until an object satisfies the predicate.
 async fn becomes(plane: &str, api: &Api<DynamicObject>, name: &str, is: impl Fn(&Value) -> bool) {
     let check = async || {
-        let found = manifest::seen(api.get_opt(name).await)?;
+        let found = manifest::retryable(api.get_opt(name).await)?;
         let found = found.map_or(Value::Null, |object| serde_json::to_value(object).unwrap_or_default());
         if is(&found) { Ok(Some(())) } else { Err(found.to_string()) }
     };
-    let what = format!("{name} to be as it should");
+    let what = format!("the expected state of {name}");
     manifest::until(plane, &what, WITHIN, check).await.unwrap_or_else(|error| panic!("{error}"));
 }
 
-async fn join(hub: &Client, member: &Mounted) {
+async fn join(hub: &Client, member: &TestServer) {
     let encode = |text: &str| BASE64_STANDARD.encode(text);
     let secret = json!({
         "apiVersion": "v1", "kind": "Secret", "metadata": {"name": PLANE, "namespace": "karmada-cluster"},
@@ -88,14 +88,15 @@ fn mk_deployment() -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_embedded_member_receives_reports_and_removes() {
-    let member = Mounted::new(Switches::default()).await;
+async fn karmada_propagates_to_an_embedded_member_collects_its_status_and_deletes() {
+    let member = TestServer::new(EnabledControllers::default()).await;
     for file in polis_api::crds::of_cell() {
         member.server.install_crd_in(PLANE, &file.crd).await.expect("a definition");
     }
     let here = mk_client(&member.server, PLANE);
-    let bed = Box::pin(Bed::up(Options::federation([]).with_projects(0))).await.expect("a bed stands");
-    let hub = bed.client(HUB).await.expect("a client of the hub");
+    let cluster =
+        Box::pin(TestCluster::up(Options::federation([]).with_projects(0))).await.expect("a test bed");
+    let hub = cluster.client(HUB).await.expect("a client of the hub");
     join(&hub, &member).await;
 
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
@@ -108,26 +109,26 @@ async fn an_embedded_member_receives_reports_and_removes() {
     let deployment = serde_json::from_value(mk_deployment()).expect("a deployment");
     deployments(&hub).create(&PostParams::default(), &deployment).await.expect("the hub takes it");
 
-    // Receives, and follows changes.
+    // Karmada propagates objects and their changes.
     becomes(PLANE, &maps(&here), "settings", |map| map["data"]["a"] == "b").await;
     becomes(PLANE, &deployments(&here), "web", |found| found["spec"]["cityCode"] == "dfw").await;
     let change = Patch::Merge(json!({"data": {"a": "c"}}));
     maps(&hub).patch("settings", &PatchParams::default(), &change).await.expect("a change");
     becomes(PLANE, &maps(&here), "settings", |map| map["data"]["a"] == "c").await;
 
-    // Puts right what was changed on the member.
+    // Karmada reverts changes on the member.
     let change = Patch::Merge(json!({"data": {"a": "by hand"}}));
     maps(&here).patch("settings", &PatchParams::default(), &change).await.expect("a change");
     becomes(PLANE, &maps(&here), "settings", |map| map["data"]["a"] == "c").await;
 
-    // Reports.
+    // Karmada collects the status.
     let status = Patch::Merge(
         json!({"status": {"replicas": 2, "readyReplicas": 1, "currentReplicas": 2, "desiredReplicas": 2}}),
     );
     deployments(&here).patch_status("web", &PatchParams::default(), &status).await.expect("a status");
     becomes(HUB, &deployments(&hub), "web", |found| found["status"]["readyReplicas"] == 1).await;
 
-    // Removes.
+    // Karmada deletes the objects on the member.
     deployments(&hub).delete("web", &DeleteParams::default()).await.expect("a delete");
     maps(&hub).delete("settings", &DeleteParams::default()).await.expect("a delete");
     becomes(PLANE, &deployments(&here), "web", Value::is_null).await;

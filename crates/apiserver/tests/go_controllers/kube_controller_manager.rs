@@ -1,4 +1,4 @@
-//! The garbage collector and the namespace controller of Kubernetes, in the place of ours.
+//! kube-controller-manager's garbage collector and namespace controller, in place of the built-in ones.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,49 +7,52 @@ use kube::{
     Api, Client,
     api::{DeleteParams, PostParams},
 };
-use polis_apiserver::Switches;
+use polis_apiserver::EnabledControllers;
 use polis_testbed::{
-    Say, binaries::Binaries, guard::Guard, home::Home, manifest, pki::Pki, plane, port::Ports,
-    process::Processes,
+    ProgressFn, binaries::Binaries, guard::Guard, manifest, pki::Pki, plane, port::Ports, process::Processes,
+    state_dir::StateDir,
 };
 use serde_json::json;
 
 use crate::{
     common::{mk_client, mk_widget, widgets},
-    mounted::{Mounted, PLANE},
+    test_server::{PLANE, TestServer},
 };
 
-/// Enough for a loaded machine; the collector looks for new kinds every 30 s and at everything else at once.
+/// Timeout of each expectation, long enough for a loaded machine. The garbage collector runs discovery every
+/// 30 s.
 const WITHIN: Duration = Duration::from_secs(120);
 
-/// A kube-controller-manager with two controllers. The guard ends it when this process ends, however that happens.
+/// A kube-controller-manager with two controllers. The guard kills it when this process ends for any reason.
 struct Manager {
-    home: Home,
+    state_dir: StateDir,
     processes: Processes,
     _guard: Guard,
 }
 
 impl Manager {
-    fn start(server: &Mounted) -> Self {
-        let binaries = Binaries::ensure(&(Arc::new(|_: &str| {}) as Say)).expect("the programs of the bed");
+    fn start(server: &TestServer) -> Self {
+        let binaries =
+            Binaries::ensure(&(Arc::new(|_: &str| {}) as ProgressFn)).expect("the programs of the test bed");
         let folder = tempfile::tempdir().expect("a folder").keep();
-        let home = Home::claim(Some(&folder)).expect("a home");
+        let state_dir = StateDir::claim(Some(&folder)).expect("a state directory");
         let guard = Guard::start().expect("a guard");
-        let processes = Processes::new(&home, guard.group());
-        let pki = Pki::create(&home.pki()).expect("certificates");
-        std::fs::write(home.kubeconfig(PLANE), server.kubeconfig()).expect("a kubeconfig");
+        let processes = Processes::new(&state_dir, guard.group());
+        let pki = Pki::create(&state_dir.pki()).expect("certificates");
+        std::fs::write(state_dir.kubeconfig(PLANE), server.kubeconfig()).expect("a kubeconfig");
         let port = Ports::default().choose().expect("a port");
-        let mut spec = plane::controller_manager(&binaries, &home, &pki, PLANE, port);
+        let mut spec = plane::controller_manager(&binaries, &state_dir, &pki, PLANE, port);
         for argument in spec.args.iter_mut().filter(|argument| argument.starts_with("--controllers=")) {
             *argument = "--controllers=namespace-controller,garbage-collector-controller".to_owned();
         }
-        // For its own door it would look up whom kube-apiserver trusts, which only an aggregating server writes down.
+        // Skips the lookup of the ConfigMap extension-apiserver-authentication, which the embedded server
+        // does not have.
         spec.args.push("--authentication-skip-lookup=true".to_owned());
         processes.start(&spec).expect("a controller manager");
-        Self { home, processes, _guard: guard }
+        Self { state_dir, processes, _guard: guard }
     }
 
-    /// The complaints in its log.
+    /// The error lines of its log.
     fn errors(&self) -> Vec<String> {
         let record = self.processes.records().expect("records").remove(0);
         let log = std::fs::read_to_string(self.processes.log(&record)).expect("a log");
@@ -59,10 +62,10 @@ impl Manager {
 
 impl Drop for Manager {
     fn drop(&mut self) {
-        // Nothing to be done about a failure here; the guard kills what is left.
+        // Failures are ignored: the guard kills the remaining processes.
         let _ = self.processes.kill_all();
         self.processes.reap();
-        let _ = self.home.clear();
+        let _ = self.state_dir.clear();
     }
 }
 
@@ -71,7 +74,7 @@ where
     K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
 {
     let what = format!("{name} to be gone");
-    let absent = async || Ok(manifest::seen(api.get_opt(name).await)?.is_none().then_some(()));
+    let absent = async || Ok(manifest::retryable(api.get_opt(name).await)?.is_none().then_some(()));
     manifest::until(PLANE, &what, WITHIN, absent).await.unwrap_or_else(|error| panic!("{error}"));
 }
 
@@ -92,9 +95,10 @@ fn maps(client: &Client, namespace: &str) -> Api<ConfigMap> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_controllers_of_kubernetes_take_the_place_of_ours() {
-    let switches = Switches { garbage_collector: false, namespaces: false, ..Switches::default() };
-    let server = Mounted::new(switches).await;
+async fn kube_controller_manager_replaces_the_built_in_controllers() {
+    let enabled =
+        EnabledControllers { garbage_collector: false, namespaces: false, ..EnabledControllers::default() };
+    let server = TestServer::new(enabled).await;
     let client = mk_client(&server.server, PLANE);
     let manager = Manager::start(&server);
 

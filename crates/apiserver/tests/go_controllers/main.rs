@@ -1,8 +1,9 @@
-//! Unmodified Go controllers on an embedded plane: Karmada writes to it as a member, and kube-controller-manager
-//! collects garbage and ends namespaces on it while ours are off.
+//! Unmodified Go controllers on an embedded plane: Karmada uses it as a member cluster, and
+//! kube-controller-manager runs the garbage collector and the namespace controller in place of the built-in
+//! ones.
 
 #[path = "../common/mod.rs"]
 mod common;
 mod karmada;
 mod kube_controller_manager;
-mod mounted;
+mod test_server;

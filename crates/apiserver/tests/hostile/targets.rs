@@ -1,4 +1,4 @@
-//! The parsers, with good inputs for each.
+//! The fuzz targets: parsers and valid inputs of each.
 
 use bytes::Bytes;
 use http::{Request, Uri};
@@ -7,7 +7,7 @@ use polis_apiserver::{PlaneSpec, Server, Service};
 use serde_json::{Value, json};
 
 use crate::{
-    Asked, Target,
+    FuzzTarget, TestRequest,
     common::{mk_client, mk_widget, mk_widgets_crd, widgets},
 };
 
@@ -15,7 +15,7 @@ const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions?dryRun=All";
 
-/// Pieces of JSON, YAML and Kubernetes.
+/// Tokens of JSON, YAML and Kubernetes.
 const WORDS: &[&str] = &[
     "null",
     "true",
@@ -56,7 +56,7 @@ const WORDS: &[&str] = &[
 
 pub async fn mk_service() -> Service {
     let server = Server::builder().build().await.expect("a server");
-    server.create_plane(PlaneSpec::own("cell")).await.expect("a plane");
+    server.create_plane(PlaneSpec::standalone("cell")).await.expect("a plane");
     server.install_crd_in("cell", &mk_widgets_crd()).await.expect("a definition");
     let api = widgets(&mk_client(&server, "cell"));
     for name in ["a", "b", "c"] {
@@ -71,7 +71,7 @@ pub async fn mk_service() -> Service {
     service
 }
 
-fn send(method: &str, path: &str, content: &str, body: &[u8]) -> Asked {
+fn send(method: &str, path: &str, content: &str, body: &[u8]) -> TestRequest {
     Request::builder()
         .method(method)
         .uri(path)
@@ -80,7 +80,7 @@ fn send(method: &str, path: &str, content: &str, body: &[u8]) -> Asked {
         .expect("a request")
 }
 
-fn post(path: &str, content: &str, body: &[u8]) -> Asked {
+fn post(path: &str, content: &str, body: &[u8]) -> TestRequest {
     send("POST", path, content, body)
 }
 
@@ -89,34 +89,35 @@ fn texts(values: &[Value]) -> Vec<Vec<u8>> {
 }
 
 /// A GET with the input, escaped, in the query.
-fn query(path: &str, name: &str, input: &[u8]) -> Asked {
+fn query(path: &str, name: &str, input: &[u8]) -> TestRequest {
     let escaped: String = input.iter().map(|byte| format!("%{byte:02X}")).collect();
     send("GET", &format!("{path}?{name}={escaped}"), "", b"")
 }
 
-pub fn bodies() -> Target {
+pub fn bodies() -> FuzzTarget {
     let widget = mk_widget("w", json!({"size": 2, "color": "red", "parts": [{"name": "x"}]}));
-    let mut good = texts(&[
+    let mut valid = texts(&[
         serde_json::to_value(widget).expect("a widget"),
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m", "labels": {"a": "b"}}, "data": {"k": "v"}, "binaryData": {"b": "AAAA"}}),
         json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"generateName": "w-", "annotations": {"a": "b"}, "ownerReferences": [{"apiVersion": "v1", "kind": "A", "name": "a", "uid": "u"}]}, "spec": {}}),
     ]);
-    good.push(b"apiVersion: example.com/v1\nkind: Widget\nmetadata:\n  name: y\n  labels: {a: b}\nspec:\n  size: 1\n  parts:\n  - name: x\n    value: |\n      text\n".to_vec());
-    Target {
+    valid.push(b"apiVersion: example.com/v1\nkind: Widget\nmetadata:\n  name: y\n  labels: {a: b}\nspec:\n  size: 1\n  parts:\n  - name: x\n    value: |\n      text\n".to_vec());
+    FuzzTarget {
         name: "bodies",
-        good,
-        words: WORDS,
+        valid,
+        tokens: WORDS,
         request: |input, n| {
             let path = if n % 3 == 0 { MAPS } else { WIDGETS };
             let content = if n % 2 == 0 { "application/json" } else { "application/yaml" };
-            // Tried, not kept: the store does not grow with the inputs.
+            // A dry run, so that the store does not grow.
             Some(post(&format!("{path}?dryRun=All"), content, input))
         },
     }
 }
 
-pub fn protobuf() -> Target {
-    // Kubernetes' envelope: magic, then Unknown{typeMeta{apiVersion, kind}, raw}; raw is a ConfigMap named "m".
+pub fn protobuf() -> FuzzTarget {
+    // Kubernetes' envelope: magic, then Unknown{typeMeta{apiVersion, kind}, raw}; raw is a ConfigMap named
+    // "m".
     let message = |kind: &[u8], raw: &[u8]| {
         let mut meta = vec![0x0a, 2, b'v', b'1', 0x12, u8::try_from(kind.len()).expect("short")];
         meta.extend_from_slice(kind);
@@ -129,10 +130,10 @@ pub fn protobuf() -> Target {
     };
     let map = b"\x0a\x05\x0a\x01m\x12\x00\x12\x06\x0a\x01k\x12\x01v";
     let namespace = b"\x0a\x03\x0a\x01n\x12\x00\x1a\x00";
-    Target {
+    FuzzTarget {
         name: "protobuf",
-        good: vec![message(b"ConfigMap", map), message(b"Namespace", namespace), message(b"Secret", map)],
-        words: &[
+        valid: vec![message(b"ConfigMap", map), message(b"Namespace", namespace), message(b"Secret", map)],
+        tokens: &[
             "k8s\0",
             "\u{0}",
             "\u{1}",
@@ -152,8 +153,8 @@ pub fn protobuf() -> Target {
     }
 }
 
-pub fn patches() -> Target {
-    let mut good = texts(&[
+pub fn patches() -> FuzzTarget {
+    let mut valid = texts(&[
         json!([{"op": "add", "path": "/spec/parts/-", "value": {"name": "z"}}, {"op": "test", "path": "/spec/size", "value": 2}]),
         json!([{"op": "move", "from": "/spec/color", "path": "/metadata/labels"}, {"op": "remove", "path": "/spec/parts/0"}]),
         json!({"spec": {"size": 3, "parts": null}, "metadata": {"labels": {"a": "b"}, "finalizers": []}}),
@@ -161,11 +162,11 @@ pub fn patches() -> Target {
         json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "a"}, "spec": {"parts": [{"name": "x", "value": "q"}]}}),
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"k": "w"}}),
     ]);
-    good.push(b"apiVersion: example.com/v1\nkind: Widget\nmetadata: {name: a}\nspec: {size: 5}\n".to_vec());
-    Target {
+    valid.push(b"apiVersion: example.com/v1\nkind: Widget\nmetadata: {name: a}\nspec: {size: 5}\n".to_vec());
+    FuzzTarget {
         name: "patches",
-        good,
-        words: WORDS,
+        valid,
+        tokens: WORDS,
         request: |input, n| {
             let content = [
                 "application/json-patch+json",
@@ -180,10 +181,10 @@ pub fn patches() -> Target {
     }
 }
 
-pub fn selectors() -> Target {
-    Target {
+pub fn selectors() -> FuzzTarget {
+    FuzzTarget {
         name: "selectors",
-        good: [
+        valid: [
             "a=b,c!=d",
             "a in (b,c),!d",
             "a notin (x), b",
@@ -193,7 +194,7 @@ pub fn selectors() -> Target {
         ]
         .map(|text| text.as_bytes().to_vec())
         .to_vec(),
-        words: &[
+        tokens: &[
             "=",
             "==",
             "!=",
@@ -218,20 +219,20 @@ pub fn selectors() -> Target {
     }
 }
 
-pub fn tokens() -> Target {
+pub fn tokens() -> FuzzTarget {
     // {"v":"meta.k8s.io/v1","rv":5,"start":"default/a"} and its neighbours, as they are handed out.
     let encode = |text: &str| {
         use base64::Engine;
         base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(text).into_bytes()
     };
-    Target {
+    FuzzTarget {
         name: "continue tokens",
-        good: vec![
+        valid: vec![
             encode("{\"v\":\"meta.k8s.io/v1\",\"rv\":5,\"start\":\"default/a\"}"),
             encode("{\"v\":\"meta.k8s.io/v1\",\"rv\":-1,\"start\":\"default/b\\u0000\"}"),
             encode("{\"v\":\"meta.k8s.io/v2\",\"rv\":9223372036854775807,\"start\":\"\"}"),
         ],
-        words: &["=", "-", "_", "A", "eyJ2IjoibWV0YS5rOHMuaW8vdjEi", "\u{0}"],
+        tokens: &["=", "-", "_", "A", "eyJ2IjoibWV0YS5rOHMuaW8vdjEi", "\u{0}"],
         request: |input, _| (input.len() < 8 << 10).then(|| query(WIDGETS, "limit=1&continue", input)),
     }
 }
@@ -245,10 +246,10 @@ fn with_rule(rule: &str) -> Value {
     crd
 }
 
-pub fn rules() -> Target {
-    Target {
+pub fn rules() -> FuzzTarget {
+    FuzzTarget {
         name: "rules",
-        good: [
+        valid: [
             "self.size > 1 && self.color == 'red'",
             "!has(self.parts) || self.parts.all(p, p.name.size() < 10 && p.value.matches('^a+$'))",
             "self.size <= oldSelf.size || self.color in ['a', \"b\"]",
@@ -259,7 +260,7 @@ pub fn rules() -> Target {
         ]
         .map(|text| text.as_bytes().to_vec())
         .to_vec(),
-        words: &[
+        tokens: &[
             "self",
             "oldSelf",
             "has(",
@@ -308,14 +309,14 @@ pub fn rules() -> Target {
     }
 }
 
-pub fn schemas() -> Target {
+pub fn schemas() -> FuzzTarget {
     let schema = |schema: Value| {
         let mut crd = with_rule("true");
         crd["spec"]["versions"][0]["selectableFields"] = json!([]);
         crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"] = schema;
         crd
     };
-    let good = texts(&[
+    let valid = texts(&[
         with_rule("self.size > 0"),
         schema(
             json!({"type": "object", "properties": {"a": {"type": "string", "pattern": "^[a-z]{1,5}(x|y)*$", "format": "hostname", "default": "bx", "enum": ["bx", "cy"]}}}),
@@ -330,10 +331,10 @@ pub fn schemas() -> Target {
             json!({"type": "object", "x-kubernetes-embedded-resource": true, "x-kubernetes-preserve-unknown-fields": true, "nullable": true, "x-kubernetes-validations": [{"rule": "self.kind == 'A'", "message": "m", "reason": "FieldValueInvalid"}]}),
         ),
     ]);
-    Target {
+    FuzzTarget {
         name: "schemas",
-        good,
-        words: &[
+        valid,
+        tokens: &[
             "\"type\":\"object\"",
             "\"type\":\"array\"",
             "\"items\":{}",
@@ -362,10 +363,10 @@ pub fn schemas() -> Target {
     }
 }
 
-pub fn paths() -> Target {
-    Target {
+pub fn paths() -> FuzzTarget {
+    FuzzTarget {
         name: "paths",
-        good: [
+        valid: [
             "/api/v1/namespaces/default/configmaps/a?watch=false&limit=5",
             "/apis/example.com/v1/namespaces/default/widgets/a/status",
             "/apis/example.com/v1/widgets?resourceVersion=1&resourceVersionMatch=Exact",
@@ -378,7 +379,7 @@ pub fn paths() -> Target {
         ]
         .map(|text| text.as_bytes().to_vec())
         .to_vec(),
-        words: &[
+        tokens: &[
             "/",
             "//",
             "..",
@@ -402,7 +403,7 @@ pub fn paths() -> Target {
             "includeObject=",
         ],
         request: |input, n| {
-            // What is no URI never comes out of an HTTP parser. A watch would not end.
+            // An HTTP parser never yields an invalid URI, and a watch would not end: skip both.
             let text = std::str::from_utf8(input).ok()?;
             let uri: Uri = text.parse().ok()?;
             if text.contains("watch") || uri.path().is_empty() || text.len() > 8 << 10 {

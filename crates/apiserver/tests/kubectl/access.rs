@@ -1,9 +1,9 @@
-//! auth can-i, and what a user may not do.
+//! `kubectl auth`, and forbidden requests.
 
 use crate::{lines, mk_shop};
 
 #[tokio::test]
-async fn a_user_learns_what_he_may_do() {
+async fn auth_can_i_reports_the_permissions_of_a_user() {
     let plane = mk_shop().await;
     plane.login("eve", &[]);
     plane.run("create role reader --verb=get,list --resource=widgets.example.com").await.ok();

@@ -1,6 +1,6 @@
-//! An unmodified kubectl in front of the embedded server: every verb that people use.
+//! Runs an unmodified kubectl against the embedded server: all common commands.
 //!
-//! Each test has a server of its own, over TLS on a free port, and a kubectl with a home of its own.
+//! Each test has its own server, over TLS on a free port, and its own home directory for kubectl.
 
 mod access;
 #[path = "../common/mod.rs"]
@@ -40,7 +40,7 @@ async fn mk_shop() -> plane::Plane {
     plane
 }
 
-/// The lines of an output, with runs of blanks made one.
+/// The lines of an output, with whitespace collapsed.
 fn lines(out: &str) -> Vec<String> {
     out.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
 }

@@ -1,18 +1,18 @@
-//! A plane over TLS, and kubectl in front of it.
+//! A plane over TLS, and kubectl commands against it.
 
 use std::{path::PathBuf, process::Stdio, sync::Arc};
 
-use polis_apiserver::{Access, Authority, Server, Tls, kubeconfig};
-use polis_testbed::{Say, binaries::Binaries, pins};
+use polis_apiserver::{Access, Authority, Server, ServerTls, kubeconfig};
+use polis_testbed::{ProgressFn, binaries::Binaries, pins};
 use tempfile::TempDir;
 use tokio::{io::AsyncWriteExt, process::Command, task::JoinHandle};
 
 use crate::common::mk_widgets_crd;
 
-/// A server on a free port that serves widgets, with a home for kubectl. Both end with the value.
+/// A server on a free port that serves widgets, and a home directory for kubectl. Both are removed on drop.
 pub struct Plane {
     pub url: String,
-    pub home: TempDir,
+    pub state_dir: TempDir,
     kubectl: PathBuf,
     authority: Authority,
     _server: Server,
@@ -25,26 +25,26 @@ impl Drop for Plane {
     }
 }
 
-/// What kubectl said.
+/// The result of a kubectl command.
 #[derive(Debug)]
-pub struct Said {
+pub struct KubectlOutput {
     pub code: i32,
     pub out: String,
     pub err: String,
 }
 
-impl Said {
-    /// Everything went well.
+impl KubectlOutput {
+    /// The standard output of a successful command.
     #[track_caller]
     pub fn ok(self) -> String {
         assert_eq!(self.code, 0, "kubectl failed\nout: {}\nerr: {}", self.out, self.err);
         self.out
     }
 
-    /// It did not, for this reason.
+    /// The standard error of a failed command, which must contain `why`.
     #[track_caller]
     pub fn refused(self, why: &str) -> String {
-        assert_ne!(self.code, 0, "kubectl went through: {}", self.out);
+        assert_ne!(self.code, 0, "kubectl succeeded: {}", self.out);
         assert!(self.err.contains(why), "{why:?} is not in: {}", self.err);
         self.err
     }
@@ -52,8 +52,8 @@ impl Said {
 
 impl Plane {
     pub async fn new() -> Self {
-        let kubectl = Binaries::ensure(&(Arc::new(|_: &str| {}) as Say))
-            .expect("the programs of the bed")
+        let kubectl = Binaries::ensure(&(Arc::new(|_: &str| {}) as ProgressFn))
+            .expect("the programs of the test bed")
             .path(pins::KUBECTL);
         let authority = Authority::new().expect("an authority");
         let server = Server::builder()
@@ -64,12 +64,13 @@ impl Plane {
         server.install_crd_in("", &mk_widgets_crd()).await.expect("a definition");
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("https://{}", listener.local_addr().expect("an address"));
-        let tls = Tls::new(&authority.server(&["127.0.0.1"]).expect("a certificate"), Some(authority.pem()))
-            .expect("TLS");
-        let answering = server.clone();
-        let serving = tokio::spawn(async move { answering.serve(listener, tls).await });
-        let home = tempfile::tempdir().expect("a folder");
-        let plane = Self { url, home, kubectl, authority, _server: server, serving };
+        let tls =
+            ServerTls::new(&authority.server(&["127.0.0.1"]).expect("a certificate"), Some(authority.pem()))
+                .expect("TLS");
+        let handle = server.clone();
+        let serving = tokio::spawn(async move { handle.serve(listener, tls).await });
+        let state_dir = tempfile::tempdir().expect("a folder");
+        let plane = Self { url, state_dir, kubectl, authority, _server: server, serving };
         plane.login("admin", &["system:masters"]);
         plane
     }
@@ -78,41 +79,41 @@ impl Plane {
     pub fn login(&self, user: &str, groups: &[&str]) {
         let certificate = self.authority.client(user, groups).expect("a certificate");
         let config = kubeconfig(&self.url, "", self.authority.pem(), &certificate);
-        std::fs::write(self.home.path().join(user), config).expect("a kubeconfig");
+        std::fs::write(self.state_dir.path().join(user), config).expect("a kubeconfig");
     }
 
-    /// A kubectl command as a user, with a home of its own.
+    /// A kubectl command as a user, in a clean environment.
     pub fn command(&self, user: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.kubectl);
         command
             .args(arguments)
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-            .env("HOME", self.home.path())
-            .env("KUBECONFIG", self.home.path().join(user))
-            .current_dir(self.home.path())
+            .env("HOME", self.state_dir.path())
+            .env("KUBECONFIG", self.state_dir.path().join(user))
+            .current_dir(self.state_dir.path())
             .stdin(Stdio::null())
             .kill_on_drop(true);
         command
     }
 
-    pub async fn as_user(&self, user: &str, arguments: &[&str]) -> Said {
+    pub async fn as_user(&self, user: &str, arguments: &[&str]) -> KubectlOutput {
         finish(self.command(user, arguments).output().await)
     }
 
     /// Runs kubectl as the administrator, with the words of a line as arguments.
-    pub async fn run(&self, line: &str) -> Said {
+    pub async fn run(&self, line: &str) -> KubectlOutput {
         let arguments: Vec<&str> = line.split_whitespace().collect();
         self.as_user("admin", &arguments).await
     }
 
-    /// Runs kubectl with arguments that hold blanks.
-    pub async fn args(&self, arguments: &[&str]) -> Said {
+    /// Runs kubectl with arguments that contain spaces.
+    pub async fn args(&self, arguments: &[&str]) -> KubectlOutput {
         self.as_user("admin", arguments).await
     }
 
-    /// Runs kubectl with something to read.
-    pub async fn feed(&self, line: &str, input: &str) -> Said {
+    /// Runs kubectl with standard input.
+    pub async fn feed(&self, line: &str, input: &str) -> KubectlOutput {
         let arguments: Vec<&str> = line.split_whitespace().collect();
         let mut child = self
             .command("admin", &arguments)
@@ -127,14 +128,18 @@ impl Plane {
         finish(child.wait_with_output().await)
     }
 
-    /// Writes a file into the home of kubectl.
+    /// Writes a file into kubectl's home directory.
     pub fn file(&self, name: &str, text: &str) {
-        std::fs::write(self.home.path().join(name), text).expect("a file");
+        std::fs::write(self.state_dir.path().join(name), text).expect("a file");
     }
 }
 
-pub fn finish(output: std::io::Result<std::process::Output>) -> Said {
+pub fn finish(output: std::io::Result<std::process::Output>) -> KubectlOutput {
     let output = output.expect("kubectl runs");
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    Said { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
+    KubectlOutput {
+        code: output.status.code().unwrap_or(-1),
+        out: text(output.stdout),
+        err: text(output.stderr),
+    }
 }

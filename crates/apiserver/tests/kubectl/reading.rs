@@ -1,4 +1,4 @@
-//! get, describe, explain, and what a plane says about itself.
+//! get, describe, explain, and discovery.
 
 use std::process::Stdio;
 
@@ -49,7 +49,7 @@ async fn get_selects_by_labels_fields_and_namespace_and_reads_in_chunks() {
 }
 
 #[tokio::test]
-async fn get_follows_changes() {
+async fn get_watches_changes() {
     let plane = mk_shop().await;
     let mut watch = plane
         .command("admin", &["get", "widgets", "-w", "--output-watch-events", "--no-headers"])
@@ -59,7 +59,7 @@ async fn get_follows_changes() {
     let mut seen = BufReader::new(watch.stdout.take().expect("a pipe")).lines();
     let mut next = async || {
         let line = tokio::time::timeout(std::time::Duration::from_secs(30), seen.next_line());
-        let line = line.await.expect("an event in time").expect("a line").expect("a watch that goes on");
+        let line = line.await.expect("an event in time").expect("a line").expect("an open watch");
         line.split_whitespace().take(3).collect::<Vec<_>>().join(" ")
     };
     for name in ["a", "b", "c"] {
@@ -88,7 +88,7 @@ async fn describe_shows_every_kind() {
 }
 
 #[tokio::test]
-async fn explain_knows_the_fields_of_built_in_and_custom_kinds() {
+async fn explain_shows_the_fields_of_built_in_and_custom_kinds() {
     let plane = Plane::new().await;
     assert!(plane.run("explain widgets.spec.size").await.ok().contains("<integer>"));
     let all = plane.run("explain widgets --recursive").await.ok();
@@ -101,7 +101,7 @@ async fn explain_knows_the_fields_of_built_in_and_custom_kinds() {
 }
 
 #[tokio::test]
-async fn a_plane_tells_what_it_serves() {
+async fn discovery_version_and_health_are_served() {
     let plane = Plane::new().await;
     let resources = lines(&plane.run("api-resources").await.ok());
     assert!(resources.iter().any(|line| line == "widgets wd example.com/v1 true Widget"), "{resources:?}");

@@ -1,4 +1,4 @@
-//! delete with its cascades, wait, events.
+//! delete with propagation policies, wait, events.
 
 use std::process::Stdio;
 
@@ -14,7 +14,7 @@ async fn give_a_child(plane: &Plane) {
 }
 
 #[tokio::test]
-async fn delete_takes_dependents_along_before_after_or_not_at_all() {
+async fn delete_cascades_in_the_foreground_in_the_background_or_orphans() {
     for (cascade, child_stays) in [("foreground", false), ("background", false), ("orphan", true)] {
         let plane = mk_shop().await;
         give_a_child(&plane).await;
@@ -24,14 +24,14 @@ async fn delete_takes_dependents_along_before_after_or_not_at_all() {
             let owners = plane.run("get configmap child -o jsonpath={.metadata.ownerReferences}").await.ok();
             assert_eq!(owners, "", "an orphan has no owner");
         } else {
-            let gone = async || (plane.run("get configmap child").await.code != 0).then_some(());
-            eventually("the child goes with its owner", gone).await;
+            let deleted = async || (plane.run("get configmap child").await.code != 0).then_some(());
+            eventually("the dependent to be deleted", deleted).await;
         }
     }
 }
 
 #[tokio::test]
-async fn delete_waits_for_finalizers_unless_told_not_to() {
+async fn delete_waits_for_finalizers_unless_wait_is_false() {
     let plane = mk_shop().await;
     let hold = "{\"metadata\":{\"finalizers\":[\"example.com/hold\"]}}";
     plane.args(&["patch", "widget", "a", "--type=merge", "-p", hold]).await.ok();
@@ -48,15 +48,15 @@ async fn delete_waits_for_finalizers_unless_told_not_to() {
         .args(&["patch", "widget", "a", "--type=merge", "-p", "{\"metadata\":{\"finalizers\":null}}"])
         .await
         .ok();
-    let said = crate::plane::finish(waiting.wait_with_output().await);
-    // It was quick enough to see the object go, or came when it had gone.
-    assert!(said.code == 0 || said.err.contains("NotFound"), "{said:?}");
+    let output = crate::plane::finish(waiting.wait_with_output().await);
+    // kubectl saw the deletion, or started after it.
+    assert!(output.code == 0 || output.err.contains("NotFound"), "{output:?}");
     assert_eq!(lines(&plane.run("delete widgets --all").await.ok()).len(), 2);
     plane.run("delete namespace default").await.refused("Forbidden");
 }
 
 #[tokio::test]
-async fn a_namespace_goes_with_everything_in_it() {
+async fn a_namespace_is_deleted_with_its_content() {
     let plane = Plane::new().await;
     plane.run("create namespace shop").await.ok();
     plane.run("create configmap settings -n shop --from-literal=a=b").await.ok();
@@ -86,19 +86,19 @@ async fn wait_ends_when_the_condition_holds() {
 }
 
 #[tokio::test]
-async fn events_are_listed_and_filtered_by_what_they_are_about() {
+async fn events_are_listed_and_filtered_by_their_object() {
     let plane = mk_shop().await;
     for (name, about, kind) in [("one", "a", "Warning"), ("two", "b", "Normal")] {
         let uid = plane.run(&format!("get widget {about} -o jsonpath={{.metadata.uid}}")).await.ok();
         let event = format!(
-            "apiVersion: v1\nkind: Event\nmetadata: {{name: {name}}}\ninvolvedObject: {{apiVersion: example.com/v1, kind: Widget, name: {about}, uid: {uid}, namespace: default}}\nreason: Seen\nmessage: it was seen\ntype: {kind}\nlastTimestamp: 2026-01-01T00:00:00Z\n"
+            "apiVersion: v1\nkind: Event\nmetadata: {{name: {name}}}\ninvolvedObject: {{apiVersion: example.com/v1, kind: Widget, name: {about}, uid: {uid}, namespace: default}}\nreason: Observed\nmessage: it was observed\ntype: {kind}\nlastTimestamp: 2026-01-01T00:00:00Z\n"
         );
         plane.feed("create -f -", &event).await.ok();
     }
     assert_eq!(lines(&plane.run("events --no-headers").await.ok()).len(), 2);
     let of_one = lines(&plane.run("events --for widget/a --no-headers").await.ok());
-    assert!(of_one.len() == 1 && of_one[0].contains("Warning Seen"), "{of_one:?}");
+    assert!(of_one.len() == 1 && of_one[0].contains("Warning Observed"), "{of_one:?}");
     assert_eq!(lines(&plane.run("events --types=Normal --no-headers -A").await.ok()).len(), 1);
-    assert!(plane.run("describe widget a").await.ok().contains("it was seen"));
+    assert!(plane.run("describe widget a").await.ok().contains("it was observed"));
     assert!(plane.run("get events").await.ok().contains("widget/a"));
 }

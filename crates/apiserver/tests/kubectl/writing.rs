@@ -14,7 +14,7 @@ fn widget(size: u32, value: &str) -> String {
 }
 
 #[tokio::test]
-async fn create_makes_what_it_is_told_to() {
+async fn create_creates_every_kind_and_reports_errors() {
     let plane = Plane::new().await;
     for line in [
         "create namespace shop",
@@ -47,7 +47,7 @@ async fn create_makes_what_it_is_told_to() {
 }
 
 #[tokio::test]
-async fn apply_changes_only_what_changed() {
+async fn apply_changes_only_the_fields_that_differ() {
     let plane = Plane::new().await;
     assert!(plane.feed("apply -f -", &widget(1, "a")).await.ok().contains("created"));
     assert!(plane.feed("apply -f -", &widget(1, "a")).await.ok().contains("unchanged"));
@@ -57,7 +57,7 @@ async fn apply_changes_only_what_changed() {
     plane.feed("apply -f - --dry-run=server", &widget(3, "a")).await.ok();
     assert_eq!(plane.run("get widget w -o jsonpath={.spec.size}").await.ok(), "2");
     assert!(plane.run("apply view-last-applied widget/w").await.ok().contains("size: 2"));
-    // A built-in kind goes by strategic merge.
+    // Built-in kinds use strategic merge patches.
     for data in ["{a: b, c: d}", "{a: z}"] {
         let map = format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: m}}\ndata: {data}");
         plane.feed("apply -f -", &map).await.ok();
@@ -66,7 +66,7 @@ async fn apply_changes_only_what_changed() {
 }
 
 #[tokio::test]
-async fn apply_on_the_server_minds_who_owns_a_field() {
+async fn server_side_apply_reports_conflicts_with_other_field_managers() {
     let plane = Plane::new().await;
     plane.feed("apply --server-side -f -", &widget(1, "a")).await.ok();
     let conflict = plane.feed("apply --server-side --field-manager=other -f -", &widget(2, "a")).await;
@@ -81,14 +81,14 @@ async fn apply_on_the_server_minds_who_owns_a_field() {
 }
 
 #[tokio::test]
-async fn apply_prunes_what_is_no_longer_said() {
+async fn apply_prunes_objects_that_are_no_longer_in_the_manifests() {
     let plane = Plane::new().await;
     let kinds = "--prune-allowlist=core/v1/ConfigMap --prune-allowlist=example.com/v1/Widget";
     plane.feed("apply -f -", MANIFESTS).await.ok();
     let rest = MANIFESTS.replacen("name: b,", "name: d,", 1);
     let out = plane.feed(&format!("apply -f - --prune -l app=shop {kinds}"), &rest).await.ok();
     assert!(out.contains("widget.example.com/b pruned"), "{out}");
-    // Without its label it is not among those that are applied, and none of ours to prune.
+    // `c` has no label, so the selector excludes it from the apply and from pruning.
     assert_eq!(
         lines(&plane.run("get widgets -o name").await.ok()),
         ["widget.example.com/a", "widget.example.com/c", "widget.example.com/d"]
@@ -96,7 +96,7 @@ async fn apply_prunes_what_is_no_longer_said() {
 }
 
 #[tokio::test]
-async fn apply_prunes_by_the_set_that_was_applied() {
+async fn apply_prunes_the_objects_of_an_applyset() {
     let plane = Plane::new().await;
     let apply = async |manifests: &str| {
         plane.file("set.yaml", manifests);
@@ -116,26 +116,26 @@ async fn apply_prunes_by_the_set_that_was_applied() {
 }
 
 #[tokio::test]
-async fn diff_shows_what_an_apply_would_change() {
+async fn diff_shows_the_changes_of_an_apply() {
     let plane = Plane::new().await;
     plane.feed("apply -f -", &widget(1, "a")).await.ok();
     assert_eq!(plane.feed("diff -f -", &widget(1, "a")).await.ok(), "");
     for line in ["diff -f -", "diff --server-side -f - --force-conflicts"] {
-        let said = plane.feed(line, &widget(4, "a")).await;
-        assert_eq!(said.code, 1, "{said:?}");
-        assert!(said.out.contains("-  size: 1") && said.out.contains("+  size: 4"), "{said:?}");
+        let output = plane.feed(line, &widget(4, "a")).await;
+        assert_eq!(output.code, 1, "{output:?}");
+        assert!(output.out.contains("-  size: 1") && output.out.contains("+  size: 4"), "{output:?}");
     }
     assert_eq!(plane.run("get widget w -o jsonpath={.spec.size}").await.ok(), "1");
 }
 
 #[tokio::test]
-async fn edit_writes_what_the_editor_left() {
+async fn edit_writes_the_edited_object() {
     let plane = Plane::new().await;
     plane.feed("apply -f -", &widget(1, "a")).await.ok();
     plane.file("editor", "#!/bin/sh\nsed -i 's/size: 1/size: 6/' \"$1\"\n");
     let edit = async |line: &str| {
         let arguments: Vec<&str> = line.split_whitespace().collect();
-        let editor = format!("sh {}", plane.home.path().join("editor").display());
+        let editor = format!("sh {}", plane.state_dir.path().join("editor").display());
         crate::plane::finish(plane.command("admin", &arguments).env("KUBE_EDITOR", editor).output().await)
     };
     assert!(edit("edit widget w").await.ok().contains("edited"));
@@ -147,7 +147,7 @@ async fn edit_writes_what_the_editor_left() {
 }
 
 #[tokio::test]
-async fn replace_takes_the_whole_object_or_makes_it_anew() {
+async fn replace_updates_the_object_and_replace_force_recreates_it() {
     let plane = Plane::new().await;
     plane.feed("create -f -", &widget(1, "a")).await.ok();
     let uid = plane.run("get widget w -o jsonpath={.metadata.uid}").await.ok();
@@ -158,7 +158,7 @@ async fn replace_takes_the_whole_object_or_makes_it_anew() {
 }
 
 #[tokio::test]
-async fn patch_speaks_all_four_ways() {
+async fn patch_supports_all_four_types() {
     let plane = mk_shop().await;
     let patch = async |kind: &str, name: &str, way: &str, body: &str| {
         plane.args(&["patch", kind, name, &format!("--type={way}"), "-p", body]).await
@@ -184,7 +184,7 @@ async fn patch_speaks_all_four_ways() {
         .await
         .ok();
     assert_eq!(plane.run("get widget a -o jsonpath={.status.phase}").await.ok(), "Up");
-    // The fourth way, apply, is what `apply --server-side` sends.
+    // The fourth type, apply, is sent by `apply --server-side`.
     plane
         .feed(
             "apply --server-side -f -",
@@ -196,7 +196,7 @@ async fn patch_speaks_all_four_ways() {
 }
 
 #[tokio::test]
-async fn labels_and_annotations_are_set_changed_and_taken_off() {
+async fn labels_and_annotations_are_set_changed_and_removed() {
     let plane = mk_shop().await;
     plane.run("label widget c tier=one").await.ok();
     plane.run("label widget c tier=two").await.refused("already has a value");

@@ -1,11 +1,12 @@
-//! CustomResourceDefinitions: checked, named, established, and taken away with their objects.
+//! CustomResourceDefinitions: defaults, acceptance of names, establishment, and deletion together with their
+//! objects.
 //!
-//! Establishment happens within the write that asks for it: when a CRD has been created, its kind is served.
+//! A CRD is established within the write that creates it: when the response is sent, the kind is served.
 
-mod faults;
-mod tidy;
+mod omit_empty;
+mod validation;
 
-pub(super) use faults::faults;
+pub(super) use validation::validate;
 
 use serde_json::{Value, json};
 
@@ -13,46 +14,46 @@ use crate::{
     json,
     kinds::{self, Catalogue, Subresource, accepted_names, builtins},
     server::Core,
-    status::Failure,
+    status::StatusError,
     store::{Collection, Stored},
     verbs::Call,
 };
 
-/// Holds a CRD until its objects are gone.
-pub(crate) const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
+/// The finalizer that holds a CRD until its objects are deleted.
+pub(crate) const CRD_FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 const RESOURCE: &str = "customresourcedefinitions.apiextensions.k8s.io";
 
-/// Where the CRDs of a catalogue are.
+/// The collection that stores the CRDs of a catalogue.
 pub(crate) fn collection(catalogue: &Catalogue) -> Collection {
-    Collection::new(catalogue.home.clone(), RESOURCE)
+    Collection::new(catalogue.plane.clone(), RESOURCE)
 }
 
-/// The CRDs of a shared catalogue are not for one of its planes to change.
-pub(super) fn may_write(call: &Call) -> Result<(), Failure> {
-    if call.plane.catalogue.home == call.plane.name {
+/// Rejects writes to the CRDs of a shared catalogue through one of its planes.
+pub(super) fn check_writable(call: &Call) -> Result<(), StatusError> {
+    if call.plane.catalogue.plane == call.plane.name {
         return Ok(());
     }
     let why = format!(
         "the kinds of this plane come from the shared catalogue \"{}\"; change them there",
         call.plane.catalogue.name
     );
-    Err(Failure::forbidden(&call.kind.about(), call.name.as_deref().unwrap_or_default(), &why))
+    Err(StatusError::forbidden(&call.kind.group_resource(), call.name.as_deref().unwrap_or_default(), &why))
 }
 
-pub(super) fn prepare_create(call: &Call, object: &mut Value) -> Result<(), Failure> {
-    may_write(call)?;
-    warn_of_formats(call, object, None);
+pub(super) fn prepare_create(call: &Call, object: &mut Value) -> Result<(), StatusError> {
+    check_writable(call)?;
+    warn_unknown_formats(call, object, None);
     object["status"] = json!({"conditions": null, "acceptedNames": {"plural": "", "kind": ""}, "storedVersions": storage_version(object).map_or(json!([]), |version| json!([version]))});
     Ok(())
 }
 
-pub(super) fn prepare_update(call: &Call, old: &Value, new: &mut Value) -> Result<(), Failure> {
-    may_write(call)?;
+pub(super) fn prepare_update(call: &Call, old: &Value, new: &mut Value) -> Result<(), StatusError> {
+    check_writable(call)?;
     if call.subresource == Some(Subresource::Status) {
         return Ok(());
     }
-    warn_of_formats(call, new, Some(old));
-    let mut stored = json::texts(&old["status"]["storedVersions"]);
+    warn_unknown_formats(call, new, Some(old));
+    let mut stored = json::strings(&old["status"]["storedVersions"]);
     if let Some(version) = storage_version(new).filter(|version| !stored.contains(version)) {
         stored.push(version);
     }
@@ -60,16 +61,16 @@ pub(super) fn prepare_update(call: &Call, old: &Value, new: &mut Value) -> Resul
     Ok(())
 }
 
-/// Warns of formats that nobody enforces, once per change that brings them in.
-fn warn_of_formats(call: &Call, new: &Value, old: Option<&Value>) {
-    let known = old.map(tidy::unknown_formats).unwrap_or_default();
-    for format in tidy::unknown_formats(new).into_iter().filter(|format| !known.contains(format)) {
+/// Warns about string formats that are not enforced, if this write introduces them.
+fn warn_unknown_formats(call: &Call, new: &Value, old: Option<&Value>) {
+    let known = old.map(omit_empty::unknown_formats).unwrap_or_default();
+    for format in omit_empty::unknown_formats(new).into_iter().filter(|format| !known.contains(format)) {
         call.warn(format!("unrecognized format {format:?}"));
     }
 }
 
-/// Names and settings that may be left out.
-pub(super) fn fill_in(object: &mut Value) {
+/// Applies the defaults of names and conversion, and normalizes the schemas.
+pub(super) fn apply_defaults(object: &mut Value) {
     let kind = object["spec"]["names"]["kind"].as_str().unwrap_or_default().to_owned();
     let spec = &mut object["spec"];
     if !spec.is_object() {
@@ -81,7 +82,7 @@ pub(super) fn fill_in(object: &mut Value) {
         }
     }
     for version in spec["versions"].as_array_mut().into_iter().flatten() {
-        version.pointer_mut("/schema/openAPIV3Schema").into_iter().for_each(tidy::tidy);
+        version.pointer_mut("/schema/openAPIV3Schema").into_iter().for_each(omit_empty::omit_empty);
     }
     if spec["conversion"].is_null() {
         spec["conversion"] = json!({"strategy": "None"});
@@ -94,12 +95,12 @@ fn storage_version(object: &Value) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// Marks a CRD for deletion; it always waits until its objects have been seen to.
-pub(super) fn mark(call: &Call, object: &mut Value) -> bool {
+/// Adds the finalizer and the condition `Terminating`. The CRD then waits until its objects are deleted.
+pub(super) fn begin_deletion(call: &Call, object: &mut Value) -> bool {
     let now = json::timestamp(call.core.clock.now());
     let mut finalizers = json::finalizers(object);
-    if !json::is_deleting(object) && !finalizers.iter().any(|name| name == CLEANUP) {
-        finalizers.push(CLEANUP.into());
+    if !json::is_deleting(object) && !finalizers.iter().any(|name| name == CRD_FINALIZER) {
+        finalizers.push(CRD_FINALIZER.into());
         json::set_meta(object, "finalizers", Some(json!(finalizers)));
         json::set_condition(
             object,
@@ -113,17 +114,18 @@ pub(super) fn mark(call: &Call, object: &mut Value) -> bool {
     !finalizers.is_empty()
 }
 
-/// Names, establishes and serves what a CRD defines.
+/// Establishes the CRD and serves its kind.
 pub(super) async fn after_write(call: &Call, stored: &Stored) {
-    settle(&call.core, &call.plane.catalogue, json::meta(&stored.value(), "name")).await;
+    reconcile(&call.core, &call.plane.catalogue, json::meta(&stored.value(), "name")).await;
 }
 
 pub(super) async fn after_removal(call: &Call, last: &Value) {
-    forget(&call.core, &call.plane.catalogue, json::meta(last, "name")).await;
+    unregister(&call.core, &call.plane.catalogue, json::meta(last, "name")).await;
 }
 
-/// Takes the kind of a CRD that is gone out of the catalogue. Its names are free for those that waited for them.
-pub(crate) async fn forget(core: &Core, catalogue: &Catalogue, name: &str) {
+/// Removes the kind of a deleted CRD from the catalogue. CRDs with rejected names are reconciled, because its
+/// names are free now.
+pub(crate) async fn unregister(core: &Core, catalogue: &Catalogue, name: &str) {
     if let Some(kind) = catalogue.remove(name) {
         for plane in core.planes_of(catalogue) {
             core.store.view().wake(&kind.collection(&plane.name));
@@ -131,13 +133,13 @@ pub(crate) async fn forget(core: &Core, catalogue: &Catalogue, name: &str) {
     }
     for (other, stored) in core.store.view().all(&collection(catalogue)) {
         if json::condition_is(&stored.value(), "NamesAccepted", "False") {
-            settle(core, catalogue, &other).await;
+            reconcile(core, catalogue, &other).await;
         }
     }
 }
 
-/// Brings the conditions of one CRD up to date and serves it if they allow.
-pub(crate) async fn settle(core: &Core, catalogue: &Catalogue, name: &str) {
+/// Updates the conditions of one CRD and serves its kind if it is established.
+pub(crate) async fn reconcile(core: &Core, catalogue: &Catalogue, name: &str) {
     let _one_at_a_time = catalogue.changing.lock().await;
     let home = collection(catalogue);
     let others: Vec<Value> = core
@@ -149,7 +151,7 @@ pub(crate) async fn settle(core: &Core, catalogue: &Catalogue, name: &str) {
         .filter(|other| json::meta(other, "name") != name)
         .collect();
     let now = json::timestamp(core.clock.now());
-    let written = core.rewrite(&home, name, |crd| name_and_establish(crd, &others, &now)).await;
+    let written = core.rewrite(&home, name, |crd| update_conditions(crd, &others, &now)).await;
     let Ok(Some(stored)) = written else { return };
     if let Some(kind) = kinds::from_crd(&stored.value(), stored.revision()) {
         let resource = kind.resource.clone();
@@ -160,13 +162,13 @@ pub(crate) async fn settle(core: &Core, catalogue: &Catalogue, name: &str) {
     }
 }
 
-/// Decides `acceptedNames` and the conditions that follow from them.
-fn name_and_establish(crd: &mut Value, others: &[Value], now: &str) {
+/// Sets `acceptedNames` and the conditions `NamesAccepted` and `Established`.
+fn update_conditions(crd: &mut Value, others: &[Value], now: &str) {
     let group = crd["spec"]["group"].as_str().unwrap_or_default().to_owned();
     let wanted = crd["spec"]["names"].clone();
-    let neighbours: Vec<&Value> =
+    let same_group: Vec<&Value> =
         others.iter().filter(|other| other["spec"]["group"] == group.as_str()).map(accepted_names).collect();
-    match conflict(&group, &wanted, &neighbours) {
+    match conflict(&group, &wanted, &same_group) {
         None => {
             if crd["status"]["acceptedNames"] != wanted {
                 crd["status"]["acceptedNames"] = wanted;
@@ -199,15 +201,15 @@ fn name_and_establish(crd: &mut Value, others: &[Value], now: &str) {
     }
 }
 
-/// The first name that another kind of the group already has.
-fn conflict(group: &str, wanted: &Value, neighbours: &[&Value]) -> Option<(&'static str, String)> {
+/// The first name that another kind of the group uses: reason and message of the condition.
+fn conflict(group: &str, wanted: &Value, same_group: &[&Value]) -> Option<(&'static str, String)> {
     let mut resources: Vec<String> = Vec::new();
     let mut kinds: Vec<String> = Vec::new();
-    for known in neighbours {
+    for known in same_group {
         resources.extend(
             ["plural", "singular"].iter().filter_map(|field| known[*field].as_str()).map(str::to_owned),
         );
-        resources.extend(json::texts(&known["shortNames"]));
+        resources.extend(json::strings(&known["shortNames"]));
         kinds.extend(
             ["kind", "listKind"].iter().filter_map(|field| known[*field].as_str()).map(str::to_owned),
         );
@@ -218,27 +220,28 @@ fn conflict(group: &str, wanted: &Value, neighbours: &[&Value]) -> Option<(&'sta
     }
     let taken = |list: &[String], name: &str| !name.is_empty() && list.iter().any(|known| known == name);
     let text = |field: &str| wanted[field].as_str().unwrap_or_default();
-    let said = |name: &str| format!("\"{name}\" is already in use");
+    let conflict_message = |name: &str| format!("\"{name}\" is already in use");
     if taken(&resources, text("plural")) {
-        return Some(("PluralConflict", said(text("plural"))));
+        return Some(("PluralConflict", conflict_message(text("plural"))));
     }
     if taken(&resources, text("singular")) {
-        return Some(("SingularConflict", said(text("singular"))));
+        return Some(("SingularConflict", conflict_message(text("singular"))));
     }
-    if let Some(short) = json::texts(&wanted["shortNames"]).into_iter().find(|short| taken(&resources, short))
+    if let Some(short) =
+        json::strings(&wanted["shortNames"]).into_iter().find(|short| taken(&resources, short))
     {
-        return Some(("ShortNamesConflict", said(&short)));
+        return Some(("ShortNamesConflict", conflict_message(&short)));
     }
     if taken(&kinds, text("kind")) {
-        return Some(("KindConflict", said(text("kind"))));
+        return Some(("KindConflict", conflict_message(text("kind"))));
     }
     if taken(&kinds, text("listKind")) {
-        return Some(("ListKindConflict", said(text("listKind"))));
+        return Some(("ListKindConflict", conflict_message(text("listKind"))));
     }
     None
 }
 
-/// Serves every established CRD of a catalogue: after a start.
+/// Serves every established CRD of a catalogue, at startup.
 pub(crate) fn load(core: &Core, catalogue: &Catalogue) {
     for (_, stored) in core.store.view().all(&collection(catalogue)) {
         if let Some(kind) = kinds::from_crd(&stored.value(), stored.revision()) {

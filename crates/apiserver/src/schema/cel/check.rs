@@ -1,73 +1,79 @@
-//! Expressions judged before they ever run: do the names, fields and types fit, and what could it cost at worst?
+//! Type checker and cost estimator for CEL expressions.
 //!
-//! The schema gives every field a type and a largest size: `maxLength`, `maxItems`, `maxProperties`, or what fits into the
-//! largest request. A loop costs its body times the largest size of what it walks, so a rule over an unbounded list of
-//! unbounded lists is refused when the CRD is written and not when it first hurts.
+//! The schema gives every field a type and a maximum size: `maxLength`, `maxItems`, `maxProperties`, or the
+//! maximum that fits into a request. The cost of a loop is the cost of its body times the maximum size of its
+//! range. So a rule over an unbounded list of unbounded lists is rejected when the CRD is written, not when
+//! it first runs too long.
 
 use kube_cel::cel::IdedExpr;
 use kube_cel::cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, LiteralValue, operators};
 
-use super::library::{self, Returns};
+use super::library::{self, ReturnType};
 use super::types::{REQUEST_MAX, Ty};
 use super::value;
 use crate::schema::node::Node;
 
-/// A complaint with the text to point at.
+/// A type error and the source text it refers to.
 #[derive(Debug)]
-pub(crate) struct Complaint {
+pub(crate) struct Diagnostic {
     pub(crate) message: String,
-    /// The text in the source that is meant, e.g. `.size`.
+    /// The source text, e.g. `.size`.
     pub(crate) at: String,
-    /// How far into that text the mark belongs: calls are marked at their bracket.
+    /// Offset of the caret within that text: calls are marked at their bracket.
     pub(crate) offset: usize,
 }
 
-/// What a check found.
+/// The type, cost and size of a checked expression.
 #[derive(Debug, Clone)]
-pub(crate) struct Found<'a> {
+pub(crate) struct CheckedExpr<'a> {
     pub(crate) ty: Ty<'a>,
-    /// The worst cost of computing it.
+    /// The maximum cost of the evaluation.
     pub(crate) cost: u64,
     size: u64,
-    /// The largest size of an element of a list that has no schema of its own.
+    /// The maximum element size of a list without a schema.
     element: Option<u64>,
 }
 
-/// The names an expression may use.
-pub(crate) struct Names<'n, 'a> {
-    outer: Option<&'n Names<'n, 'a>>,
+/// The declared variables of an expression and their types.
+pub(crate) struct TypeEnv<'n, 'a> {
+    outer: Option<&'n TypeEnv<'n, 'a>>,
     name: &'n str,
-    found: Found<'a>,
+    checked: CheckedExpr<'a>,
 }
 
-impl<'n, 'a> Names<'n, 'a> {
-    pub(crate) fn new(outer: Option<&'n Names<'n, 'a>>, name: &'n str, ty: Ty<'a>) -> Self {
+impl<'n, 'a> TypeEnv<'n, 'a> {
+    pub(crate) fn new(outer: Option<&'n TypeEnv<'n, 'a>>, name: &'n str, ty: Ty<'a>) -> Self {
         let size = ty.size(None);
-        Self { outer, name, found: Found { ty, cost: 1, size, element: None } }
+        Self { outer, name, checked: CheckedExpr { ty, cost: 1, size, element: None } }
     }
 
-    /// A name whose value has this schema, and so a known largest size.
-    pub(crate) fn of_node(outer: Option<&'n Names<'n, 'a>>, name: &'n str, ty: Ty<'a>, node: &Node) -> Self {
+    /// A variable with a schema, and so with a known maximum size.
+    pub(crate) fn of_node(
+        outer: Option<&'n TypeEnv<'n, 'a>>,
+        name: &'n str,
+        ty: Ty<'a>,
+        node: &Node,
+    ) -> Self {
         let size = ty.size(Some(node));
-        Self { outer, name, found: Found { ty, cost: 1, size, element: None } }
+        Self { outer, name, checked: CheckedExpr { ty, cost: 1, size, element: None } }
     }
 
-    fn get(&self, name: &str) -> Option<&Found<'a>> {
-        if self.name == name { Some(&self.found) } else { self.outer?.get(name) }
+    fn get(&self, name: &str) -> Option<&CheckedExpr<'a>> {
+        if self.name == name { Some(&self.checked) } else { self.outer?.get(name) }
     }
 }
 
-type Checked<'a> = Result<Found<'a>, Complaint>;
+type CheckResult<'a> = Result<CheckedExpr<'a>, Diagnostic>;
 
-fn complain<T>(message: String, at: &str) -> Result<T, Complaint> {
-    Err(Complaint { message, at: at.to_owned(), offset: 0 })
+fn fail<T>(message: String, at: &str) -> Result<T, Diagnostic> {
+    Err(Diagnostic { message, at: at.to_owned(), offset: 0 })
 }
 
-fn complain_of_call<T>(message: String, name: &str) -> Result<T, Complaint> {
-    Err(Complaint { message, at: format!("{name}("), offset: name.len() })
+fn fail_at_call<T>(message: String, name: &str) -> Result<T, Diagnostic> {
+    Err(Diagnostic { message, at: format!("{name}("), offset: name.len() })
 }
 
-/// The text to look for when an expression is meant.
+/// The source text that locates an expression in an error.
 fn text_of(expr: &IdedExpr) -> String {
     match &expr.expr {
         Expr::Ident(name) => name.clone(),
@@ -82,21 +88,21 @@ fn text_of(expr: &IdedExpr) -> String {
     }
 }
 
-fn expected<T>(wanted: &str, found: &Ty<'_>, expr: &IdedExpr) -> Result<T, Complaint> {
-    complain(format!("expected type '{wanted}' but found '{}'", found.name()), &text_of(expr))
+fn expected<T>(wanted: &str, checked: &Ty<'_>, expr: &IdedExpr) -> Result<T, Diagnostic> {
+    fail(format!("expected type '{wanted}' but found '{}'", checked.name()), &text_of(expr))
 }
 
 fn tenth(size: u64) -> u64 {
     size.div_ceil(10)
 }
 
-fn found<'a>(ty: Ty<'a>, cost: u64) -> Found<'a> {
+fn checked<'a>(ty: Ty<'a>, cost: u64) -> CheckedExpr<'a> {
     let size = ty.size(None);
-    Found { ty, cost, size, element: None }
+    CheckedExpr { ty, cost, size, element: None }
 }
 
-/// Judges an expression.
-pub(crate) fn check<'a>(expr: &IdedExpr, names: &Names<'_, 'a>) -> Checked<'a> {
+/// Type-checks an expression and estimates its cost.
+pub(crate) fn check<'a>(expr: &IdedExpr, names: &TypeEnv<'_, 'a>) -> CheckResult<'a> {
     match &expr.expr {
         Expr::Literal(literal) => {
             let (ty, size) = match literal {
@@ -108,10 +114,10 @@ pub(crate) fn check<'a>(expr: &IdedExpr, names: &Names<'_, 'a>) -> Checked<'a> {
                 LiteralValue::String(s) => (Ty::Text, s.inner().len() as u64),
                 LiteralValue::UInt(_) => (Ty::Uint, 1),
             };
-            Ok(Found { ty, cost: 0, size, element: None })
+            Ok(CheckedExpr { ty, cost: 0, size, element: None })
         }
         Expr::Ident(name) => match names.get(name) {
-            Some(found) => Ok(found.clone()),
+            Some(checked) => Ok(checked.clone()),
             None if matches!(
                 name.as_str(),
                 "int"
@@ -126,15 +132,15 @@ pub(crate) fn check<'a>(expr: &IdedExpr, names: &Names<'_, 'a>) -> Checked<'a> {
                     | "type"
             ) =>
             {
-                Ok(found(Ty::Type, 1))
+                Ok(checked(Ty::Type, 1))
             }
-            None => complain(format!("undeclared reference to '{name}' (in container '')"), name),
+            None => fail(format!("undeclared reference to '{name}' (in container '')"), name),
         },
         Expr::Select(select) => {
             let operand = check(&select.operand, names)?;
             let selected = field(&operand, &select.field);
-            if let (true, Err(complaint)) = (select.test, &selected) {
-                return complain_of_call(complaint.message.clone(), "has");
+            if let (true, Err(diagnostic)) = (select.test, &selected) {
+                return fail_at_call(diagnostic.message.clone(), "has");
             }
             let mut selected = selected?;
             selected.cost = operand.cost.saturating_add(1);
@@ -161,7 +167,7 @@ pub(crate) fn check<'a>(expr: &IdedExpr, names: &Names<'_, 'a>) -> Checked<'a> {
                     None => element = Some(item.ty),
                 }
             }
-            Ok(Found {
+            Ok(CheckedExpr {
                 ty: Ty::List(Box::new(element.unwrap_or(Ty::Dyn)), None),
                 cost,
                 size: list.elements.len() as u64,
@@ -187,7 +193,7 @@ pub(crate) fn check<'a>(expr: &IdedExpr, names: &Names<'_, 'a>) -> Checked<'a> {
                 }
             }
             let (key, value) = types.unwrap_or((Ty::Dyn, Ty::Dyn));
-            Ok(Found {
+            Ok(CheckedExpr {
                 ty: Ty::Map(Box::new(key), Box::new(value), None),
                 cost,
                 size: map.entries.len() as u64,
@@ -196,54 +202,60 @@ pub(crate) fn check<'a>(expr: &IdedExpr, names: &Names<'_, 'a>) -> Checked<'a> {
         }
         Expr::Call(call) => check_call(call, names),
         Expr::Comprehension(comprehension) => check_loop(comprehension, names),
-        Expr::Struct(object) => complain(
+        Expr::Struct(object) => fail(
             format!("undeclared reference to '{}' (in container '')", object.type_name),
             &object.type_name,
         ),
-        Expr::Unspecified => complain("expression is empty".to_owned(), ""),
+        Expr::Unspecified => fail("expression is empty".to_owned(), ""),
     }
 }
 
-fn field<'a>(operand: &Found<'a>, spelled: &str) -> Checked<'a> {
-    let at = format!(".{spelled}");
-    let undefined = || complain(format!("undefined field '{spelled}'"), &at);
+fn field<'a>(operand: &CheckedExpr<'a>, escaped: &str) -> CheckResult<'a> {
+    let at = format!(".{escaped}");
+    let undefined = || fail(format!("undefined field '{escaped}'"), &at);
     match &operand.ty {
-        Ty::Dyn => Ok(found(Ty::Dyn, 0)),
+        Ty::Dyn => Ok(checked(Ty::Dyn, 0)),
         Ty::Map(_, value, node) => {
             let child = node.and_then(|n| n.additional_schema());
             let size = value.size(child);
-            Ok(Found { ty: (**value).clone(), cost: 0, size, element: None })
+            Ok(CheckedExpr { ty: (**value).clone(), cost: 0, size, element: None })
         }
-        Ty::Metadata if matches!(spelled, "name" | "generateName") => Ok(found(Ty::Text, 0)),
+        Ty::Metadata if matches!(escaped, "name" | "generateName") => Ok(checked(Ty::Text, 0)),
         Ty::Metadata => undefined(),
         Ty::Object(node, resource) => {
-            let name = value::unescape(spelled);
+            let name = value::unescape(escaped);
             match (&*name, *resource) {
-                ("metadata", true) => return Ok(found(Ty::Metadata, 0)),
-                ("apiVersion" | "kind", true) => return Ok(found(Ty::Text, 0)),
+                ("metadata", true) => return Ok(checked(Ty::Metadata, 0)),
+                ("apiVersion" | "kind", true) => return Ok(checked(Ty::Text, 0)),
                 _ => {}
             }
-            if !value::spellable(&name) {
+            if !value::can_escape(&name) {
                 return undefined();
             }
             match node.property(&name).and_then(|child| Some((Ty::of(child, false)?, child))) {
                 Some((ty, child)) => {
                     let size = ty.size(Some(child));
-                    Ok(Found { ty, cost: 0, size, element: None })
+                    Ok(CheckedExpr { ty, cost: 0, size, element: None })
                 }
                 None => undefined(),
             }
         }
         Ty::Optional(inner) => {
-            let inner =
-                field(&Found { ty: (**inner).clone(), cost: 0, size: operand.size, element: None }, spelled)?;
-            Ok(Found { ty: Ty::Optional(Box::new(inner.ty)), ..inner })
+            let inner = field(
+                &CheckedExpr { ty: (**inner).clone(), cost: 0, size: operand.size, element: None },
+                escaped,
+            )?;
+            Ok(CheckedExpr { ty: Ty::Optional(Box::new(inner.ty)), ..inner })
         }
-        other => complain(format!("type '{}' does not support field selection", other.name()), &at),
+        other => fail(format!("type '{}' does not support field selection", other.name()), &at),
     }
 }
 
-fn no_overload<T>(name: &str, target: Option<&Found<'_>>, args: &[Found<'_>]) -> Result<T, Complaint> {
+fn no_overload<T>(
+    name: &str,
+    target: Option<&CheckedExpr<'_>>,
+    args: &[CheckedExpr<'_>],
+) -> Result<T, Diagnostic> {
     let listed: Vec<String> = args.iter().map(|a| a.ty.name()).collect();
     let shown = match target {
         Some(target) => format!("{}.({})", target.ty.name(), listed.join(", ")),
@@ -251,16 +263,16 @@ fn no_overload<T>(name: &str, target: Option<&Found<'_>>, args: &[Found<'_>]) ->
     };
     let message = format!("found no matching overload for '{name}' applied to '{shown}'");
     match name {
-        operators::CONDITIONAL => complain(message, "?"),
-        operators::INDEX | operators::OPT_INDEX => complain(message, "["),
+        operators::CONDITIONAL => fail(message, "?"),
+        operators::INDEX | operators::OPT_INDEX => fail(message, "["),
         name if name.starts_with(['_', '@']) || name.ends_with('_') => {
-            complain(message, name.trim_matches('_').trim_start_matches('@'))
+            fail(message, name.trim_matches('_').trim_start_matches('@'))
         }
-        name => complain_of_call(message, name),
+        name => fail_at_call(message, name),
     }
 }
 
-fn check_call<'a>(call: &CallExpr, names: &Names<'_, 'a>) -> Checked<'a> {
+fn check_call<'a>(call: &CallExpr, names: &TypeEnv<'_, 'a>) -> CheckResult<'a> {
     let name = call.func_name.as_str();
     if let ("optMap" | "optFlatMap", [IdedExpr { expr: Expr::Ident(variable), .. }, body], Some(target)) =
         (name, call.args.as_slice(), &call.target)
@@ -270,28 +282,33 @@ fn check_call<'a>(call: &CallExpr, names: &Names<'_, 'a>) -> Checked<'a> {
             Ty::Optional(inner) => (**inner).clone(),
             _ => Ty::Dyn,
         };
-        let scope = Names::new(Some(names), variable, inner);
+        let scope = TypeEnv::new(Some(names), variable, inner);
         let body = check(body, &scope)?;
         let ty = if name == "optMap" { Ty::Optional(Box::new(body.ty)) } else { body.ty };
-        return Ok(Found { ty, cost: target.cost.saturating_add(body.cost), size: body.size, element: None });
+        return Ok(CheckedExpr {
+            ty,
+            cost: target.cost.saturating_add(body.cost),
+            size: body.size,
+            element: None,
+        });
     }
     if let [IdedExpr { expr: Expr::Ident(first), .. }, IdedExpr { expr: Expr::Ident(second), .. }, rest @ ..] =
         call.args.as_slice()
         && let Some(target) = &call.target
-        && super::eval::is_pair_macro(name, call.args.len())
+        && super::eval::is_two_variable_macro(name, call.args.len())
     {
-        return check_pairs(name, target, first, second, rest, names);
+        return check_two_variable_macro(name, target, first, second, rest, names);
     }
     if let (operators::LOGICAL_AND | operators::LOGICAL_OR, [a, b]) = (name, call.args.as_slice()) {
         let mut cost = 0u64;
         for side in [a, b] {
-            let found = check(side, names)?;
-            if !found.ty.may_be(&Ty::Bool) {
-                return expected("bool", &found.ty, side);
+            let checked = check(side, names)?;
+            if !checked.ty.may_be(&Ty::Bool) {
+                return expected("bool", &checked.ty, side);
             }
-            cost = cost.saturating_add(found.cost);
+            cost = cost.saturating_add(checked.cost);
         }
-        return Ok(found(Ty::Bool, cost));
+        return Ok(checked(Ty::Bool, cost));
     }
     if let (
         operators::OPT_SELECT,
@@ -300,12 +317,17 @@ fn check_call<'a>(call: &CallExpr, names: &Names<'_, 'a>) -> Checked<'a> {
     {
         let operand = check(operand, names)?;
         let selected = field(&operand, field_name.inner())
-            .map_err(|complaint| Complaint { at: format!(".?{}", field_name.inner()), ..complaint })?;
+            .map_err(|diagnostic| Diagnostic { at: format!(".?{}", field_name.inner()), ..diagnostic })?;
         let ty = match selected.ty {
             ty @ Ty::Optional(_) => ty,
             ty => Ty::Optional(Box::new(ty)),
         };
-        return Ok(Found { ty, cost: operand.cost.saturating_add(1), size: selected.size, element: None });
+        return Ok(CheckedExpr {
+            ty,
+            cost: operand.cost.saturating_add(1),
+            size: selected.size,
+            element: None,
+        });
     }
     let namespace = match call.target.as_deref() {
         Some(IdedExpr { expr: Expr::Ident(prefix), .. })
@@ -319,23 +341,23 @@ fn check_call<'a>(call: &CallExpr, names: &Names<'_, 'a>) -> Checked<'a> {
         (Some(target), None) => Some(check(target, names)?),
         _ => None,
     };
-    let args: Vec<Found<'a>> = call.args.iter().map(|a| check(a, names)).collect::<Result<_, _>>()?;
+    let args: Vec<CheckedExpr<'a>> = call.args.iter().map(|a| check(a, names)).collect::<Result<_, _>>()?;
     let inputs: u64 = args.iter().chain(&target).fold(0u64, |sum, f| sum.saturating_add(f.cost));
     if target.is_none()
         && namespace.is_none()
         && let Some(operator) = check_operator(name, &args)?
     {
-        return Ok(Found { cost: operator.cost.saturating_add(inputs), ..operator });
+        return Ok(CheckedExpr { cost: operator.cost.saturating_add(inputs), ..operator });
     }
     let full_name = namespace.map_or_else(|| name.to_owned(), |n| format!("{n}.{name}"));
-    let Some(returns) = library::returns(&full_name) else {
-        return complain_of_call(format!("undeclared reference to '{name}' (in container '')"), name);
+    let Some(returns) = library::return_type(&full_name) else {
+        return fail_at_call(format!("undeclared reference to '{name}' (in container '')"), name);
     };
     check_function(&full_name, returns, target, &args, inputs)
 }
 
-fn check_operator<'a>(name: &str, args: &[Found<'a>]) -> Result<Option<Found<'a>>, Complaint> {
-    let text_cost = |a: &Found<'_>, b: &Found<'_>| {
+fn check_operator<'a>(name: &str, args: &[CheckedExpr<'a>]) -> Result<Option<CheckedExpr<'a>>, Diagnostic> {
+    let text_cost = |a: &CheckedExpr<'_>, b: &CheckedExpr<'_>| {
         if matches!(a.ty, Ty::Text | Ty::Bytes | Ty::List(..) | Ty::Map(..)) {
             tenth(a.size.min(b.size))
         } else {
@@ -343,17 +365,17 @@ fn check_operator<'a>(name: &str, args: &[Found<'a>]) -> Result<Option<Found<'a>
         }
     };
     Ok(Some(match (name, args) {
-        (operators::LOGICAL_NOT, [a]) if a.ty.may_be(&Ty::Bool) => found(Ty::Bool, 1),
-        (operators::NOT_STRICTLY_FALSE, [_]) => found(Ty::Bool, 0),
+        (operators::LOGICAL_NOT, [a]) if a.ty.may_be(&Ty::Bool) => checked(Ty::Bool, 1),
+        (operators::NOT_STRICTLY_FALSE, [_]) => checked(Ty::Bool, 0),
         (operators::CONDITIONAL, [test, yes, no]) => {
             if !test.ty.may_be(&Ty::Bool) || !yes.ty.may_be(&no.ty) {
                 return no_overload(name, None, args);
             }
             let ty = if matches!(yes.ty, Ty::Null) { no.ty.clone() } else { yes.ty.clone() };
-            Found { ty, cost: 0, size: yes.size.max(no.size), element: None }
+            CheckedExpr { ty, cost: 0, size: yes.size.max(no.size), element: None }
         }
         (operators::EQUALS | operators::NOT_EQUALS, [a, b]) if a.ty.may_be(&b.ty) => {
-            found(Ty::Bool, 1 + text_cost(a, b))
+            checked(Ty::Bool, 1 + text_cost(a, b))
         }
         (
             operators::LESS | operators::LESS_EQUALS | operators::GREATER | operators::GREATER_EQUALS,
@@ -375,41 +397,41 @@ fn check_operator<'a>(name: &str, args: &[Found<'a>]) -> Result<Option<Found<'a>
             if !comparable || !ordered(&a.ty) || !ordered(&b.ty) {
                 return no_overload(name, None, args);
             }
-            found(Ty::Bool, 1 + text_cost(a, b))
+            checked(Ty::Bool, 1 + text_cost(a, b))
         }
         (operators::ADD, [a, b]) => match (&a.ty, &b.ty) {
             (Ty::Dyn, _) | (_, Ty::Dyn) => {
-                found(Ty::Dyn, 1 + tenth(a.size.saturating_add(b.size).min(REQUEST_MAX)))
+                checked(Ty::Dyn, 1 + tenth(a.size.saturating_add(b.size).min(REQUEST_MAX)))
             }
             (Ty::Text, Ty::Text) | (Ty::Bytes, Ty::Bytes) | (Ty::List(..), Ty::List(..))
                 if a.ty.may_be(&b.ty) =>
             {
                 let size = a.size.saturating_add(b.size);
-                Found { ty: a.ty.clone(), cost: 1 + tenth(size), size, element: None }
+                CheckedExpr { ty: a.ty.clone(), cost: 1 + tenth(size), size, element: None }
             }
-            (Ty::Time, Ty::Duration) | (Ty::Duration, Ty::Time) => found(Ty::Time, 1),
-            (Ty::Duration, Ty::Duration) => found(Ty::Duration, 1),
-            (x, y) if x.is_number() && x.may_be(y) => found(a.ty.clone(), 1),
+            (Ty::Time, Ty::Duration) | (Ty::Duration, Ty::Time) => checked(Ty::Time, 1),
+            (Ty::Duration, Ty::Duration) => checked(Ty::Duration, 1),
+            (x, y) if x.is_number() && x.may_be(y) => checked(a.ty.clone(), 1),
             _ => return no_overload(name, None, args),
         },
         (operators::SUBSTRACT, [a, b]) => match (&a.ty, &b.ty) {
-            (Ty::Dyn, _) | (_, Ty::Dyn) => found(Ty::Dyn, 1),
-            (Ty::Time, Ty::Time) => found(Ty::Duration, 1),
-            (Ty::Time, Ty::Duration) => found(Ty::Time, 1),
-            (Ty::Duration, Ty::Duration) => found(Ty::Duration, 1),
-            (x, y) if x.is_number() && x.may_be(y) => found(a.ty.clone(), 1),
+            (Ty::Dyn, _) | (_, Ty::Dyn) => checked(Ty::Dyn, 1),
+            (Ty::Time, Ty::Time) => checked(Ty::Duration, 1),
+            (Ty::Time, Ty::Duration) => checked(Ty::Time, 1),
+            (Ty::Duration, Ty::Duration) => checked(Ty::Duration, 1),
+            (x, y) if x.is_number() && x.may_be(y) => checked(a.ty.clone(), 1),
             _ => return no_overload(name, None, args),
         },
         (operators::MULTIPLY | operators::DIVIDE | operators::MODULO, [a, b]) => match (&a.ty, &b.ty) {
-            (Ty::Dyn, _) | (_, Ty::Dyn) => found(Ty::Dyn, 1),
-            (x, y) if x.is_number() && x.may_be(y) => found(a.ty.clone(), 1),
+            (Ty::Dyn, _) | (_, Ty::Dyn) => checked(Ty::Dyn, 1),
+            (x, y) if x.is_number() && x.may_be(y) => checked(a.ty.clone(), 1),
             _ => return no_overload(name, None, args),
         },
-        (operators::NEGATE, [a]) if a.ty.is_number() || matches!(a.ty, Ty::Dyn) => found(a.ty.clone(), 1),
+        (operators::NEGATE, [a]) if a.ty.is_number() || matches!(a.ty, Ty::Dyn) => checked(a.ty.clone(), 1),
         (operators::IN, [a, b]) => match &b.ty {
-            Ty::Dyn => found(Ty::Bool, b.size.saturating_add(1)),
-            Ty::List(element, _) if element.may_be(&a.ty) => found(Ty::Bool, 1u64.saturating_add(b.size)),
-            Ty::Map(key, ..) if key.may_be(&a.ty) => found(Ty::Bool, 1),
+            Ty::Dyn => checked(Ty::Bool, b.size.saturating_add(1)),
+            Ty::List(element, _) if element.may_be(&a.ty) => checked(Ty::Bool, 1u64.saturating_add(b.size)),
+            Ty::Map(key, ..) if key.may_be(&a.ty) => checked(Ty::Bool, 1),
             _ => return no_overload(name, None, args),
         },
         (operators::INDEX | operators::OPT_INDEX, [a, b]) => {
@@ -426,10 +448,10 @@ fn check_operator<'a>(name: &str, args: &[Found<'a>]) -> Result<Option<Found<'a>
             };
             let size = element_size(a).unwrap_or_else(|| element.size(node));
             let ty = if name == operators::INDEX { element } else { Ty::Optional(Box::new(element)) };
-            Found { ty, cost: 1, size, element: None }
+            CheckedExpr { ty, cost: 1, size, element: None }
         }
         (operators::OPT_SELECT, [a, _]) => {
-            found(Ty::Optional(Box::new(Ty::Dyn)), 1u64.saturating_add(a.cost.min(1)))
+            checked(Ty::Optional(Box::new(Ty::Dyn)), 1u64.saturating_add(a.cost.min(1)))
         }
         (operators::LOGICAL_NOT | operators::NEGATE | operators::EQUALS | operators::NOT_EQUALS, _) => {
             return no_overload(name, None, args);
@@ -438,8 +460,8 @@ fn check_operator<'a>(name: &str, args: &[Found<'a>]) -> Result<Option<Found<'a>
     }))
 }
 
-/// Can a function of the libraries work on a value of this type?
-fn takes(name: &str, ty: Option<&Ty<'_>>) -> bool {
+/// Whether a library function accepts a receiver (or first argument) of this type.
+fn accepts_receiver(name: &str, ty: Option<&Ty<'_>>) -> bool {
     let Some(ty) = ty else { return true };
     let list_of = |fits: fn(&Ty<'_>) -> bool| match ty {
         Ty::Dyn => true,
@@ -466,14 +488,14 @@ fn takes(name: &str, ty: Option<&Ty<'_>>) -> bool {
 
 fn check_function<'a>(
     name: &str,
-    returns: Returns,
-    target: Option<Found<'a>>,
-    args: &[Found<'a>],
+    returns: ReturnType,
+    target: Option<CheckedExpr<'a>>,
+    args: &[CheckedExpr<'a>],
     inputs: u64,
-) -> Checked<'a> {
+) -> CheckResult<'a> {
     let first = target.as_ref().or(args.first());
-    let size_of = |f: Option<&Found<'a>>| f.map_or(1, |f| f.size);
-    // Functions over text must be given text, the commonest mistake of all.
+    let size_of = |f: Option<&CheckedExpr<'a>>| f.map_or(1, |f| f.size);
+    // String functions called on other types are the most frequent mistake.
     if let Some(receiver) = &target {
         let text_only = matches!(
             name,
@@ -500,7 +522,7 @@ fn check_function<'a>(
             return no_overload(name, target.as_ref(), args);
         }
     }
-    if !takes(name, first.map(|f| &f.ty)) {
+    if !accepts_receiver(name, first.map(|f| &f.ty)) {
         return no_overload(name, target.as_ref(), args);
     }
     if name == "size"
@@ -535,27 +557,27 @@ fn check_function<'a>(
     };
     let cost = inputs.saturating_add(own);
     let (ty, size) = match returns {
-        Returns::Bool => (Ty::Bool, 1),
-        Returns::Int => (Ty::Int, 1),
-        Returns::Uint => (Ty::Uint, 1),
-        Returns::Double => (Ty::Double, 1),
-        Returns::Text => (Ty::Text, text_size(name, first, args)),
-        Returns::Bytes => (Ty::Bytes, size_of(first)),
-        Returns::Time => (Ty::Time, 1),
-        Returns::Duration => (Ty::Duration, 1),
-        Returns::Type => (Ty::Type, 1),
-        Returns::Texts => (Ty::List(Box::new(Ty::Text), None), size_of(first)),
-        Returns::Receiver => (first.map_or(Ty::Dyn, |f| f.ty.clone()), size_of(first)),
-        Returns::Element => match first.map(|f| &f.ty) {
+        ReturnType::Bool => (Ty::Bool, 1),
+        ReturnType::Int => (Ty::Int, 1),
+        ReturnType::Uint => (Ty::Uint, 1),
+        ReturnType::Double => (Ty::Double, 1),
+        ReturnType::Text => (Ty::Text, text_size(name, first, args)),
+        ReturnType::Bytes => (Ty::Bytes, size_of(first)),
+        ReturnType::Time => (Ty::Time, 1),
+        ReturnType::Duration => (Ty::Duration, 1),
+        ReturnType::Type => (Ty::Type, 1),
+        ReturnType::Texts => (Ty::List(Box::new(Ty::Text), None), size_of(first)),
+        ReturnType::Receiver => (first.map_or(Ty::Dyn, |f| f.ty.clone()), size_of(first)),
+        ReturnType::Element => match first.map(|f| &f.ty) {
             Some(Ty::List(element, _)) => ((**element).clone(), UNKNOWN),
             _ => (Ty::Dyn, size_of(first)),
         },
-        Returns::MaybeElement => match first.map(|f| &f.ty) {
+        ReturnType::MaybeElement => match first.map(|f| &f.ty) {
             Some(Ty::List(element, _)) => (Ty::Optional(element.clone()), UNKNOWN),
             _ => (Ty::Optional(Box::new(Ty::Dyn)), size_of(first)),
         },
-        Returns::Named(name) => (Ty::Named(name), 1),
-        Returns::Anything => match (name, first.map(|f| &f.ty)) {
+        ReturnType::Named(name) => (Ty::Named(name), 1),
+        ReturnType::Anything => match (name, first.map(|f| &f.ty)) {
             ("value" | "orValue", Some(Ty::Optional(inner))) => ((**inner).clone(), UNKNOWN),
             ("or", Some(ty)) => (ty.clone(), size_of(first)),
             ("optional.of" | "optional.ofNonZeroValue", Some(ty)) => {
@@ -565,15 +587,15 @@ fn check_function<'a>(
             _ => (Ty::Dyn, size_of(first)),
         },
     };
-    let element = (returns == Returns::Texts).then(|| size_of(first));
-    Ok(Found { ty, cost, size, element })
+    let element = (returns == ReturnType::Texts).then(|| size_of(first));
+    Ok(CheckedExpr { ty, cost, size, element })
 }
 
-/// A size that nothing bounds; whatever walks such a value is refused, as Kubernetes refuses it.
+/// The size of an unbounded value. As in Kubernetes, a loop over such a value exceeds every cost limit.
 const UNKNOWN: u64 = u64::MAX;
 
-/// The largest text that a function makes. Kubernetes knows it for a few functions only.
-fn text_size(name: &str, first: Option<&Found<'_>>, args: &[Found<'_>]) -> u64 {
+/// The maximum size of the string that a function returns. Kubernetes bounds it for a few functions only.
+fn text_size(name: &str, first: Option<&CheckedExpr<'_>>, args: &[CheckedExpr<'_>]) -> u64 {
     let of_first = first.map_or(1, |f| f.size);
     match name {
         "lowerAscii" | "upperAscii" | "substring" | "trim" | "find" => of_first,
@@ -588,23 +610,23 @@ fn text_size(name: &str, first: Option<&Found<'_>>, args: &[Found<'_>]) -> u64 {
     }
 }
 
-/// The largest size of the elements of a list, where it is known.
-fn element_size(list: &Found<'_>) -> Option<u64> {
+/// The maximum size of the elements of a list, if known.
+fn element_size(list: &CheckedExpr<'_>) -> Option<u64> {
     match &list.ty {
         Ty::List(element, Some(node)) => Some(element.size(node.items.as_deref())),
         _ => list.element,
     }
 }
 
-/// Loops over two names: keys and values, or places and elements.
-fn check_pairs<'a>(
+/// Checks a two-variable macro: over keys and values of a map, or indexes and elements of a list.
+fn check_two_variable_macro<'a>(
     name: &str,
     target: &IdedExpr,
     first: &str,
     second: &str,
     rest: &[IdedExpr],
-    names: &Names<'_, 'a>,
-) -> Checked<'a> {
+    names: &TypeEnv<'_, 'a>,
+) -> CheckResult<'a> {
     let range = check(target, names)?;
     let (key, value) = match &range.ty {
         Ty::List(element, _) => (Ty::Int, (**element).clone()),
@@ -615,11 +637,11 @@ fn check_pairs<'a>(
                 "expression of type '{}' cannot be range of a comprehension (must be list, map, or dynamic)",
                 other.name()
             );
-            return complain(message, &text_of(target));
+            return fail(message, &text_of(target));
         }
     };
-    let with_key = Names::new(Some(names), first, key.clone());
-    let inner = Names::new(Some(&with_key), second, value);
+    let with_key = TypeEnv::new(Some(names), first, key.clone());
+    let inner = TypeEnv::new(Some(&with_key), second, value);
     let mut each = 3u64;
     let mut last = None;
     for (i, expr) in rest.iter().enumerate() {
@@ -639,10 +661,10 @@ fn check_pairs<'a>(
         "transformMapEntry" => Ty::Map(Box::new(Ty::Dyn), Box::new(Ty::Dyn), None),
         _ => Ty::Bool,
     };
-    Ok(Found { ty, cost, size: range.size, element: None })
+    Ok(CheckedExpr { ty, cost, size: range.size, element: None })
 }
 
-fn check_loop<'a>(c: &ComprehensionExpr, names: &Names<'_, 'a>) -> Checked<'a> {
+fn check_loop<'a>(c: &ComprehensionExpr, names: &TypeEnv<'_, 'a>) -> CheckResult<'a> {
     let range = check(&c.iter_range, names)?;
     let (first, second) = match &range.ty {
         Ty::List(element, _) if c.iter_var2.is_some() => (Ty::Int, Some((**element).clone())),
@@ -650,7 +672,7 @@ fn check_loop<'a>(c: &ComprehensionExpr, names: &Names<'_, 'a>) -> Checked<'a> {
         Ty::Map(key, value, _) => ((**key).clone(), Some((**value).clone())),
         Ty::Dyn => (Ty::Dyn, Some(Ty::Dyn)),
         other => {
-            return complain(
+            return fail(
                 format!(
                     "expression of type '{}' cannot be range of a comprehension (must be list, map, or dynamic)",
                     other.name()
@@ -659,22 +681,22 @@ fn check_loop<'a>(c: &ComprehensionExpr, names: &Names<'_, 'a>) -> Checked<'a> {
             );
         }
     };
-    let mut with_first = Names::new(Some(names), &c.iter_var, first);
+    let mut with_first = TypeEnv::new(Some(names), &c.iter_var, first);
     if let (Ty::List(..), Some(size)) = (&range.ty, element_size(&range)) {
-        with_first.found.size = size;
+        with_first.checked.size = size;
     }
     let with_second = match (&c.iter_var2, second) {
-        (Some(name), Some(ty)) => Some(Names::new(Some(&with_first), name, ty)),
+        (Some(name), Some(ty)) => Some(TypeEnv::new(Some(&with_first), name, ty)),
         _ => None,
     };
     let item_names = with_second.as_ref().unwrap_or(&with_first);
     let init = check(&c.accu_init, names)?;
-    let mut accumulated = Names::new(Some(item_names), &c.accu_var, init.ty.clone());
+    let mut accumulated = TypeEnv::new(Some(item_names), &c.accu_var, init.ty.clone());
     if matches!(init.ty, Ty::List(..)) {
-        // Its elements are what the step puts in; known after the first look at it.
-        accumulated.found.ty = Ty::List(Box::new(Ty::Dyn), None);
-        // Growing in place costs what is added, not what is there.
-        accumulated.found.size = 0;
+        // The element type is known only after the loop step is checked.
+        accumulated.checked.ty = Ty::List(Box::new(Ty::Dyn), None);
+        // Appending in place costs the size of the appended element, not of the list.
+        accumulated.checked.size = 0;
     }
     let condition = check(&c.loop_cond, &accumulated)?;
     let step = check(&c.loop_step, &accumulated)?;
@@ -682,22 +704,27 @@ fn check_loop<'a>(c: &ComprehensionExpr, names: &Names<'_, 'a>) -> Checked<'a> {
     let cost = range.cost.saturating_add(init.cost).saturating_add(each.saturating_mul(range.size));
     if let Ty::List(..) = init.ty {
         let element = appended_type(&c.loop_step, &accumulated).unwrap_or(Ty::Dyn);
-        return Ok(Found { ty: Ty::List(Box::new(element), None), cost, size: range.size, element: None });
+        return Ok(CheckedExpr {
+            ty: Ty::List(Box::new(element), None),
+            cost,
+            size: range.size,
+            element: None,
+        });
     }
-    if !step.ty.may_be(&accumulated.found.ty) {
-        return no_overload("_&&_", None, &[accumulated.found.clone(), step]);
+    if !step.ty.may_be(&accumulated.checked.ty) {
+        return no_overload("_&&_", None, &[accumulated.checked.clone(), step]);
     }
-    let after = Names {
+    let after = TypeEnv {
         outer: Some(names),
         name: &c.accu_var,
-        found: Found { ty: init.ty, cost: 1, size: 1, element: None },
+        checked: CheckedExpr { ty: init.ty, cost: 1, size: 1, element: None },
     };
     let result = check(&c.result, &after)?;
-    Ok(Found { cost: cost.saturating_add(result.cost), ..result })
+    Ok(CheckedExpr { cost: cost.saturating_add(result.cost), ..result })
 }
 
-/// The type that the step of `map` or `filter` puts into its list.
-fn appended_type<'a>(step: &IdedExpr, names: &Names<'_, 'a>) -> Option<Ty<'a>> {
+/// The element type that the loop step of `map` or `filter` appends.
+fn appended_type<'a>(step: &IdedExpr, names: &TypeEnv<'_, 'a>) -> Option<Ty<'a>> {
     let Expr::Call(CallExpr { func_name, args, .. }) = &step.expr else { return None };
     match (func_name.as_str(), args.as_slice()) {
         (operators::CONDITIONAL, [_, yes, _]) => appended_type(yes, names),

@@ -1,8 +1,8 @@
-//! Evaluation of CEL, counted.
+//! CEL evaluator with a cost limit.
 //!
-//! Every step costs, as in Kubernetes: a name or field 1, a call 1, text and lists by the tenth of their size. What runs
-//! out of budget stops, so no rule can hold the server. The parser bounds the nesting of an expression, and with it the
-//! recursion here.
+//! Costs are those of Kubernetes: 1 for a variable, a field or a call, and a tenth of the size for strings
+//! and lists. Evaluation stops at the limit, so a rule cannot block the server. The parser bounds the nesting
+//! of an expression, and with it the recursion here.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -17,7 +17,7 @@ use super::library;
 use super::value::{Key, Val};
 use crate::schema::pattern;
 
-/// Why an expression has no value.
+/// An evaluation error, with the messages of cel-go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum EvalError {
     NoSuchKey(String),
@@ -37,18 +37,18 @@ impl fmt::Display for EvalError {
     }
 }
 
-pub(crate) type Outcome<'a> = Result<Val<'a>, EvalError>;
+pub(crate) type EvalResult<'a> = Result<Val<'a>, EvalError>;
 
-/// Names that an expression may use.
-pub(crate) struct Scope<'s, 'a> {
-    outer: Option<&'s Scope<'s, 'a>>,
+/// The variables of an expression and their values.
+pub(crate) struct Activation<'s, 'a> {
+    outer: Option<&'s Activation<'s, 'a>>,
     name: &'s str,
     value: Val<'a>,
 }
 
-impl<'s, 'a> Scope<'s, 'a> {
-    /// A name on top of others.
-    pub(crate) fn new(outer: Option<&'s Scope<'s, 'a>>, name: &'s str, value: Val<'a>) -> Self {
+impl<'s, 'a> Activation<'s, 'a> {
+    /// Adds a variable to the outer variables.
+    pub(crate) fn new(outer: Option<&'s Activation<'s, 'a>>, name: &'s str, value: Val<'a>) -> Self {
         Self { outer, name, value }
     }
 
@@ -57,17 +57,17 @@ impl<'s, 'a> Scope<'s, 'a> {
     }
 }
 
-/// Values that are computed when they are first asked for: `variables.x` of an admission policy.
-pub(crate) trait Lazy<'a> {
-    /// The value of a name and what it cost to make; `None` when there is no such name.
-    fn get(&self, name: &str, limit: u64) -> Option<(Outcome<'a>, u64)>;
+/// Variables that are evaluated on first use: `variables.x` of an admission policy.
+pub(crate) trait LazyVariables<'a> {
+    /// The value of a variable and the cost of its evaluation; `None` if there is no such variable.
+    fn get(&self, name: &str, limit: u64) -> Option<(EvalResult<'a>, u64)>;
 }
 
-/// One evaluation: what it has cost so far and what it may cost.
-pub(crate) struct Run<'v, 'a> {
-    spent: Cell<u64>,
+/// One evaluation, with its cost so far and its cost limit.
+pub(crate) struct Evaluation<'v, 'a> {
+    cost: Cell<u64>,
     limit: u64,
-    variables: Option<&'v dyn Lazy<'a>>,
+    variables: Option<&'v dyn LazyVariables<'a>>,
 }
 
 const TEXT_FACTOR: f64 = 0.1;
@@ -76,30 +76,30 @@ fn tenth(size: usize) -> u64 {
     (size as f64 * TEXT_FACTOR).ceil() as u64
 }
 
-impl<'v, 'a> Run<'v, 'a> {
-    /// An evaluation that may cost `limit`.
+impl<'v, 'a> Evaluation<'v, 'a> {
+    /// An evaluation with the cost limit `limit`.
     pub(crate) fn new(limit: u64) -> Self {
-        Self { spent: Cell::new(0), limit, variables: None }
+        Self { cost: Cell::new(0), limit, variables: None }
     }
 
     /// The same, where `variables.x` is looked up in `variables`.
-    pub(crate) fn with_variables(limit: u64, variables: &'v dyn Lazy<'a>) -> Self {
-        Self { spent: Cell::new(0), limit, variables: Some(variables) }
+    pub(crate) fn with_variables(limit: u64, variables: &'v dyn LazyVariables<'a>) -> Self {
+        Self { cost: Cell::new(0), limit, variables: Some(variables) }
     }
 
-    /// What it has cost.
-    pub(crate) fn spent(&self) -> u64 {
-        self.spent.get()
+    /// The cost so far.
+    pub(crate) fn cost(&self) -> u64 {
+        self.cost.get()
     }
 
     fn charge(&self, cost: u64) -> Result<(), EvalError> {
-        let spent = self.spent.get().saturating_add(cost);
-        self.spent.set(spent);
-        if spent > self.limit { Err(EvalError::TooCostly) } else { Ok(()) }
+        let total = self.cost.get().saturating_add(cost);
+        self.cost.set(total);
+        if total > self.limit { Err(EvalError::TooCostly) } else { Ok(()) }
     }
 
     /// Evaluates an expression.
-    pub(crate) fn eval(&self, expr: &'a IdedExpr, scope: &Scope<'_, 'a>) -> Outcome<'a> {
+    pub(crate) fn eval(&self, expr: &'a IdedExpr, scope: &Activation<'_, 'a>) -> EvalResult<'a> {
         match &expr.expr {
             Expr::Literal(literal) => Ok(literal_value(literal)),
             Expr::Ident(name) => {
@@ -114,7 +114,7 @@ impl<'v, 'a> Run<'v, 'a> {
                 if let (Some(variables), Expr::Ident(name)) = (self.variables, &select.operand.expr)
                     && name == "variables"
                     && let Some((outcome, cost)) =
-                        variables.get(&select.field, self.limit.saturating_sub(self.spent.get()))
+                        variables.get(&select.field, self.limit.saturating_sub(self.cost.get()))
                 {
                     self.charge(cost.saturating_add(2))?;
                     return if select.test { outcome.map(|_| Val::Bool(true)) } else { outcome };
@@ -172,22 +172,26 @@ impl<'v, 'a> Run<'v, 'a> {
         }
     }
 
-    fn truth(&self, expr: &'a IdedExpr, scope: &Scope<'_, 'a>) -> Result<bool, EvalError> {
+    fn eval_bool(&self, expr: &'a IdedExpr, scope: &Activation<'_, 'a>) -> Result<bool, EvalError> {
         match self.eval(expr, scope)? {
             Val::Bool(b) => Ok(b),
             _ => Err(EvalError::NoOverload),
         }
     }
 
-    fn call(&self, call: &'a CallExpr, scope: &Scope<'_, 'a>) -> Outcome<'a> {
+    fn call(&self, call: &'a CallExpr, scope: &Activation<'_, 'a>) -> EvalResult<'a> {
         match (call.func_name.as_str(), call.args.as_slice()) {
             (operators::LOGICAL_AND, [a, b]) => return self.logic(a, b, scope, false),
             (operators::LOGICAL_OR, [a, b]) => return self.logic(a, b, scope, true),
             (operators::CONDITIONAL, [test, yes, no]) => {
-                return if self.truth(test, scope)? { self.eval(yes, scope) } else { self.eval(no, scope) };
+                return if self.eval_bool(test, scope)? {
+                    self.eval(yes, scope)
+                } else {
+                    self.eval(no, scope)
+                };
             }
             (operators::NOT_STRICTLY_FALSE, [a]) => {
-                return match self.truth(a, scope) {
+                return match self.eval_bool(a, scope) {
                     Err(EvalError::TooCostly) => Err(EvalError::TooCostly),
                     result => Ok(Val::Bool(result != Ok(false))),
                 };
@@ -204,9 +208,9 @@ impl<'v, 'a> Run<'v, 'a> {
                     IdedExpr { expr: Expr::Ident(second), .. },
                     rest @ ..,
                 ],
-            ) if is_pair_macro(macro_name, call.args.len()) && call.target.is_some() => {
+            ) if is_two_variable_macro(macro_name, call.args.len()) && call.target.is_some() => {
                 let Some(target) = &call.target else { return Err(EvalError::NoOverload) };
-                return self.pairs(macro_name, target, first, second, rest, scope);
+                return self.two_variable_macro(macro_name, target, first, second, rest, scope);
             }
             ("or" | "orValue", [other]) if call.target.is_some() => {
                 let Some(target) = &call.target else { return Err(EvalError::NoOverload) };
@@ -243,16 +247,22 @@ impl<'v, 'a> Run<'v, 'a> {
         }
     }
 
-    /// `&&` and `||`: an error on one side does not matter when the other side decides.
-    fn logic(&self, a: &'a IdedExpr, b: &'a IdedExpr, scope: &Scope<'_, 'a>, decides: bool) -> Outcome<'a> {
-        let left = self.truth(a, scope);
+    /// `&&` and `||`: an error of one operand is ignored if the other operand determines the result.
+    fn logic(
+        &self,
+        a: &'a IdedExpr,
+        b: &'a IdedExpr,
+        scope: &Activation<'_, 'a>,
+        decides: bool,
+    ) -> EvalResult<'a> {
+        let left = self.eval_bool(a, scope);
         if matches!(left, Err(EvalError::TooCostly)) {
             return left.map(Val::Bool);
         }
         if left == Ok(decides) {
             return Ok(Val::Bool(decides));
         }
-        match (left, self.truth(b, scope)) {
+        match (left, self.eval_bool(b, scope)) {
             (_, Ok(right)) if right == decides => Ok(Val::Bool(decides)),
             (_, Err(EvalError::TooCostly)) => Err(EvalError::TooCostly),
             (Err(error), _) | (_, Err(error)) => Err(error),
@@ -266,12 +276,12 @@ impl<'v, 'a> Run<'v, 'a> {
         name: &'a str,
         body: &'a IdedExpr,
         flat: bool,
-        scope: &Scope<'_, 'a>,
-    ) -> Outcome<'a> {
+        scope: &Activation<'_, 'a>,
+    ) -> EvalResult<'a> {
         match self.eval(target, scope)? {
             Val::Optional(None) => Ok(Val::Optional(None)),
             Val::Optional(Some(value)) => {
-                let inner = Scope::new(Some(scope), name, (*value).clone());
+                let inner = Activation::new(Some(scope), name, (*value).clone());
                 let result = self.eval(body, &inner)?;
                 Ok(if flat { result } else { Val::Optional(Some(Rc::new(result))) })
             }
@@ -279,9 +289,9 @@ impl<'v, 'a> Run<'v, 'a> {
         }
     }
 
-    fn comprehension(&self, c: &'a ComprehensionExpr, scope: &Scope<'_, 'a>) -> Outcome<'a> {
+    fn comprehension(&self, c: &'a ComprehensionExpr, scope: &Activation<'_, 'a>) -> EvalResult<'a> {
         let range = self.eval(&c.iter_range, scope)?;
-        let pairs: Vec<(Val<'a>, Option<Val<'a>>)> = match (range.is_list(), c.iter_var2.is_some()) {
+        let iterations: Vec<(Val<'a>, Option<Val<'a>>)> = match (range.is_list(), c.iter_var2.is_some()) {
             (true, false) => {
                 range.items().ok_or(EvalError::NoOverload)?.into_iter().map(|v| (v, None)).collect()
             }
@@ -300,36 +310,37 @@ impl<'v, 'a> Run<'v, 'a> {
             }
         };
         let mut accumulated = self.eval(&c.accu_init, scope)?;
-        for (first, second) in pairs {
+        for (first, second) in iterations {
             self.charge(1)?;
-            let with_first = Scope::new(Some(scope), &c.iter_var, first);
+            let with_first = Activation::new(Some(scope), &c.iter_var, first);
             let with_second = match (&c.iter_var2, second) {
-                (Some(name), Some(value)) => Some(Scope::new(Some(&with_first), name, value)),
+                (Some(name), Some(value)) => Some(Activation::new(Some(&with_first), name, value)),
                 _ => None,
             };
             let item_scope = with_second.as_ref().unwrap_or(&with_first);
-            // Lists grow in place: copying them at every step would make `map` quadratic.
-            if let Some(grown) = self.grow(c, &mut accumulated, item_scope)? {
-                accumulated = grown;
+            // Append in place: copying the list at every iteration would make `map` quadratic.
+            if let Some(appended_list) = self.append_in_place(c, &mut accumulated, item_scope)? {
+                accumulated = appended_list;
                 continue;
             }
-            let inner = Scope::new(Some(item_scope), &c.accu_var, accumulated);
-            if !self.truth(&c.loop_cond, &inner)? {
+            let inner = Activation::new(Some(item_scope), &c.accu_var, accumulated);
+            if !self.eval_bool(&c.loop_cond, &inner)? {
                 accumulated = inner.value;
                 break;
             }
             accumulated = self.eval(&c.loop_step, &inner)?;
         }
-        let done = Scope::new(Some(scope), &c.accu_var, accumulated);
+        let done = Activation::new(Some(scope), &c.accu_var, accumulated);
         self.eval(&c.result, &done)
     }
 
-    /// The steps of `map` and `filter`: `accu + [x]`, perhaps under a condition. `None` when the step is another.
-    fn grow(
+    /// Executes the loop step of `map` and `filter`: `accu + [x]`, optionally under a condition. `None` for
+    /// any other loop step.
+    fn append_in_place(
         &self,
         c: &'a ComprehensionExpr,
         accumulated: &mut Val<'a>,
-        scope: &Scope<'_, 'a>,
+        scope: &Activation<'_, 'a>,
     ) -> Result<Option<Val<'a>>, EvalError> {
         fn appended<'e>(expr: &'e IdedExpr, accu: &str) -> Option<&'e IdedExpr> {
             let Expr::Call(CallExpr { func_name, args, .. }) = &expr.expr else { return None };
@@ -356,23 +367,24 @@ impl<'v, 'a> Run<'v, 'a> {
         };
         self.charge(2)?;
         let mut items = std::mem::take(items);
-        if test.map_or(Ok(true), |test| self.truth(test, scope))? {
+        if test.map_or(Ok(true), |test| self.eval_bool(test, scope))? {
             let value = self.eval(element, scope)?;
             Rc::make_mut(&mut items).push(value);
         }
         Ok(Some(Val::List(items)))
     }
 
-    /// Loops over keys and values, or places and elements: `all(k, v, …)`, `transformMap(k, v, …)` and their like.
-    fn pairs(
+    /// Evaluates a two-variable macro, e.g. `all(k, v, …)` or `transformMap(k, v, …)`, over keys and values
+    /// of a map or indexes and elements of a list.
+    fn two_variable_macro(
         &self,
         name: &str,
         target: &'a IdedExpr,
         first: &'a str,
         second: &'a str,
         rest: &'a [IdedExpr],
-        scope: &Scope<'_, 'a>,
-    ) -> Outcome<'a> {
+        scope: &Activation<'_, 'a>,
+    ) -> EvalResult<'a> {
         let range = self.eval(target, scope)?;
         let keys: Vec<Val<'a>> = match range.size() {
             Some(length) if range.is_list() => (0..length as i64).map(Val::Int).collect(),
@@ -388,23 +400,23 @@ impl<'v, 'a> Run<'v, 'a> {
             _ => return Err(EvalError::NoOverload),
         };
         let (mut list, mut map, mut count) = (Vec::new(), BTreeMap::new(), 0);
-        let mut held_back = None;
+        let mut deferred_error = None;
         for (key, value) in keys.into_iter().zip(values) {
             self.charge(3)?;
-            let with_key = Scope::new(Some(scope), first, key.clone());
-            let inner = Scope::new(Some(&with_key), second, value);
-            if !test.map_or(Ok(true), |test| self.truth(test, &inner))? {
+            let with_key = Activation::new(Some(scope), first, key.clone());
+            let inner = Activation::new(Some(&with_key), second, value);
+            if !test.map_or(Ok(true), |test| self.eval_bool(test, &inner))? {
                 continue;
             }
             match name {
-                "all" | "exists" => match self.truth(body, &inner) {
-                    // One that decides makes errors of the others moot.
+                "all" | "exists" => match self.eval_bool(body, &inner) {
+                    // An element that determines the result overrides errors of other elements.
                     Ok(holds) if holds != (name == "all") => return Ok(Val::Bool(holds)),
                     Ok(_) => {}
                     Err(EvalError::TooCostly) => return Err(EvalError::TooCostly),
-                    Err(error) => held_back = Some(error),
+                    Err(error) => deferred_error = Some(error),
                 },
-                "existsOne" | "exists_one" => count += u64::from(self.truth(body, &inner)?),
+                "existsOne" | "exists_one" => count += u64::from(self.eval_bool(body, &inner)?),
                 "transformList" => list.push(self.eval(body, &inner)?),
                 "transformMap" => {
                     drop(map.insert(key.as_key().ok_or(EvalError::NoOverload)?, self.eval(body, &inner)?))
@@ -418,7 +430,7 @@ impl<'v, 'a> Run<'v, 'a> {
                 }
             }
         }
-        match (name, held_back) {
+        match (name, deferred_error) {
             (_, Some(error)) => Err(error),
             ("all", _) => Ok(Val::Bool(true)),
             ("exists", _) => Ok(Val::Bool(false)),
@@ -428,7 +440,7 @@ impl<'v, 'a> Run<'v, 'a> {
         }
     }
 
-    fn operate(&self, name: &str, target: Option<Val<'a>>, args: Vec<Val<'a>>) -> Outcome<'a> {
+    fn operate(&self, name: &str, target: Option<Val<'a>>, args: Vec<Val<'a>>) -> EvalResult<'a> {
         if let (None, [a, b]) = (&target, args.as_slice())
             && let Some(result) = self.binary(name, a, b)
         {
@@ -482,7 +494,7 @@ impl<'v, 'a> Run<'v, 'a> {
         }
     }
 
-    fn library(&self, name: &str, target: Option<&Val<'a>>, args: &[Val<'a>]) -> Outcome<'a> {
+    fn library(&self, name: &str, target: Option<&Val<'a>>, args: &[Val<'a>]) -> EvalResult<'a> {
         match (name, args) {
             ("optional.of", [value]) => return Ok(Val::Optional(Some(Rc::new(value.clone())))),
             ("optional.none", []) => return Ok(Val::Optional(None)),
@@ -499,8 +511,8 @@ impl<'v, 'a> Run<'v, 'a> {
         library::call(name, target, args)
     }
 
-    /// Operators over two values; `None` when the name is none of them.
-    fn binary(&self, name: &str, a: &Val<'a>, b: &Val<'a>) -> Option<Outcome<'a>> {
+    /// Evaluates a binary operator; `None` if the name is not a binary operator.
+    fn binary(&self, name: &str, a: &Val<'a>, b: &Val<'a>) -> Option<EvalResult<'a>> {
         let overflow = || EvalError::Other("integer overflow".to_owned());
         let arithmetic = |int: fn(i64, i64) -> Option<i64>,
                           uint: fn(u64, u64) -> Option<u64>,
@@ -565,7 +577,7 @@ impl<'v, 'a> Run<'v, 'a> {
             },
             _ => return None,
         };
-        // Times and durations have operators of their own.
+        // The library implements the operators of timestamps and durations.
         let has_foreign = matches!(a, Val::Foreign(_)) || matches!(b, Val::Foreign(_));
         match outcome {
             Some(outcome) => Some(outcome),
@@ -574,14 +586,14 @@ impl<'v, 'a> Run<'v, 'a> {
         }
     }
 
-    fn concatenate(&self, a: &Val<'a>, b: &Val<'a>) -> Outcome<'a> {
+    fn concatenate(&self, a: &Val<'a>, b: &Val<'a>) -> EvalResult<'a> {
         let mut items = a.items().ok_or(EvalError::NoOverload)?;
         items.extend(b.items().ok_or(EvalError::NoOverload)?);
         self.charge(tenth(items.len()))?;
         Ok(Val::list(items))
     }
 
-    fn contained(&self, a: &Val<'a>, b: &Val<'a>) -> Outcome<'a> {
+    fn contained(&self, a: &Val<'a>, b: &Val<'a>) -> EvalResult<'a> {
         if let Some(items) = b.items() {
             self.charge(items.len() as u64)?;
             return Ok(Val::Bool(items.iter().any(|item| item.equals(a))));
@@ -593,8 +605,8 @@ impl<'v, 'a> Run<'v, 'a> {
     }
 }
 
-/// Macros over two names, which the parser leaves to us.
-pub(crate) fn is_pair_macro(name: &str, args: usize) -> bool {
+/// Two-variable macros, which the parser does not expand.
+pub(crate) fn is_two_variable_macro(name: &str, args: usize) -> bool {
     match name {
         "all" | "exists" | "existsOne" | "exists_one" => args == 3,
         "transformList" | "transformMap" | "transformMapEntry" => args == 3 || args == 4,
@@ -602,7 +614,7 @@ pub(crate) fn is_pair_macro(name: &str, args: usize) -> bool {
     }
 }
 
-fn index<'a>(container: &Val<'a>, key: &Val<'a>) -> Outcome<'a> {
+fn index<'a>(container: &Val<'a>, key: &Val<'a>) -> EvalResult<'a> {
     if let Some(items) = container.items() {
         let at = match key {
             Val::Int(i) => *i,
@@ -645,13 +657,14 @@ fn type_named<'a>(name: &str) -> Option<Val<'a>> {
 }
 
 fn matches(text: &str, regex: &str) -> Result<bool, EvalError> {
-    /// Compiled expressions are kept: rules in lists ask for the same one again and again.
-    const KEPT: usize = 256;
+    /// Maximum number of cached compiled patterns: rules on list elements evaluate the same pattern
+    /// repeatedly.
+    const CACHED_MAX: usize = 256;
     thread_local! {
         static COMPILED: RefCell<HashMap<String, Result<regex::Regex, String>>> = RefCell::new(HashMap::new());
     }
     COMPILED.with_borrow_mut(|compiled| {
-        if compiled.len() > KEPT {
+        if compiled.len() > CACHED_MAX {
             compiled.clear();
         }
         let compiled = compiled.entry(regex.to_owned()).or_insert_with(|| pattern::compile(regex));

@@ -1,7 +1,7 @@
-//! Functions of the Kubernetes libraries, called through `kube-cel`.
+//! Functions of the Kubernetes CEL libraries, called through `kube-cel`.
 //!
-//! The crate brings the functions; evaluation is ours, because it must be counted and must not panic. A call is made by
-//! binding the arguments to names and evaluating the one call over them. Whatever the library panics on becomes an error.
+//! A call binds the arguments to variables and evaluates a single call expression with the library's own
+//! evaluator. A panic of the library becomes an evaluation error.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,7 +14,7 @@ use super::eval::EvalError;
 use super::value::Val;
 
 thread_local! {
-    /// The functions, registered once per thread: the registry cannot be shared between threads.
+    /// The registered functions, once per thread: the registry is not `Sync`.
     static FUNCTIONS: RefCell<Context<'static>> = RefCell::new(Context::default().with_all());
 }
 
@@ -24,16 +24,16 @@ fn expr(expr: Expr) -> IdedExpr {
     IdedExpr { id: 0, expr }
 }
 
-/// Calls a function, `target.name(args)` with a target and `name(args)` without. A name with a dot is a function of a
-/// library's namespace, e.g. `math.greatest`.
+/// Calls a function: `target.name(args)`, or `name(args)` without a target. A name with a dot is a namespaced
+/// function, e.g. `math.greatest`.
 pub(crate) fn call<'a>(name: &str, target: Option<&Val<'a>>, args: &[Val<'a>]) -> Result<Val<'a>, EvalError> {
-    let unfit = || EvalError::NoOverload;
+    let no_overload = || EvalError::NoOverload;
     if args.len() > NAMES.len() {
-        return Err(unfit());
+        return Err(no_overload());
     }
     let values: Vec<cel::Value> =
-        args.iter().map(Val::to_foreign).collect::<Option<_>>().ok_or_else(unfit)?;
-    let receiver = target.map(|t| t.to_foreign().ok_or_else(unfit)).transpose()?;
+        args.iter().map(Val::to_foreign).collect::<Option<_>>().ok_or_else(no_overload)?;
+    let receiver = target.map(|t| t.to_foreign().ok_or_else(no_overload)).transpose()?;
     let names = NAMES.iter().take(args.len()).map(|n| expr(Expr::Ident((*n).to_owned()))).collect();
     let (namespace, function) = match name.split_once('.') {
         Some((namespace, function)) => (Some(namespace), function),
@@ -46,7 +46,7 @@ pub(crate) fn call<'a>(name: &str, target: Option<&Val<'a>>, args: &[Val<'a>]) -
     };
     let call =
         expr(Expr::Call(CallExpr { func_name: function.to_owned(), target: receiver_expr, args: names }));
-    let outcome = FUNCTIONS.with_borrow(|functions| {
+    let result = FUNCTIONS.with_borrow(|functions| {
         catch_unwind(AssertUnwindSafe(|| {
             let mut scope = functions.new_inner_scope();
             for (name, value) in NAMES.iter().zip(values) {
@@ -58,7 +58,7 @@ pub(crate) fn call<'a>(name: &str, target: Option<&Val<'a>>, args: &[Val<'a>]) -
             cel::Value::resolve(&call, &scope)
         }))
     });
-    match outcome {
+    match result {
         Ok(Ok(value)) => Ok(Val::from_foreign(value)),
         Ok(Err(error)) => Err(translate(error)),
         Err(_) => Err(EvalError::Other(format!("failed to evaluate {name}"))),
@@ -79,9 +79,9 @@ fn translate(error: ExecutionError) -> EvalError {
     }
 }
 
-/// What functions return, as far as a check before running needs it.
+/// The return type of a function, for the type checker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Returns {
+pub(crate) enum ReturnType {
     Bool,
     Int,
     Uint,
@@ -93,20 +93,20 @@ pub(crate) enum Returns {
     Type,
     /// A list of strings.
     Texts,
-    /// As the receiver, or the first argument without one.
+    /// The type of the receiver, or of the first argument without a receiver.
     Receiver,
     /// An element of the receiver or first argument.
     Element,
-    /// An element that may not be there.
+    /// An optional element.
     MaybeElement,
-    /// A type of a library.
+    /// A named library type.
     Named(&'static str),
-    /// Something only known when running.
+    /// Known only at run time.
     Anything,
 }
 
-/// The functions that exist, by name, and what they return.
-pub(crate) fn returns(name: &str) -> Option<Returns> {
+/// The return type of a function; `None` if there is no such function.
+pub(crate) fn return_type(name: &str) -> Option<ReturnType> {
     const INTS: &[&str] = &[
         "size",
         "indexOf",
@@ -206,30 +206,30 @@ pub(crate) fn returns(name: &str) -> Option<Returns> {
         "format.uuid",
     ];
     Some(match name {
-        "uint" => Returns::Uint,
-        "double" | "asApproximateFloat" => Returns::Double,
-        "split" | "findAll" => Returns::Texts,
-        "bytes" => Returns::Bytes,
-        "timestamp" => Returns::Time,
-        "duration" => Returns::Duration,
-        "type" => Returns::Type,
-        "distinct" | "reverse" | "sort" | "slice" | "add" | "sub" | "masked" => Returns::Receiver,
-        "min" | "max" | "sum" => Returns::Element,
-        "first" | "last" => Returns::MaybeElement,
-        "quantity" => Returns::Named("kubernetes.Quantity"),
-        "url" => Returns::Named("kubernetes.URL"),
-        "ip" => Returns::Named("net.IP"),
-        "cidr" => Returns::Named("net.CIDR"),
-        "semver" => Returns::Named("kubernetes.Semver"),
-        name if INTS.contains(&name) => Returns::Int,
-        name if BOOLS.contains(&name) => Returns::Bool,
-        name if TEXTS.contains(&name) => Returns::Text,
-        name if OTHERS.contains(&name) => Returns::Anything,
+        "uint" => ReturnType::Uint,
+        "double" | "asApproximateFloat" => ReturnType::Double,
+        "split" | "findAll" => ReturnType::Texts,
+        "bytes" => ReturnType::Bytes,
+        "timestamp" => ReturnType::Time,
+        "duration" => ReturnType::Duration,
+        "type" => ReturnType::Type,
+        "distinct" | "reverse" | "sort" | "slice" | "add" | "sub" | "masked" => ReturnType::Receiver,
+        "min" | "max" | "sum" => ReturnType::Element,
+        "first" | "last" => ReturnType::MaybeElement,
+        "quantity" => ReturnType::Named("kubernetes.Quantity"),
+        "url" => ReturnType::Named("kubernetes.URL"),
+        "ip" => ReturnType::Named("net.IP"),
+        "cidr" => ReturnType::Named("net.CIDR"),
+        "semver" => ReturnType::Named("kubernetes.Semver"),
+        name if INTS.contains(&name) => ReturnType::Int,
+        name if BOOLS.contains(&name) => ReturnType::Bool,
+        name if TEXTS.contains(&name) => ReturnType::Text,
+        name if OTHERS.contains(&name) => ReturnType::Anything,
         _ => return None,
     })
 }
 
-/// Namespaces of library functions.
+/// Whether the name is a namespace of library functions.
 pub(crate) fn is_namespace(name: &str) -> bool {
     matches!(
         name,

@@ -1,7 +1,8 @@
-//! `x-kubernetes-validations`: rules of a schema, compiled when the CRD is written and run when an object is.
+//! CEL validation rules (`x-kubernetes-validations`): checked when the CRD is written, run when an object is
+//! written.
 //!
-//! Parsing is `kube-cel`'s, and so are the functions of the Kubernetes libraries. Checking against the schema, counting
-//! the cost and evaluating are ours: see [`check`], [`eval`] and [`library`].
+//! `kube-cel` provides the parser and the functions of the Kubernetes libraries. Type checking, cost
+//! estimation and evaluation are implemented here: see [`check`], [`eval`] and [`library`].
 
 use kube_cel::cel::IdedExpr;
 use kube_cel::cel::common::ast::{EntryExpr, Expr};
@@ -14,25 +15,25 @@ mod source;
 pub(crate) mod types;
 pub(crate) mod value;
 
-use super::error::{self, FieldError, FieldErrorKind};
+use super::error::{self, ValidationError, ValidationErrorKind};
 use super::field_path;
-use super::node::{Kind, Node, Rule};
-use super::path::Path;
+use super::node::{JsonType, Node, Rule};
 use super::ratchet::{OldItems, unchanged};
-use check::Names;
-use eval::{EvalError, Run, Scope};
+use super::value_path::ValuePath;
+use check::TypeEnv;
+use eval::{Activation, EvalError, Evaluation};
 use types::Ty;
-use value::{Shape, Val};
+use value::{Val, ValueSchema};
 
-/// One evaluation may cost this much.
+/// Cost limit of one evaluation.
 pub(crate) const CALL_MAX: u64 = 1_000_000;
-/// All rules of one request together may cost this much.
+/// Cost limit of all rules of one request together.
 pub const REQUEST_MAX: i64 = 10_000_000;
-/// A rule whose worst cost is above this is refused with its CRD.
+/// Limit of the estimated cost of one rule. A CRD with a more expensive rule is rejected.
 const ESTIMATE_MAX: u64 = 10_000_000;
-/// A CRD whose rules together cost more than this at worst is refused.
+/// Limit of the estimated cost of all rules of a CRD.
 const ESTIMATE_TOTAL_MAX: u64 = 100_000_000;
-/// Longest message that an expression may make.
+/// Maximum length of a message computed by `messageExpression`, in bytes.
 const MESSAGE_MAX: usize = 5 << 10;
 
 /// A parsed expression.
@@ -40,23 +41,23 @@ const MESSAGE_MAX: usize = 5 << 10;
 pub(crate) struct Program {
     expr: IdedExpr,
     source: String,
-    /// It names `oldSelf`.
+    /// The expression references `oldSelf`.
     pub(crate) uses_old: bool,
 }
 
 impl Program {
-    /// Parses an expression; the error is worded as the compiler of Kubernetes words it.
+    /// Parses an expression. The error has the wording of the CEL compiler in Kubernetes.
     pub(crate) fn parse(source: &str) -> Result<Self, String> {
         let expr = source::parse(source)?;
-        let uses_old = names(&expr, "oldSelf");
+        let uses_old = references(&expr, "oldSelf");
         Ok(Self { expr, source: source.to_owned(), uses_old })
     }
 
-    /// Checks the expression against the names it may use.
-    pub(crate) fn check<'a>(&self, names: &Names<'_, 'a>) -> Result<check::Found<'a>, String> {
-        check::check(&self.expr, names).map_err(|complaint| {
-            let (line, column) = locate(&self.source, &complaint.at);
-            point_at(&self.source, line, column + complaint.offset, &complaint.message)
+    /// Type-checks the expression with the declared variables.
+    pub(crate) fn check<'a>(&self, references: &TypeEnv<'_, 'a>) -> Result<check::CheckedExpr<'a>, String> {
+        check::check(&self.expr, references).map_err(|diagnostic| {
+            let (line, column) = locate(&self.source, &diagnostic.at);
+            point_at(&self.source, line, column + diagnostic.offset, &diagnostic.message)
         })
     }
 
@@ -65,13 +66,13 @@ impl Program {
         &self.expr
     }
 
-    /// The expression as written, without blanks around it.
+    /// The source of the expression, trimmed.
     pub(crate) fn source(&self) -> &str {
         self.source.trim()
     }
 
-    /// Is it only a name, a field or an element, and no question about one?
-    pub(crate) fn is_plain_look(&self) -> bool {
+    /// Whether the expression is only a variable, a field selection or an index.
+    pub(crate) fn is_reference(&self) -> bool {
         match &self.expr.expr {
             Expr::Ident(_) | Expr::Select(_) => true,
             Expr::Call(call) => call.func_name == "_[_]",
@@ -80,61 +81,62 @@ impl Program {
     }
 }
 
-/// `ERROR: <input>:1:5: undefined field 'b'` with the line and a mark under the place.
+/// Formats an error as `ERROR: <input>:1:5: undefined field 'b'`, followed by the source line and a caret.
 fn point_at(source: &str, line: usize, column: usize, message: &str) -> String {
     let text = source.lines().nth(line.saturating_sub(1)).unwrap_or_default();
     let dots = ".".repeat(column.saturating_sub(1).min(text.len() + 1));
     format!("ERROR: <input>:{line}:{column}: {message}\n | {text}\n | {dots}^")
 }
 
-/// Where a text first stands on its own in the source, as line and column from 1.
+/// Line and column (from 1) of the first occurrence of `text` as a whole word in the source.
 fn locate(source: &str, text: &str) -> (usize, usize) {
     let word = text.ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
     let ends_word = |rest: &str| !word || !rest.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
     for (i, line) in source.lines().enumerate() {
-        let found =
+        let checked =
             line.match_indices(text).find(|(at, t)| !text.is_empty() && ends_word(&line[at + t.len()..]));
-        if let Some((at, _)) = found {
+        if let Some((at, _)) = checked {
             return (i + 1, line[..at].chars().count() + 1);
         }
     }
     (1, 1)
 }
 
-/// Does the expression name this variable?
-pub(crate) fn names(expr: &IdedExpr, name: &str) -> bool {
+/// Whether the expression references this variable.
+pub(crate) fn references(expr: &IdedExpr, name: &str) -> bool {
     match &expr.expr {
         Expr::Ident(ident) => ident == name,
         Expr::Literal(_) | Expr::Unspecified => false,
-        Expr::Select(select) => names(&select.operand, name),
+        Expr::Select(select) => references(&select.operand, name),
         Expr::Call(call) => {
-            call.target.as_deref().is_some_and(|t| names(t, name)) || call.args.iter().any(|a| names(a, name))
+            call.target.as_deref().is_some_and(|t| references(t, name))
+                || call.args.iter().any(|a| references(a, name))
         }
-        Expr::List(list) => list.elements.iter().any(|e| names(e, name)),
-        Expr::Map(map) => map.entries.iter().any(|e| entry_names(&e.expr, name)),
-        Expr::Struct(object) => object.entries.iter().any(|e| entry_names(&e.expr, name)),
+        Expr::List(list) => list.elements.iter().any(|e| references(e, name)),
+        Expr::Map(map) => map.entries.iter().any(|e| entry_references(&e.expr, name)),
+        Expr::Struct(object) => object.entries.iter().any(|e| entry_references(&e.expr, name)),
         Expr::Comprehension(c) => [&c.iter_range, &c.accu_init, &c.loop_cond, &c.loop_step, &c.result]
             .into_iter()
-            .any(|e| names(e, name)),
+            .any(|e| references(e, name)),
     }
 }
 
-fn entry_names(entry: &EntryExpr, name: &str) -> bool {
+fn entry_references(entry: &EntryExpr, name: &str) -> bool {
     match entry {
-        EntryExpr::MapEntry(e) => names(&e.key, name) || names(&e.value, name),
-        EntryExpr::StructField(f) => names(&f.value, name),
+        EntryExpr::MapEntry(e) => references(&e.key, name) || references(&e.value, name),
+        EntryExpr::StructField(f) => references(&f.value, name),
     }
 }
 
-/// A rule ready to run.
+/// A compiled rule.
 #[derive(Debug)]
-pub struct Compiled {
+pub struct CompiledRule {
     program: Result<Program, String>,
     message: Option<Program>,
     field_path: String,
 }
 
-impl Compiled {
+impl CompiledRule {
     /// Compiles a rule of a node.
     pub(crate) fn of(rule: &Rule, node: &Node) -> Self {
         let message = Some(&rule.message_expression)
@@ -147,23 +149,23 @@ impl Compiled {
 
 // --- When a CRD is written ---
 
-/// Complaints about the rules of a schema that is otherwise fine.
-pub fn check_definition(root: &Node, at: &str) -> Vec<FieldError> {
-    let mut wrong = Vec::new();
+/// Validates the rules of a schema that has no other errors.
+pub fn check_definition(root: &Node, at: &str) -> Vec<ValidationError> {
+    let mut errors = Vec::new();
     if !root.has_rules {
-        return wrong;
+        return errors;
     }
-    let mut total = Total::default();
-    check_node(root, &Path::At(at), true, Some(1), None, &mut total, &mut wrong);
+    let mut total = CostTotal::default();
+    check_node(root, &ValuePath::At(at), true, Some(1), None, &mut total, &mut errors);
     if total.cost > ESTIMATE_TOTAL_MAX {
-        total.dearest.sort_by_key(|(cost, _)| std::cmp::Reverse(*cost));
-        for (_, field) in total.dearest.into_iter().take(4) {
-            wrong.push(FieldError::forbidden(
+        total.most_expensive.sort_by_key(|(cost, _)| std::cmp::Reverse(*cost));
+        for (_, field) in total.most_expensive.into_iter().take(4) {
+            errors.push(ValidationError::forbidden(
                 field,
                 "contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema",
             ));
         }
-        wrong.push(FieldError::forbidden(
+        errors.push(ValidationError::forbidden(
             at,
             too_costly(
                 "x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema",
@@ -172,20 +174,20 @@ pub fn check_definition(root: &Node, at: &str) -> Vec<FieldError> {
             ),
         ));
     }
-    wrong
+    errors
 }
 
 #[derive(Default)]
-struct Total {
+struct CostTotal {
     cost: u64,
-    dearest: Vec<(u64, String)>,
+    most_expensive: Vec<(u64, String)>,
 }
 
-impl Total {
+impl CostTotal {
     fn add(&mut self, cost: u64, field: String) {
         self.cost = self.cost.saturating_add(cost);
         if cost > ESTIMATE_TOTAL_MAX / 100 {
-            self.dearest.push((cost, field));
+            self.most_expensive.push((cost, field));
         }
     }
 }
@@ -202,8 +204,8 @@ fn too_costly(what: &str, cost: u64, limit: u64) -> String {
     )
 }
 
-/// A complaint about a rule, which is shown with its fields in the order of their declaration.
-fn about(field: String, rule: &Rule, detail: &str) -> FieldError {
+/// An error of a rule. The message shows the rule with its fields in the order of the Go struct.
+fn rule_error(field: String, rule: &Rule, detail: &str) -> ValidationError {
     let text = |s: &str| error::json(&Value::from(s));
     let reason = rule.reason.as_deref().map_or_else(|| "null".to_owned(), text);
     let optional = rule.optional_old_self.map_or_else(|| "null".to_owned(), |b| b.to_string());
@@ -214,17 +216,17 @@ fn about(field: String, rule: &Rule, detail: &str) -> FieldError {
         text(&rule.message_expression),
         text(&rule.field_path),
     );
-    FieldError::new(FieldErrorKind::Invalid, field, None, format!("{shown}: {detail}"))
+    ValidationError::new(ValidationErrorKind::Invalid, field, None, format!("{shown}: {detail}"))
 }
 
 fn check_node(
     node: &Node,
-    at: &Path<'_>,
+    at: &ValuePath<'_>,
     resource: bool,
     occurrences: Option<u64>,
     uncorrelated: Option<&str>,
-    total: &mut Total,
-    wrong: &mut Vec<FieldError>,
+    total: &mut CostTotal,
+    errors: &mut Vec<ValidationError>,
 ) {
     if !node.has_rules {
         return;
@@ -234,28 +236,25 @@ fn check_node(
     for (i, rule) in node.rules().iter().enumerate() {
         let here = rules_at.index(i);
         let field = |name: &str| here.child(name).to_string();
-        check_rule(rule, node, resource, times, uncorrelated, &field, total, wrong);
+        check_rule(rule, node, resource, times, uncorrelated, &field, total, errors);
     }
     let below = occurrences.zip(types::children(node)).map(|(a, b)| a.saturating_mul(b));
     let properties_at = at.child("properties");
     for (name, child) in &node.properties {
-        check_node(child, &properties_at.key(name), false, below, uncorrelated, total, wrong);
+        check_node(child, &properties_at.key(name), false, below, uncorrelated, total, errors);
     }
     if let Some(child) = node.additional_schema() {
-        check_node(child, &at.child("additionalProperties"), false, below, uncorrelated, total, wrong);
+        check_node(child, &at.child("additionalProperties"), false, below, uncorrelated, total, errors);
     }
     if let Some(child) = node.items.as_deref() {
-        // Only elements of map lists have an old self.
+        // Only elements of map lists can be correlated with an old value.
         let place = at.to_string();
         let lost = uncorrelated.or((node.list_type != super::node::ListType::Map).then_some(place.as_str()));
-        check_node(child, &at.child("items"), false, below, lost, total, wrong);
+        check_node(child, &at.child("items"), false, below, lost, total, errors);
     }
 }
 
-#[allow(
-    clippy::too_many_arguments,
-    reason = "one place, called once; a struct would only rename the arguments"
-)]
+#[allow(clippy::too_many_arguments, reason = "called once; a struct would only rename the arguments")]
 fn check_rule(
     rule: &Rule,
     node: &Node,
@@ -263,27 +262,27 @@ fn check_rule(
     times: u64,
     uncorrelated: Option<&str>,
     field: &dyn Fn(&str) -> String,
-    total: &mut Total,
-    wrong: &mut Vec<FieldError>,
+    total: &mut CostTotal,
+    errors: &mut Vec<ValidationError>,
 ) {
     let Some(ty) = Ty::of(node, resource) else { return };
     let old =
         if rule.optional_old_self == Some(true) { Ty::Optional(Box::new(ty.clone())) } else { ty.clone() };
-    let with_self = Names::of_node(None, "self", ty, node);
-    let names = Names::of_node(Some(&with_self), "oldSelf", old, node);
-    let checked = Program::parse(&rule.rule).and_then(|program| Ok((program.check(&names)?, program)));
+    let with_self = TypeEnv::of_node(None, "self", ty, node);
+    let references = TypeEnv::of_node(Some(&with_self), "oldSelf", old, node);
+    let checked = Program::parse(&rule.rule).and_then(|program| Ok((program.check(&references)?, program)));
     match checked {
-        Err(why) => wrong.push(about(field("rule"), rule, &format!("compilation failed: {why}"))),
-        Ok((found, program))
-            if !(matches!(found.ty, Ty::Bool)
-                || (matches!(found.ty, Ty::Dyn) && !program.is_plain_look())) =>
+        Err(why) => errors.push(rule_error(field("rule"), rule, &format!("compilation failed: {why}"))),
+        Ok((checked, program))
+            if !(matches!(checked.ty, Ty::Bool)
+                || (matches!(checked.ty, Ty::Dyn) && !program.is_reference())) =>
         {
-            wrong.push(about(field("rule"), rule, "cel expression must evaluate to a bool"))
+            errors.push(rule_error(field("rule"), rule, "cel expression must evaluate to a bool"))
         }
-        Ok((found, program)) => {
-            let cost = found.cost.saturating_mul(times);
+        Ok((checked, program)) => {
+            let cost = checked.cost.saturating_mul(times);
             if cost > ESTIMATE_MAX {
-                wrong.push(FieldError::forbidden(
+                errors.push(ValidationError::forbidden(
                     field("rule"),
                     too_costly("estimated rule cost", cost, ESTIMATE_MAX),
                 ));
@@ -294,11 +293,11 @@ fn check_rule(
                     let detail = format!(
                         "oldSelf cannot be used on the uncorrelatable portion of the schema within {place}"
                     );
-                    wrong.push(FieldError::invalid(field("rule"), rule.rule.as_str(), detail));
+                    errors.push(ValidationError::invalid(field("rule"), rule.rule.as_str(), detail));
                 }
                 (false, _) => {
                     if let Some(optional) = rule.optional_old_self {
-                        wrong.push(FieldError::invalid(
+                        errors.push(ValidationError::invalid(
                             field("optionalOldSelf"),
                             optional,
                             "may not be set if oldSelf is not used in rule",
@@ -312,47 +311,49 @@ fn check_rule(
     if rule.message_expression.trim().is_empty() {
         return;
     }
-    match Program::parse(&rule.message_expression).and_then(|program| program.check(&names)) {
-        Err(why) => wrong.push(about(
+    match Program::parse(&rule.message_expression).and_then(|program| program.check(&references)) {
+        Err(why) => errors.push(rule_error(
             field("messageExpression"),
             rule,
             &format!("messageExpression compilation failed: {why}"),
         )),
-        Ok(found) if !matches!(found.ty, Ty::Text | Ty::Dyn) => {
-            wrong.push(about(field("messageExpression"), rule, "messageExpression must evaluate to a string"))
-        }
-        Ok(found) => {
-            if found.cost > ESTIMATE_MAX {
-                wrong.push(FieldError::forbidden(
+        Ok(checked) if !matches!(checked.ty, Ty::Text | Ty::Dyn) => errors.push(rule_error(
+            field("messageExpression"),
+            rule,
+            "messageExpression must evaluate to a string",
+        )),
+        Ok(checked) => {
+            if checked.cost > ESTIMATE_MAX {
+                errors.push(ValidationError::forbidden(
                     field("messageExpression"),
-                    too_costly("estimated messageExpression cost", found.cost, ESTIMATE_MAX),
+                    too_costly("estimated messageExpression cost", checked.cost, ESTIMATE_MAX),
                 ));
             }
-            total.add(found.cost, field("messageExpression"));
+            total.add(checked.cost, field("messageExpression"));
         }
     }
 }
 
 // --- When an object is written ---
 
-/// Complaints of the rules about an object; `old` is the object before an update. Rules about parts that did not change
-/// do not complain again, unless they compare with the old part.
-pub fn validate(root: &Node, new: &Value, old: Option<&Value>) -> Vec<FieldError> {
-    let mut walk = Walk { budget: REQUEST_MAX, wrong: Vec::new() };
+/// Runs the rules on an object; `old` is the object before an update. A rule that fails on an unchanged value
+/// is ignored, unless the rule references `oldSelf`.
+pub fn validate(root: &Node, new: &Value, old: Option<&Value>) -> Vec<ValidationError> {
+    let mut walk = Walk { budget: REQUEST_MAX, errors: Vec::new() };
     if root.has_rules {
-        walk.node(root, new, old, Correlation { here: old, above: None }, &Path::Root);
+        walk.node(root, new, old, Correlation { here: old, above: None }, &ValuePath::Root);
     }
-    walk.wrong
+    walk.errors
 }
 
-/// Complaints of the rules about a value at a place, e.g. a default, as if it were new.
-pub(crate) fn validate_at(node: &Node, value: &Value, at: &Path<'_>) -> Vec<FieldError> {
-    let mut walk = Walk { budget: REQUEST_MAX, wrong: Vec::new() };
+/// Runs the rules on the value at a path, e.g. a default, as if it were new.
+pub(crate) fn validate_at(node: &Node, value: &Value, at: &ValuePath<'_>) -> Vec<ValidationError> {
+    let mut walk = Walk { budget: REQUEST_MAX, errors: Vec::new() };
     walk.node(node, value, None, Correlation { here: None, above: None }, at);
-    walk.wrong
+    walk.errors
 }
 
-/// The old value for ratcheting: of this place, or of the nearest place above that has one.
+/// The old value for ratcheting: of this node, or of the nearest ancestor that has one.
 #[derive(Clone, Copy)]
 struct Correlation<'a> {
     here: Option<&'a Value>,
@@ -378,7 +379,7 @@ impl<'a> Correlation<'a> {
 
 struct Walk {
     budget: i64,
-    wrong: Vec<FieldError>,
+    errors: Vec<ValidationError>,
 }
 
 impl Walk {
@@ -388,12 +389,12 @@ impl Walk {
         new: &'a Value,
         old: Option<&'a Value>,
         correlation: Correlation<'a>,
-        at: &Path<'_>,
+        at: &ValuePath<'_>,
     ) {
         if !node.has_rules
             || new.is_null()
             || self.budget < 0
-            || self.wrong.len() >= super::validate::ERRORS_MAX
+            || self.errors.len() >= super::validate::ERRORS_MAX
         {
             return;
         }
@@ -423,8 +424,8 @@ impl Walk {
         }
     }
 
-    fn complain(&mut self, node: &Node, at: &Path<'_>, detail: String) {
-        self.wrong.push(FieldError::invalid(at.field(), node.kind.name(), detail));
+    fn push_error(&mut self, node: &Node, at: &ValuePath<'_>, detail: String) {
+        self.errors.push(ValidationError::invalid(at.field(), node.json_type.name(), detail));
     }
 
     fn rules<'a>(
@@ -433,18 +434,18 @@ impl Walk {
         new: &'a Value,
         old: Option<&'a Value>,
         correlation: Correlation<'a>,
-        at: &Path<'_>,
+        at: &ValuePath<'_>,
     ) {
         for (rule, compiled) in node.rules().iter().zip(node.compiled_rules()) {
             if self.budget <= 0 {
-                self.complain(node, at, "validation failed due to running out of cost budget, no further validation rules will be run".to_owned());
+                self.push_error(node, at, "validation failed due to running out of cost budget, no further validation rules will be run".to_owned());
                 self.budget = -1;
                 return;
             }
             let program = match &compiled.program {
                 Ok(program) => program,
                 Err(why) => {
-                    self.complain(node, at, format!("rule compile error: compilation failed: {why}"));
+                    self.push_error(node, at, format!("rule compile error: compilation failed: {why}"));
                     continue;
                 }
             };
@@ -452,50 +453,51 @@ impl Walk {
             if program.uses_old && old.is_none() && !optional {
                 continue;
             }
-            let shape = Shape::Known(node);
-            let with_self = Scope::new(None, "self", Val::of(new, shape));
-            let old_value = old.map(|o| Val::of(o, shape));
+            let schema = ValueSchema::Known(node);
+            let with_self = Activation::new(None, "self", Val::of(new, schema));
+            let old_value = old.map(|o| Val::of(o, schema));
             let old_value = if optional {
                 Val::Optional(old_value.map(std::rc::Rc::new))
             } else {
                 old_value.unwrap_or(Val::Null)
             };
-            let scope = Scope::new(Some(&with_self), "oldSelf", old_value);
-            let run = Run::new(CALL_MAX);
-            let outcome = run.eval(program.expr(), &scope);
-            self.budget -= i64::try_from(run.spent()).unwrap_or(i64::MAX);
-            let said = if rule.message.is_empty() { rule.rule.trim() } else { rule.message.trim() };
+            let scope = Activation::new(Some(&with_self), "oldSelf", old_value);
+            let evaluation = Evaluation::new(CALL_MAX);
+            let result = evaluation.eval(program.expr(), &scope);
+            self.budget -= i64::try_from(evaluation.cost()).unwrap_or(i64::MAX);
+            let shown_rule = if rule.message.is_empty() { rule.rule.trim() } else { rule.message.trim() };
             if self.budget < 0 {
-                self.complain(node, at, "validation failed due to running out of cost budget, no further validation rules will be run".to_owned());
+                self.push_error(node, at, "validation failed due to running out of cost budget, no further validation rules will be run".to_owned());
                 return;
             }
-            match outcome {
+            match result {
                 Ok(Val::Bool(true)) => {}
                 Ok(_) => {
                     if program.uses_old || !correlation.unchanged(node, new) {
                         let detail = self.message(compiled, rule, &scope);
-                        self.broken(node, new, rule, compiled, detail, at);
+                        self.push_violation(node, new, rule, compiled, detail, at);
                     }
                 }
                 Err(EvalError::NoOverload) => {
-                    self.complain(node, at, format!("'{}': call arguments did not match a supported operator, function or macro signature for rule: {said}", EvalError::NoOverload));
+                    self.push_error(node, at, format!("'{}': call arguments did not match a supported operator, function or macro signature for rule: {shown_rule}", EvalError::NoOverload));
                 }
                 Err(EvalError::TooCostly) => {
-                    self.complain(node, at, format!("'{}': no further validation rules will be run due to call cost exceeds limit for rule: {said}", EvalError::TooCostly));
+                    self.push_error(node, at, format!("'{}': no further validation rules will be run due to call cost exceeds limit for rule: {shown_rule}", EvalError::TooCostly));
                     self.budget = -1;
                     return;
                 }
-                Err(error) => self.complain(node, at, format!("{error} evaluating rule: {said}")),
+                Err(error) => self.push_error(node, at, format!("{error} evaluating rule: {shown_rule}")),
             }
         }
     }
 
-    fn message<'a>(&mut self, compiled: &'a Compiled, rule: &Rule, scope: &Scope<'_, 'a>) -> String {
+    fn message<'a>(&mut self, compiled: &'a CompiledRule, rule: &Rule, scope: &Activation<'_, 'a>) -> String {
         if let Some(program) = &compiled.message {
-            let run = Run::new(CALL_MAX);
-            let made = run.eval(program.expr(), scope);
-            self.budget = self.budget.saturating_sub(i64::try_from(run.spent()).unwrap_or(i64::MAX)).max(0);
-            if let Ok(Val::Text(text)) = made {
+            let evaluation = Evaluation::new(CALL_MAX);
+            let generated = evaluation.eval(program.expr(), scope);
+            self.budget =
+                self.budget.saturating_sub(i64::try_from(evaluation.cost()).unwrap_or(i64::MAX)).max(0);
+            if let Ok(Val::Text(text)) = generated {
                 let text = text.trim();
                 if !text.is_empty() && !text.contains('\n') && text.len() <= MESSAGE_MAX {
                     return text.to_owned();
@@ -509,28 +511,28 @@ impl Walk {
         }
     }
 
-    fn broken(
+    fn push_violation(
         &mut self,
         node: &Node,
         new: &Value,
         rule: &Rule,
-        compiled: &Compiled,
+        compiled: &CompiledRule,
         detail: String,
-        at: &Path<'_>,
+        at: &ValuePath<'_>,
     ) {
         let field = match (compiled.field_path.as_str(), at.is_root()) {
             ("", _) => at.field(),
             (path, true) => path.trim_start_matches('.').to_owned(),
             (path, false) => format!("{at}.{}", path.trim_start_matches('.')),
         };
-        let value = (!matches!(node.kind, Kind::Object | Kind::Array)).then(|| new.clone());
+        let value = (!matches!(node.json_type, JsonType::Object | JsonType::Array)).then(|| new.clone());
         let kind = match rule.reason.as_deref() {
-            Some("FieldValueRequired") => FieldErrorKind::Required,
-            Some("FieldValueForbidden") => FieldErrorKind::Forbidden,
-            Some("FieldValueDuplicate") => FieldErrorKind::Duplicate,
-            _ => FieldErrorKind::Invalid,
+            Some("FieldValueRequired") => ValidationErrorKind::Required,
+            Some("FieldValueForbidden") => ValidationErrorKind::Forbidden,
+            Some("FieldValueDuplicate") => ValidationErrorKind::Duplicate,
+            _ => ValidationErrorKind::Invalid,
         };
-        self.wrong.push(FieldError::new(kind, field, value, detail));
+        self.errors.push(ValidationError::new(kind, field, value, detail));
     }
 }
 

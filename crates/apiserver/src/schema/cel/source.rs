@@ -1,5 +1,7 @@
-//! From the text of an expression to its tree, without trust: the parser recurses over what it reads, and so does
-//! everything after it, so the depth is bounded before, and the tree measured after.
+//! Parses CEL expressions from untrusted sources.
+//!
+//! The parser, the type checker and the evaluator recurse, so nesting is bounded twice: in the source text
+//! before parsing, and in the syntax tree afterwards.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -9,41 +11,44 @@ use kube_cel::cel::parser::Parser;
 
 use super::point_at;
 
-/// Longest expression that is read.
+/// Maximum length of an expression, in bytes.
 const SOURCE_MAX: usize = 64 << 10;
-/// Brackets within brackets, and signs in a row.
+/// Maximum nesting of brackets, and maximum number of consecutive unary operators.
 const NESTING_MAX: u16 = 96;
-/// Operators, dots and brackets in all: each may be one level of the tree that the parser walks.
+/// Maximum number of operators, dots and brackets: each may add a level to the syntax tree.
 const OPERATORS_MAX: usize = 4000;
-/// Levels of the tree. Kubernetes allows 250; checking and evaluating this many fits a thread's stack ten times over.
+/// Maximum depth of the syntax tree. Kubernetes allows 250; this depth needs a tenth of a thread's stack.
 const DEPTH_MAX: usize = 150;
-/// Stack for the parser: its own bounds hold for brackets only, and it takes about 10 KiB for a level.
+/// Stack size of the parser thread: the parser bounds brackets only and needs about 10 KiB per level.
 const STACK: usize = 128 << 20;
 
-/// Parses an expression; the error is worded as the compiler of Kubernetes words it.
+/// Parses an expression. The error has the wording of the CEL compiler in Kubernetes.
 pub(super) fn parse(source: &str) -> Result<IdedExpr, String> {
     if source.len() > SOURCE_MAX {
         return Err(format!("ERROR: <input>:1:1: expression is longer than {SOURCE_MAX} bytes"));
     }
-    if let Some(column) = overload(source) {
+    if let Some(column) = limit_exceeded_at(source) {
         return Err(point_at(source, 1, column, "expression nests too deeply or is too complex"));
     }
-    let work = || catch_unwind(AssertUnwindSafe(|| read(source))).unwrap_or_else(|_| Err(unreadable(source)));
+    let parse_safely = || {
+        catch_unwind(AssertUnwindSafe(|| parse_and_measure(source)))
+            .unwrap_or_else(|_| Err(syntax_error(source)))
+    };
     std::thread::scope(|scope| {
         std::thread::Builder::new()
             .name("cel".to_owned())
             .stack_size(STACK)
-            .spawn_scoped(scope, work)
+            .spawn_scoped(scope, parse_safely)
             .map_err(|error| format!("failed to start a thread to parse on: {error}"))
-            .and_then(|thread| thread.join().unwrap_or_else(|_| Err(unreadable(source))))
+            .and_then(|thread| thread.join().unwrap_or_else(|_| Err(syntax_error(source))))
     })
 }
 
-fn unreadable(source: &str) -> String {
+fn syntax_error(source: &str) -> String {
     point_at(source, 1, 1, "Syntax error: the expression cannot be parsed")
 }
 
-fn read(source: &str) -> Result<IdedExpr, String> {
+fn parse_and_measure(source: &str) -> Result<IdedExpr, String> {
     let parsed = Parser::new().max_recursion_depth(NESTING_MAX).enable_optional_syntax(true).parse(source);
     let expr = parsed.map_err(|errors| {
         let shown: Vec<String> = errors
@@ -62,9 +67,9 @@ fn read(source: &str) -> Result<IdedExpr, String> {
     Ok(expr)
 }
 
-/// The column at which a text has more brackets, signs or operators than are read. What is in quotes counts too: it is
-/// a bound, not a parser, and no honest expression comes near it.
-fn overload(source: &str) -> Option<usize> {
+/// The column at which the source exceeds the limits of brackets, unary operators or operators. Characters
+/// inside string literals count too; the limits are far above any realistic expression.
+fn limit_exceeded_at(source: &str) -> Option<usize> {
     let (mut open, mut signs, mut operators) = (0_usize, 0_usize, 0_usize);
     for (at, c) in source.chars().enumerate() {
         match c {
@@ -109,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_too_deep_is_refused_before_and_after_parsing() {
+    fn expressions_nested_too_deeply_are_rejected() {
         for source in [
             "(".repeat(5000),
             "!".repeat(5000) + "true",
@@ -126,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_but_flat_expression_is_read() {
+    fn a_long_but_flat_expression_is_parsed() {
         let source = vec!["self.a == 'x'"; 400].join(" || ");
         assert!(parse(&source).is_ok());
         assert!(parse(&format!("a{}", ".a".repeat(100))).is_ok());

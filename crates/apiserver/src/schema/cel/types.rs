@@ -1,14 +1,14 @@
-//! Types of CEL as far as a schema tells them, and how large their values can get.
+//! CEL types derived from a schema, and the maximum size of their values.
 
-use crate::schema::node::{Additional, Kind, Node};
+use crate::schema::node::{AdditionalProperties, JsonType, Node};
 
-/// The largest request, and so the largest object a rule can meet.
+/// Maximum size of a request, and so of an object, in bytes.
 pub(crate) const REQUEST_MAX: u64 = 3 << 20;
 
-/// A type, as far as it is known before running.
+/// A static CEL type.
 #[derive(Debug, Clone)]
 pub(crate) enum Ty<'a> {
-    /// Known only when running.
+    /// Known only at run time.
     Dyn,
     Null,
     Bool,
@@ -22,35 +22,35 @@ pub(crate) enum Ty<'a> {
     Type,
     List(Box<Ty<'a>>, Option<&'a Node>),
     Map(Box<Ty<'a>>, Box<Ty<'a>>, Option<&'a Node>),
-    /// An object with the fields of its schema; `true` with the metadata of a resource as well.
+    /// An object with the fields of its schema; `true` if it also has `apiVersion`, `kind` and `metadata`.
     Object(&'a Node, bool),
     /// The metadata of a resource: `name` and `generateName`.
     Metadata,
     Optional(Box<Ty<'a>>),
-    /// A type of a library, by its name.
+    /// A named library type.
     Named(&'static str),
 }
 
 impl<'a> Ty<'a> {
-    /// The type of a field with this schema; `None` when rules cannot see it.
+    /// The type of a field with this schema; `None` if rules cannot access it.
     pub(crate) fn of(node: &'a Node, resource: bool) -> Option<Self> {
         if node.int_or_string {
             return Some(Self::Dyn);
         }
-        Some(match node.kind {
-            Kind::Any => return None,
-            Kind::Boolean => Self::Bool,
-            Kind::Integer => Self::Int,
-            Kind::Number => Self::Double,
-            Kind::String => match node.checks.as_ref().and_then(|c| c.format.as_ref()).map(|f| &*f.1) {
+        Some(match node.json_type {
+            JsonType::Any => return None,
+            JsonType::Boolean => Self::Bool,
+            JsonType::Integer => Self::Int,
+            JsonType::Number => Self::Double,
+            JsonType::String => match node.checks.as_ref().and_then(|c| c.format.as_ref()).map(|f| &*f.1) {
                 Some("byte") => Self::Bytes,
                 Some("date" | "date-time") => Self::Time,
                 Some("duration") => Self::Duration,
                 _ => Self::Text,
             },
-            Kind::Array => Self::List(Box::new(Self::of(node.items.as_deref()?, false)?), Some(node)),
-            Kind::Object => match &node.additional {
-                Additional::Schema(child) if node.properties.is_empty() => {
+            JsonType::Array => Self::List(Box::new(Self::of(node.items.as_deref()?, false)?), Some(node)),
+            JsonType::Object => match &node.additional {
+                AdditionalProperties::Schema(child) if node.properties.is_empty() => {
                     Self::Map(Box::new(Self::Text), Box::new(Self::of(child, false)?), Some(node))
                 }
                 _ => Self::Object(node, resource || node.embedded),
@@ -58,7 +58,7 @@ impl<'a> Ty<'a> {
         })
     }
 
-    /// As it is named in messages.
+    /// The name in messages.
     pub(crate) fn name(&self) -> String {
         match self {
             Self::Dyn => "dyn".to_owned(),
@@ -84,11 +84,11 @@ impl<'a> Ty<'a> {
         matches!(self, Self::Int | Self::Uint | Self::Double)
     }
 
-    /// Could a value of this type be one of the other?
+    /// Whether the two types are assignable.
     pub(crate) fn may_be(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Dyn, _) | (_, Self::Dyn) | (Self::Null, Self::Null) => true,
-            // Only what a message of its own would hold may be null; scalars, lists and maps are never.
+            // As in CEL, only message types may be null; scalars, lists and maps may not.
             (Self::Null, other) | (other, Self::Null) => matches!(
                 other,
                 Self::Object(..) | Self::Metadata | Self::Time | Self::Duration | Self::Named(_)
@@ -103,7 +103,7 @@ impl<'a> Ty<'a> {
         }
     }
 
-    /// The largest size of a value: of texts in bytes, of lists and maps in elements.
+    /// The maximum size of a value: bytes of strings, elements of lists and maps.
     pub(crate) fn size(&self, node: Option<&Node>) -> u64 {
         match self {
             Self::List(_, Some(node)) | Self::Map(_, _, Some(node)) => largest(node),
@@ -114,24 +114,24 @@ impl<'a> Ty<'a> {
     }
 }
 
-/// The largest size of a value with this schema.
+/// The maximum size of a value with this schema.
 fn largest(node: &Node) -> u64 {
     let checks = node.checks.as_deref();
     let bound = |b: Option<i64>| b.map(|b| b.max(0) as u64);
-    match node.kind {
-        Kind::String => {
+    match node.json_type {
+        JsonType::String => {
             let allowed = checks.map(|c| &c.allowed).filter(|a| !a.is_empty());
             if let Some(allowed) = allowed {
                 return allowed.iter().filter_map(|v| v.as_str()).map(|s| s.len() as u64).max().unwrap_or(0);
             }
-            // Lengths are in characters, and one may take four bytes.
+            // `maxLength` counts characters; a character takes up to four bytes.
             bound(checks.and_then(|c| c.max_length)).map_or(REQUEST_MAX - 2, |n| n.saturating_mul(4))
         }
-        Kind::Array => {
+        JsonType::Array => {
             let item = node.items.as_deref().map_or(1, smallest);
             bound(checks.and_then(|c| c.max_items)).unwrap_or((REQUEST_MAX - 2) / (item + 1))
         }
-        Kind::Object => {
+        JsonType::Object => {
             let item = node.additional_schema().map_or(1, smallest);
             bound(checks.and_then(|c| c.max_properties)).unwrap_or((REQUEST_MAX - 2) / (item + 6))
         }
@@ -139,14 +139,14 @@ fn largest(node: &Node) -> u64 {
     }
 }
 
-/// The smallest number of bytes that a value with this schema takes in a request.
+/// The minimum number of bytes of a value with this schema in a request.
 fn smallest(node: &Node) -> u64 {
-    match node.kind {
-        Kind::Boolean => 4,
-        Kind::Integer | Kind::Number => 1,
-        Kind::String | Kind::Array => 2,
-        Kind::Any => 1,
-        Kind::Object => {
+    match node.json_type {
+        JsonType::Boolean => 4,
+        JsonType::Integer | JsonType::Number => 1,
+        JsonType::String | JsonType::Array => 2,
+        JsonType::Any => 1,
+        JsonType::Object => {
             let required = node.required().iter().filter_map(|name| Some((name, node.property(name)?)));
             let fields = required
                 .filter(|(_, n)| n.default_value().is_none())
@@ -156,18 +156,18 @@ fn smallest(node: &Node) -> u64 {
     }
 }
 
-/// How often a value with this schema can occur when nothing bounds it.
+/// The maximum number of values with this schema in a request, if nothing else bounds it.
 pub(crate) fn occurrences(node: &Node) -> u64 {
     REQUEST_MAX / (smallest(node) + 1)
 }
 
-/// How many values a schema adds under each of its own: `None` when nothing bounds them.
+/// The maximum number of children per value of this schema; `None` if unbounded.
 pub(crate) fn children(node: &Node) -> Option<u64> {
     let checks = node.checks.as_deref();
-    let bound = match (node.kind, &node.additional) {
-        (Kind::Array, _) => checks?.max_items?,
-        (Kind::Object, Additional::Unsaid) => 1,
-        (Kind::Object, _) => checks?.max_properties?,
+    let bound = match (node.json_type, &node.additional) {
+        (JsonType::Array, _) => checks?.max_items?,
+        (JsonType::Object, AdditionalProperties::Unspecified) => 1,
+        (JsonType::Object, _) => checks?.max_properties?,
         _ => 1,
     };
     Some(bound.max(0) as u64)

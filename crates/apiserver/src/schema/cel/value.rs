@@ -1,8 +1,9 @@
-//! Values as CEL sees them.
+//! CEL values.
 //!
-//! Maps and lists of an object are borrowed from its JSON together with their schema and turned into CEL values only where
-//! a rule looks, so a rule over one field costs that field and not the object. Times, durations and the types of the
-//! Kubernetes libraries (quantities, addresses, URLs, …) are kept as the library holds them.
+//! Maps and lists of an object are borrowed from its JSON together with their schema, and converted only
+//! where a rule accesses them. So a rule on one field converts that field and not the object. Timestamps,
+//! durations and the types of the Kubernetes libraries (quantities, addresses, URLs, …) stay values of the
+//! library.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -13,14 +14,14 @@ use base64::Engine;
 use kube_cel::cel;
 use serde_json::Value;
 
-use crate::schema::node::{Kind, ListType, Node};
+use crate::schema::node::{JsonType, ListType, Node};
 
-/// What is known about a JSON value.
+/// The schema of a JSON value, if known.
 #[derive(Clone, Copy)]
-pub(crate) enum Shape<'a> {
-    /// Nothing: the value speaks for itself.
+pub(crate) enum ValueSchema<'a> {
+    /// No schema: the type follows from the JSON value.
     Unknown,
-    /// Its schema.
+    /// The schema of the value.
     Known(&'a Node),
 }
 
@@ -43,17 +44,17 @@ pub(crate) enum Val<'a> {
     Text(Cow<'a, str>),
     Bytes(Rc<[u8]>),
     /// A map or list of the object.
-    Json(&'a Value, Shape<'a>),
+    Json(&'a Value, ValueSchema<'a>),
     List(Rc<Vec<Val<'a>>>),
     Map(Rc<BTreeMap<Key, Val<'a>>>),
     Optional(Option<Rc<Val<'a>>>),
     /// A type, e.g. the result of `type(x)`.
     Type(&'static str),
-    /// A value of a library.
+    /// A value of the CEL library.
     Foreign(Rc<cel::Value>),
 }
 
-/// The field names that CEL cannot spell, and their spelling.
+/// CEL keywords. A field of this name is escaped as `__name__`.
 const RESERVED: [&str; 21] = [
     "true",
     "false",
@@ -78,17 +79,17 @@ const RESERVED: [&str; 21] = [
     "while",
 ];
 
-/// The name of a field behind its spelling in CEL: `__namespace__`, `a__dot__b`, `a__dash__b`.
-pub(crate) fn unescape(spelled: &str) -> Cow<'_, str> {
-    if !spelled.contains("__") {
-        return Cow::Borrowed(spelled);
+/// Unescapes the name of a field in CEL: `__namespace__`, `a__dot__b`, `a__dash__b`.
+pub(crate) fn unescape(escaped: &str) -> Cow<'_, str> {
+    if !escaped.contains("__") {
+        return Cow::Borrowed(escaped);
     }
     if let Some(word) =
-        spelled.strip_prefix("__").and_then(|s| s.strip_suffix("__")).filter(|w| RESERVED.contains(w))
+        escaped.strip_prefix("__").and_then(|s| s.strip_suffix("__")).filter(|w| RESERVED.contains(w))
     {
         return Cow::Borrowed(word);
     }
-    let plain = spelled
+    let plain = escaped
         .replace("__dot__", ".")
         .replace("__dash__", "-")
         .replace("__slash__", "/")
@@ -96,38 +97,38 @@ pub(crate) fn unescape(spelled: &str) -> Cow<'_, str> {
     Cow::Owned(plain)
 }
 
-/// Can CEL spell this field name at all?
-pub(crate) fn spellable(name: &str) -> bool {
+/// Whether this field name can be escaped for CEL.
+pub(crate) fn can_escape(name: &str) -> bool {
     let first = name.chars().next();
     first.is_some_and(|c| !c.is_ascii_digit())
         && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '/'))
 }
 
 impl<'a> Val<'a> {
-    /// A JSON value with what is known about it.
-    pub(crate) fn of(value: &'a Value, shape: Shape<'a>) -> Self {
-        let node = match shape {
-            Shape::Known(node) => Some(node),
-            Shape::Unknown => None,
+    /// Wraps a JSON value with its schema.
+    pub(crate) fn of(value: &'a Value, schema: ValueSchema<'a>) -> Self {
+        let node = match schema {
+            ValueSchema::Known(node) => Some(node),
+            ValueSchema::Unknown => None,
         };
         match value {
             Value::Null => Self::Null,
             Value::Bool(b) => Self::Bool(*b),
-            Value::Number(n) => match (node.map(|n| n.kind), n.as_i64()) {
-                (Some(Kind::Number), _) | (_, None) => Self::Double(n.as_f64().unwrap_or_default()),
+            Value::Number(n) => match (node.map(|n| n.json_type), n.as_i64()) {
+                (Some(JsonType::Number), _) | (_, None) => Self::Double(n.as_f64().unwrap_or_default()),
                 (_, Some(i)) => Self::Int(i),
             },
             Value::String(s) => node.and_then(|n| formatted(n, s)).unwrap_or(Self::Text(Cow::Borrowed(s))),
-            Value::Array(_) | Value::Object(_) => Self::Json(value, shape),
+            Value::Array(_) | Value::Object(_) => Self::Json(value, schema),
         }
     }
 
-    /// Text that a rule made.
+    /// A computed string.
     pub(crate) fn text(text: impl Into<String>) -> Self {
         Self::Text(Cow::Owned(text.into()))
     }
 
-    /// A list that a rule made.
+    /// A computed list.
     pub(crate) fn list(items: Vec<Val<'a>>) -> Self {
         Self::List(Rc::new(items))
     }
@@ -136,15 +137,15 @@ impl<'a> Val<'a> {
     pub(crate) fn items(&self) -> Option<Vec<Val<'a>>> {
         match self {
             Self::List(items) => Some(items.to_vec()),
-            Self::Json(Value::Array(items), shape) => {
-                let child = element(*shape);
+            Self::Json(Value::Array(items), schema) => {
+                let child = element(*schema);
                 Some(items.iter().map(|item| Val::of(item, child)).collect())
             }
             _ => None,
         }
     }
 
-    /// Is it a list?
+    /// Whether the value is a list.
     pub(crate) fn is_list(&self) -> bool {
         matches!(self, Self::List(_) | Self::Json(Value::Array(_), _))
     }
@@ -160,7 +161,7 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// How large it is, for costs and `size()`: characters, bytes, elements or entries.
+    /// The size for costs and `size()`: characters, bytes, elements or entries.
     pub(crate) fn size(&self) -> Option<usize> {
         match self {
             Self::Text(text) => Some(text.chars().count()),
@@ -173,37 +174,44 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// The value of a field, spelled as in CEL, or of a key.
-    pub(crate) fn field(&self, spelled: &str) -> Option<Val<'a>> {
+    /// The value of a field (name escaped as in CEL) or of a map key.
+    pub(crate) fn field(&self, escaped: &str) -> Option<Val<'a>> {
         match self {
-            Self::Map(map) => map.get(&Key::Text(spelled.to_owned())).cloned(),
-            Self::Json(Value::Object(map), shape) => match shape {
-                // Keys of a map are data, not names, and are never spelled differently.
-                Shape::Known(node) if node.properties.is_empty() && node.additional_schema().is_some() => map
-                    .get(spelled)
-                    .map(|v| Val::of(v, node.additional_schema().map_or(Shape::Unknown, Shape::Known))),
-                Shape::Known(node) => {
-                    let name = unescape(spelled);
-                    map.get(&*name)
-                        .map(|v| Val::of(v, node.field(&name).map_or(Shape::Unknown, Shape::Known)))
+            Self::Map(map) => map.get(&Key::Text(escaped.to_owned())).cloned(),
+            Self::Json(Value::Object(map), schema) => match schema {
+                // Map keys are data and are never escaped.
+                ValueSchema::Known(node)
+                    if node.properties.is_empty() && node.additional_schema().is_some() =>
+                {
+                    map.get(escaped).map(|v| {
+                        Val::of(v, node.additional_schema().map_or(ValueSchema::Unknown, ValueSchema::Known))
+                    })
                 }
-                Shape::Unknown => map
-                    .get(spelled)
-                    .or_else(|| map.get(&*unescape(spelled)))
-                    .map(|v| Val::of(v, Shape::Unknown)),
+                ValueSchema::Known(node) => {
+                    let name = unescape(escaped);
+                    map.get(&*name).map(|v| {
+                        Val::of(v, node.field(&name).map_or(ValueSchema::Unknown, ValueSchema::Known))
+                    })
+                }
+                ValueSchema::Unknown => map
+                    .get(escaped)
+                    .or_else(|| map.get(&*unescape(escaped)))
+                    .map(|v| Val::of(v, ValueSchema::Unknown)),
             },
             _ => None,
         }
     }
 
-    /// The value at a key of a map, taken literally.
+    /// The value of a map key, without unescaping.
     pub(crate) fn at_key(&self, key: &Key) -> Option<Val<'a>> {
         match (self, key) {
             (Self::Map(map), key) => map.get(key).cloned(),
-            (Self::Json(Value::Object(map), shape), Key::Text(key)) => {
-                let child = match shape {
-                    Shape::Known(node) => node.field(key).map_or(Shape::Unknown, Shape::Known),
-                    Shape::Unknown => Shape::Unknown,
+            (Self::Json(Value::Object(map), schema), Key::Text(key)) => {
+                let child = match schema {
+                    ValueSchema::Known(node) => {
+                        node.field(key).map_or(ValueSchema::Unknown, ValueSchema::Known)
+                    }
+                    ValueSchema::Unknown => ValueSchema::Unknown,
                 };
                 map.get(key).map(|v| Val::of(v, child))
             }
@@ -211,7 +219,7 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// The value as the key of a map.
+    /// The value as a map key.
     pub(crate) fn as_key(&self) -> Option<Key> {
         match self {
             Self::Bool(b) => Some(Key::Bool(*b)),
@@ -223,7 +231,7 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// The name of its type.
+    /// The name of the value's type.
     pub(crate) fn type_name(&self) -> &'static str {
         match self {
             Self::Null => "null_type",
@@ -245,7 +253,7 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// Equality: numbers by size, sets and map lists without regard to order, the rest by structure.
+    /// Equality: numeric across number types, order-independent for sets and map lists, structural otherwise.
     pub(crate) fn equals(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Null, Self::Null) => true,
@@ -285,10 +293,10 @@ impl<'a> Val<'a> {
             })
     }
 
-    /// The key fields of a map list, none for a set; `None` for any other list.
+    /// The key fields of a map list, an empty slice for a set, `None` for any other list.
     fn list_type(&self) -> Option<&'a [Box<str>]> {
         match self {
-            Self::Json(Value::Array(_), Shape::Known(node)) => match node.list_type {
+            Self::Json(Value::Array(_), ValueSchema::Known(node)) => match node.list_type {
                 ListType::Atomic => None,
                 ListType::Set => Some(&[]),
                 ListType::Map => Some(node.map_keys()),
@@ -297,7 +305,7 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// The order of two values that have one.
+    /// The order of two values; `None` if they are not comparable.
     pub(crate) fn compare(&self, other: &Self) -> Option<Ordering> {
         match (self, other) {
             (Self::Bool(a), Self::Bool(b)) => Some(a.cmp(b)),
@@ -317,7 +325,7 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// The value in the form of the library; `None` for what only lives here.
+    /// Converts to a value of the library; `None` for optionals and types.
     pub(crate) fn to_foreign(&self) -> Option<cel::Value> {
         Some(match self {
             Self::Null => cel::Value::Null,
@@ -350,7 +358,7 @@ impl<'a> Val<'a> {
         })
     }
 
-    /// A value of the library in our form.
+    /// Converts a value of the library.
     pub(crate) fn from_foreign(value: cel::Value) -> Self {
         match value {
             cel::Value::Null => Self::Null,
@@ -377,7 +385,7 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// The value as JSON, for results that leave CEL.
+    /// Converts to JSON; `None` for values that JSON cannot represent.
     pub(crate) fn to_json(&self) -> Option<Value> {
         Some(match self {
             Self::Null => Value::Null,
@@ -410,16 +418,16 @@ impl Key {
     }
 }
 
-fn element(shape: Shape<'_>) -> Shape<'_> {
-    match shape {
-        Shape::Known(node) => node.items.as_deref().map_or(Shape::Unknown, Shape::Known),
-        Shape::Unknown => Shape::Unknown,
+fn element(schema: ValueSchema<'_>) -> ValueSchema<'_> {
+    match schema {
+        ValueSchema::Known(node) => node.items.as_deref().map_or(ValueSchema::Unknown, ValueSchema::Known),
+        ValueSchema::Unknown => ValueSchema::Unknown,
     }
 }
 
-/// Equal elements in any order. Map lists are matched by key; sets and lists of a rule by value.
+/// Whether both lists have equal elements in any order. Map lists are matched by key, sets by value.
 fn same_elements(a: &[Val<'_>], b: &[Val<'_>], keys: &[Box<str>]) -> bool {
-    let mark = |v: &Val<'_>| -> String {
+    let sort_key = |v: &Val<'_>| -> String {
         if keys.is_empty() {
             return v.to_json().map_or_else(String::new, |j| j.to_string());
         }
@@ -427,18 +435,19 @@ fn same_elements(a: &[Val<'_>], b: &[Val<'_>], keys: &[Box<str>]) -> bool {
             .map(|k| v.field(k).and_then(|f| f.to_json()).map_or_else(String::new, |j| j.to_string()) + "\0")
             .collect()
     };
-    let mut places: std::collections::HashMap<String, Vec<&Val<'_>>> = std::collections::HashMap::new();
+    let mut candidates_by_key: std::collections::HashMap<String, Vec<&Val<'_>>> =
+        std::collections::HashMap::new();
     for item in b {
-        places.entry(mark(item)).or_default().push(item);
+        candidates_by_key.entry(sort_key(item)).or_default().push(item);
     }
     a.iter().all(|item| {
-        let Some(candidates) = places.get_mut(&mark(item)) else { return false };
+        let Some(candidates) = candidates_by_key.get_mut(&sort_key(item)) else { return false };
         let found = candidates.iter().position(|c| c.equals(item));
         found.map(|i| candidates.swap_remove(i)).is_some()
     })
 }
 
-/// Strings of some formats are other things in CEL: times, durations, bytes.
+/// Converts strings of some formats to timestamps, durations or bytes.
 fn formatted<'a>(node: &Node, text: &str) -> Option<Val<'a>> {
     let (_, name) = node.checks.as_ref()?.format.as_ref()?;
     match &**name {

@@ -1,10 +1,10 @@
-//! What passes and what is refused, in the words of kube-apiserver.
+//! Valid and invalid values, with the messages of kube-apiserver.
 
 use serde_json::json;
 
 use super::*;
 
-fn faults(schema: Value, value: Value) -> Vec<String> {
+fn errors(schema: Value, value: Value) -> Vec<String> {
     create(&Node::parse(&schema).unwrap(), &value, "").iter().map(ToString::to_string).collect()
 }
 
@@ -13,7 +13,7 @@ fn spec(schema: Value) -> Value {
 }
 
 #[test]
-fn each_kind_of_mistake_has_the_words_of_kubernetes() {
+fn errors_have_the_messages_of_kubernetes() {
     let cases = [
         (
             json!({"type": "string"}),
@@ -123,12 +123,12 @@ fn each_kind_of_mistake_has_the_words_of_kubernetes() {
         ),
     ];
     for (schema, value, words) in cases {
-        assert_eq!(faults(spec(schema.clone()), json!({"spec": value})), [words], "{schema}");
+        assert_eq!(errors(spec(schema.clone()), json!({"spec": value})), [words], "{schema}");
     }
 }
 
 #[test]
-fn what_fits_passes() {
+fn valid_values_pass() {
     let cases = [
         (json!({"type": "integer", "format": "int32"}), json!(5_000_000_000_i64)),
         (json!({"type": "integer"}), json!(5.0)),
@@ -142,30 +142,30 @@ fn what_fits_passes() {
         (json!({"type": "object"}), json!({"unknown": 1})),
     ];
     for (schema, value) in cases {
-        assert_eq!(faults(spec(schema.clone()), json!({"spec": value})), Vec::<String>::new(), "{schema}");
+        assert_eq!(errors(spec(schema.clone()), json!({"spec": value})), Vec::<String>::new(), "{schema}");
     }
 }
 
 #[test]
-fn branches_blame_the_whole_object_and_the_branch_that_got_furthest() {
+fn failed_branches_report_the_object_and_the_branch_with_the_most_passed_checks() {
     let one = json!({"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}, "oneOf": [{"required": ["a"]}, {"required": ["b"]}]});
     assert_eq!(
-        faults(spec(one.clone()), json!({"spec": {}})),
+        errors(spec(one.clone()), json!({"spec": {}})),
         [
             "<nil>: Invalid value: \"\": \"spec\" must validate one and only one schema (oneOf). Found none valid",
             "spec.a: Required value"
         ]
     );
     assert_eq!(
-        faults(spec(one.clone()), json!({"spec": {"a": "", "b": ""}})),
+        errors(spec(one.clone()), json!({"spec": {"a": "", "b": ""}})),
         [
             "<nil>: Invalid value: \"\": \"spec\" must validate one and only one schema (oneOf). Found 2 valid alternatives"
         ]
     );
-    assert!(faults(spec(one), json!({"spec": {"a": ""}})).is_empty());
+    assert!(errors(spec(one), json!({"spec": {"a": ""}})).is_empty());
     let any = json!({"type": "integer", "anyOf": [{"minimum": 10}, {"maximum": 1}]});
     assert_eq!(
-        faults(spec(any), json!({"spec": 5})),
+        errors(spec(any), json!({"spec": 5})),
         [
             "<nil>: Invalid value: \"\": \"spec\" must validate at least one schema (anyOf)",
             "spec: Invalid value: 5: spec in body should be greater than or equal to 10"
@@ -173,7 +173,7 @@ fn branches_blame_the_whole_object_and_the_branch_that_got_furthest() {
     );
     let all = json!({"type": "integer", "allOf": [{"minimum": 10}]});
     assert_eq!(
-        faults(spec(all), json!({"spec": 5})),
+        errors(spec(all), json!({"spec": 5})),
         [
             "spec: Invalid value: 5: spec in body should be greater than or equal to 10",
             "<nil>: Invalid value: \"\": \"spec\" must validate all the schemas (allOf). None validated"
@@ -181,24 +181,24 @@ fn branches_blame_the_whole_object_and_the_branch_that_got_furthest() {
     );
     let not = json!({"type": "integer", "not": {"enum": [5]}});
     assert_eq!(
-        faults(spec(not), json!({"spec": 5})),
+        errors(spec(not), json!({"spec": 5})),
         ["<nil>: Invalid value: \"\": \"spec\" must not validate the schema (not)"]
     );
 }
 
 #[test]
-fn a_status_is_judged_in_its_own_right() {
+fn a_status_is_validated_on_its_own() {
     let node = Node::parse(&json!({"type": "object", "properties": {"phase": {"type": "string"}}})).unwrap();
-    let said: Vec<String> =
+    let messages: Vec<String> =
         create(&node, &json!({"phase": 1}), "status").iter().map(ToString::to_string).collect();
     assert_eq!(
-        said,
+        messages,
         ["status.phase: Invalid value: \"integer\": phase in body must be of type string: \"integer\""]
     );
 }
 
 #[test]
-fn an_unchanged_mistake_passes_and_a_changed_one_does_not() {
+fn errors_of_unchanged_values_are_ignored() {
     let node = Node::parse(&spec(json!({"type": "object", "properties": {
         "a": {"type": "string", "maxLength": 1},
         "b": {"type": "string"},
@@ -206,29 +206,30 @@ fn an_unchanged_mistake_passes_and_a_changed_one_does_not() {
                  "items": {"type": "object", "properties": {"name": {"type": "string"}, "size": {"type": "integer", "maximum": 3}}}},
         "plain": {"type": "array", "items": {"type": "integer", "maximum": 3}},
     }}))).unwrap();
-    let said = |new: Value, old: Value| -> Vec<String> {
+    let messages = |new: Value, old: Value| -> Vec<String> {
         update(&node, &json!({"spec": new}), &json!({"spec": old}), "")
             .iter()
             .map(|e| e.field.clone())
             .collect()
     };
-    assert!(said(json!({"a": "long", "b": "new"}), json!({"a": "long", "b": "old"})).is_empty());
-    assert_eq!(said(json!({"a": "longer"}), json!({"a": "long"})), ["spec.a"]);
+    assert!(messages(json!({"a": "long", "b": "new"}), json!({"a": "long", "b": "old"})).is_empty());
+    assert_eq!(messages(json!({"a": "longer"}), json!({"a": "long"})), ["spec.a"]);
     let old = json!({"list": [{"name": "x", "size": 9}, {"name": "y", "size": 1}]});
     assert!(
-        said(json!({"list": [{"name": "y", "size": 2}, {"name": "x", "size": 9}]}), old.clone()).is_empty()
+        messages(json!({"list": [{"name": "y", "size": 2}, {"name": "x", "size": 9}]}), old.clone())
+            .is_empty()
     );
     assert_eq!(
-        said(json!({"list": [{"name": "y", "size": 8}, {"name": "x", "size": 9}]}), old),
+        messages(json!({"list": [{"name": "y", "size": 8}, {"name": "x", "size": 9}]}), old),
         ["spec.list[0].size"]
     );
-    assert!(said(json!({"plain": [9], "b": "new"}), json!({"plain": [9]})).is_empty());
-    assert_eq!(said(json!({"plain": [9, 1]}), json!({"plain": [9]})), ["spec.plain[0]"]);
+    assert!(messages(json!({"plain": [9], "b": "new"}), json!({"plain": [9]})).is_empty());
+    assert_eq!(messages(json!({"plain": [9, 1]}), json!({"plain": [9]})), ["spec.plain[0]"]);
 }
 
 #[test]
-fn complaints_are_bounded() {
+fn the_number_of_errors_is_bounded() {
     let many: Vec<Value> = (0..100_000).map(Value::from).collect();
-    let said = faults(spec(json!({"type": "array", "items": {"type": "string"}})), json!({"spec": many}));
-    assert_eq!(said.len(), ERRORS_MAX);
+    let messages = errors(spec(json!({"type": "array", "items": {"type": "string"}})), json!({"spec": many}));
+    assert_eq!(messages.len(), ERRORS_MAX);
 }

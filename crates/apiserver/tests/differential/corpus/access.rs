@@ -1,4 +1,4 @@
-//! Reviews, roles and other rules of the built-in groups.
+//! Reviews, roles and bindings.
 
 use serde_json::{Value, json};
 
@@ -35,7 +35,7 @@ fn reviews() -> Script {
             access,
             &review(
                 "SubjectAccessReview",
-                json!({"user": "nobody", "resourceAttributes": {"verb": "get", "resource": "pods"}}),
+                json!({"user": "unknown", "resourceAttributes": {"verb": "get", "resource": "pods"}}),
             ),
         ),
         post(
@@ -45,12 +45,12 @@ fn reviews() -> Script {
                 json!({"resourceAttributes": {"verb": "get", "resource": "pods"}}),
             ),
         ),
-        post(access, &review("SubjectAccessReview", json!({"user": "nobody"}))),
+        post(access, &review("SubjectAccessReview", json!({"user": "unknown"}))),
         post(
             "/apis/authorization.k8s.io/v1/namespaces/default/localsubjectaccessreviews",
             &review(
                 "LocalSubjectAccessReview",
-                json!({"user": "nobody", "resourceAttributes": {"namespace": "other", "verb": "get"}}),
+                json!({"user": "unknown", "resourceAttributes": {"namespace": "other", "verb": "get"}}),
             ),
         ),
         post(
@@ -58,8 +58,8 @@ fn reviews() -> Script {
             &json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {}}),
         ),
     ];
-    steps.push(crate::script::get(own).called("list reviews"));
-    steps.push(crate::script::get(format!("{own}/x")).called("get a review"));
+    steps.push(crate::script::get(own).titled("list reviews"));
+    steps.push(crate::script::get(format!("{own}/x")).titled("get a review"));
     Script::new("reviews", steps)
 }
 

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::{
     corpus::opening,
-    script::{Script, Step, apply, delete, get, json_patch, merge, post, put},
+    script::{Script, ScriptStep, apply, delete, get, json_patch, merge, post, put},
 };
 
 const WIDGETS: &str = "/apis/differential.example.com/v1/namespaces/d-apply/widgets";
@@ -14,15 +14,15 @@ fn widget(name: &str, spec: Value) -> Value {
     json!({"apiVersion": "differential.example.com/v1", "kind": "Widget", "metadata": {"name": name}, "spec": spec})
 }
 
-fn by(manager: &str, name: &str, spec: Value) -> Step {
+fn by(manager: &str, name: &str, spec: Value) -> ScriptStep {
     apply(format!("{WIDGETS}/{name}?fieldManager={manager}"), &widget(name, spec))
 }
 
-fn forced(manager: &str, name: &str, spec: Value) -> Step {
+fn forced(manager: &str, name: &str, spec: Value) -> ScriptStep {
     apply(format!("{WIDGETS}/{name}?fieldManager={manager}&force=true"), &widget(name, spec))
 }
 
-fn map(manager: &str, name: &str, data: Value) -> Step {
+fn map(manager: &str, name: &str, data: Value) -> ScriptStep {
     apply(
         format!("{MAPS}/{name}?fieldManager={manager}"),
         &json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}),
@@ -42,15 +42,15 @@ pub fn scripts() -> Vec<Script> {
         by("a", "w0", json!({"color": "red"})),
         merge(format!("{WIDGETS}/w0"), &json!({"spec": {"color": "green"}})),
         by("b", "w0", json!({"color": "blue"})),
-        put(format!("{WIDGETS}/w0?fieldManager=p"), &widget("w0", json!({"color": "red"}))).called("put without a revision"),
+        put(format!("{WIDGETS}/w0?fieldManager=p"), &widget("w0", json!({"color": "red"}))).titled("put without a revision"),
         by("a", "w0", json!({})),
         by("b", "w0", json!({})),
         get(format!("{WIDGETS}/w0")),
-        merge(format!("{WIDGETS}/w0"), &json!({"metadata": {"managedFields": []}})).called("forget all managers"),
+        merge(format!("{WIDGETS}/w0"), &json!({"metadata": {"managedFields": []}})).titled("remove all managers"),
         by("c", "w0", json!({"size": 9})),
-        merge(format!("{WIDGETS}/w0"), &json!({"metadata": {"managedFields": [{"manager": "x", "operation": "Bogus", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": {}}]}})).called("managers that are none"),
+        merge(format!("{WIDGETS}/w0"), &json!({"metadata": {"managedFields": [{"manager": "x", "operation": "Bogus", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": {}}]}})).titled("invalid managers"),
         by("c", "w0", json!({"bogus": 1})),
-        apply(format!("{WIDGETS}/w0?fieldManager=c&fieldValidation=Strict"), &widget("w0", json!({"bogus": 1}))).called("strict and unknown"),
+        apply(format!("{WIDGETS}/w0?fieldManager=c&fieldValidation=Strict"), &widget("w0", json!({"bogus": 1}))).titled("strict and unknown"),
         by("c", "w0", json!({"size": "text"})),
         by("c", "w0", json!({"size": 1000})),
         by("c", "w0", json!({"size": null})),
@@ -74,7 +74,7 @@ fn lists() -> Script {
         by("b", "l0", json!({"tags": [1]})),
         by("b", "l0", json!({"parts": {}})),
         by("a", "l0", json!({"parts": [part("2", "b"), part("1", "a"), part("y", "c")]}))
-            .called("another order"),
+            .titled("another order"),
         json_patch(format!("{WIDGETS}/l0"), &json!([{"op": "remove", "path": "/spec/parts/0"}])),
         merge(format!("{WIDGETS}/l0?fieldManager=m"), &json!({"spec": {"parts": [part("m", "m")]}})),
         by("a", "l0", json!({})),
@@ -99,7 +99,7 @@ fn maps() -> Script {
             format!("{MAPS}/m0?fieldManager=a"),
             &json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m0"}, "immutable": true}),
         )
-        .called("immutable"),
+        .titled("immutable"),
         map("c", "m0", json!({"n": "1"})),
         by("a", "m1", json!({"limits": {"cpu": 1, "mem": 2}, "free": {"a": {"b": 1}}})),
         by("b", "m1", json!({"free": {"a": {"c": 2}, "d": [1]}})),
@@ -145,21 +145,22 @@ fn metadata() -> Script {
 
 fn dry() -> Script {
     let steps = vec![
-        apply(format!("{WIDGETS}/y0?fieldManager=a&dryRun=All"), &widget("y0", json!({"size": 2}))).called("dry and new"),
+        apply(format!("{WIDGETS}/y0?fieldManager=a&dryRun=All"), &widget("y0", json!({"size": 2}))).titled("dry and new"),
         get(format!("{WIDGETS}/y0")),
         by("a", "y0", json!({"size": 2})),
-        apply(format!("{WIDGETS}/y0?fieldManager=b&dryRun=All"), &widget("y0", json!({"size": 3}))).called("dry and in conflict"),
-        apply(format!("{WIDGETS}/y0?fieldManager=b&dryRun=All&force=true"), &widget("y0", json!({"size": 3}))).called("dry and forced"),
-        Step::new("PATCH", format!("{WIDGETS}/y0?fieldManager=a")).content("application/apply-patch+yaml").text("apiVersion: differential.example.com/v1\nkind: Widget\nmetadata:\n  name: y0\nspec:\n  size: 2\n  color: blue\n").called("as YAML"),
-        Step::new("PATCH", format!("{WIDGETS}/y0?fieldManager=a")).content("application/apply-patch+yaml").text(": : :").called("broken YAML"),
-        Step::new("PATCH", format!("{WIDGETS}/y0?fieldManager=a")).content("application/apply-patch+yaml").text("").called("empty YAML"),
-        Step::new("PATCH", format!("{WIDGETS}/y0?fieldManager=a")).content("application/apply-patch+yaml").text("[]").called("a YAML list"),
+        apply(format!("{WIDGETS}/y0?fieldManager=b&dryRun=All"), &widget("y0", json!({"size": 3}))).titled("dry and in conflict"),
+        apply(format!("{WIDGETS}/y0?fieldManager=b&dryRun=All&force=true"), &widget("y0", json!({"size": 3}))).titled("dry and forced"),
+        ScriptStep::new("PATCH", format!("{WIDGETS}/y0?fieldManager=a")).content("application/apply-patch+yaml").text("apiVersion: differential.example.com/v1\nkind: Widget\nmetadata:\n  name: y0\nspec:\n  size: 2\n  color: blue\n").titled("as YAML"),
+        ScriptStep::new("PATCH", format!("{WIDGETS}/y0?fieldManager=a")).content("application/apply-patch+yaml").text(": : :").titled("broken YAML"),
+        ScriptStep::new("PATCH", format!("{WIDGETS}/y0?fieldManager=a")).content("application/apply-patch+yaml").text("").titled("empty YAML"),
+        ScriptStep::new("PATCH", format!("{WIDGETS}/y0?fieldManager=a")).content("application/apply-patch+yaml").text("[]").titled("a YAML list"),
         delete(format!("{WIDGETS}/y0")),
     ];
     Script::new("apply-dry", steps)
 }
 
-/// All pairs of small configurations by two managers, each followed by the first manager's next configuration.
+/// All pairs of small configurations by two managers, each followed by the first manager's next
+/// configuration.
 fn generated() -> Script {
     let configurations = [
         json!({}),
@@ -179,7 +180,7 @@ fn generated() -> Script {
             steps.push(by("one", &name, one.clone()));
             steps.push(by("other", &name, other.clone()));
             steps.push(by("one", &name, configurations[(i + j) % configurations.len()].clone()));
-            steps.push(post(WIDGETS, &widget(&name, json!({}))).called(format!("there already {name}")));
+            steps.push(post(WIDGETS, &widget(&name, json!({}))).titled(format!("there already {name}")));
         }
     }
     Script::new("apply-generated", steps)

@@ -1,10 +1,10 @@
-//! Values against a schema: every type, bound and list against values that fit and values that do not.
+//! Schema validation: every type, bound and list with valid and invalid values.
 
 use serde_json::{Value, json};
 
 use crate::{
     corpus::opening,
-    script::{Script, Step, apply, delete, get, json_patch, merge, post, put, strategic},
+    script::{Script, ScriptStep, apply, delete, get, json_patch, merge, post, put, strategic},
 };
 
 const ALL: &str = "/apis/differential.example.com/v1/namespaces/d-custom/widgets";
@@ -13,7 +13,7 @@ fn widget(name: &str, spec: Value) -> Value {
     json!({"apiVersion": "differential.example.com/v1", "kind": "Widget", "metadata": {"name": name}, "spec": spec})
 }
 
-/// Values of every JSON type, at the edges.
+/// Boundary values of every JSON type.
 fn values() -> Vec<Value> {
     vec![
         json!(null),
@@ -79,27 +79,27 @@ pub fn scripts() -> Vec<Script> {
 }
 
 fn shapes() -> Script {
-    let steps: Vec<Step> = vec![
-        post(ALL, &json!({"apiVersion": "differential.example.com/v1", "kind": "Widget", "metadata": {"name": "s0"}})).called("without a spec"),
-        post(ALL, &widget("s1", json!(null))).called("spec null"),
-        post(ALL, &widget("s2", json!("text"))).called("spec text"),
-        post(ALL, &widget("s3", json!([]))).called("spec list"),
-        post(ALL, &widget("s4", json!({"bogus": {"deep": 1}}))).called("unknown in spec"),
+    let steps: Vec<ScriptStep> = vec![
+        post(ALL, &json!({"apiVersion": "differential.example.com/v1", "kind": "Widget", "metadata": {"name": "s0"}})).titled("without a spec"),
+        post(ALL, &widget("s1", json!(null))).titled("spec null"),
+        post(ALL, &widget("s2", json!("text"))).titled("spec text"),
+        post(ALL, &widget("s3", json!([]))).titled("spec list"),
+        post(ALL, &widget("s4", json!({"bogus": {"deep": 1}}))).titled("unknown in spec"),
         get(format!("{ALL}/s4")),
-        post(format!("{ALL}?fieldValidation=Strict"), &widget("s5", json!({"bogus": {"deep": 1}, "parts": [{"name": "a", "odd": 1}]}))).called("strict in spec"),
-        post(format!("{ALL}?fieldValidation=Ignore"), &widget("s6", json!({"bogus": 1}))).called("ignored in spec"),
-        post(ALL, &json!({"apiVersion": "differential.example.com/v1", "kind": "Widget", "metadata": {"name": "s7"}, "spec": {}, "status": {"phase": "Set"}})).called("status at creation"),
+        post(format!("{ALL}?fieldValidation=Strict"), &widget("s5", json!({"bogus": {"deep": 1}, "parts": [{"name": "a", "odd": 1}]}))).titled("strict in spec"),
+        post(format!("{ALL}?fieldValidation=Ignore"), &widget("s6", json!({"bogus": 1}))).titled("ignored in spec"),
+        post(ALL, &json!({"apiVersion": "differential.example.com/v1", "kind": "Widget", "metadata": {"name": "s7"}, "spec": {}, "status": {"phase": "Set"}})).titled("status at creation"),
         get(format!("{ALL}/s7")),
-        post(ALL, &json!({"apiVersion": "differential.example.com/v1", "kind": "Widget", "metadata": {"name": "s8", "labels": {"a": null}, "annotations": {}}, "spec": {}})).called("empty metadata"),
-        post(ALL, &json!({"apiVersion": "differential.example.com/v1", "kind": "Widget", "metadata": {"name": "s9", "creationTimestamp": "2020-01-01T00:00:00Z", "uid": "44444444-4444-4444-8444-444444444444", "generation": 9, "deletionTimestamp": "2020-01-01T00:00:00Z", "selfLink": "/x"}, "spec": {}})).called("system fields at creation"),
-        post(ALL, &json!({"apiVersion": "differential.example.com/v1", "kind": "Widget", "metadata": "x", "spec": {}})).called("metadata text"),
-        post(ALL, &json!({"apiVersion": "differential.example.com/v1", "kind": "Widget", "metadata": {"name": 5}, "spec": {}})).called("a number as name"),
-        post(ALL, &json!({"apiVersion": "differential.example.com/v1", "kind": 5, "metadata": {"name": "x"}, "spec": {}})).called("a number as kind"),
-        post(ALL, &json!({"apiVersion": "differential.example.com/v1", "kind": "WidgetList", "items": []})).called("a list of them"),
+        post(ALL, &json!({"apiVersion": "differential.example.com/v1", "kind": "Widget", "metadata": {"name": "s8", "labels": {"a": null}, "annotations": {}}, "spec": {}})).titled("empty metadata"),
+        post(ALL, &json!({"apiVersion": "differential.example.com/v1", "kind": "Widget", "metadata": {"name": "s9", "creationTimestamp": "2020-01-01T00:00:00Z", "uid": "44444444-4444-4444-8444-444444444444", "generation": 9, "deletionTimestamp": "2020-01-01T00:00:00Z", "selfLink": "/x"}, "spec": {}})).titled("system fields at creation"),
+        post(ALL, &json!({"apiVersion": "differential.example.com/v1", "kind": "Widget", "metadata": "x", "spec": {}})).titled("metadata text"),
+        post(ALL, &json!({"apiVersion": "differential.example.com/v1", "kind": "Widget", "metadata": {"name": 5}, "spec": {}})).titled("a number as name"),
+        post(ALL, &json!({"apiVersion": "differential.example.com/v1", "kind": 5, "metadata": {"name": "x"}, "spec": {}})).titled("a number as kind"),
+        post(ALL, &json!({"apiVersion": "differential.example.com/v1", "kind": "WidgetList", "items": []})).titled("a list of them"),
         get(format!("{ALL}?fieldSelector=spec.color%3Dred")),
         get(format!("{ALL}?fieldSelector=spec.size%3D1")),
         get(ALL).accept("application/json;as=Table;v=v1;g=meta.k8s.io"),
-        delete(ALL).called("clear"),
+        delete(ALL).titled("clear"),
     ];
     Script::new("custom-shapes", steps)
 }
@@ -113,8 +113,8 @@ fn status() -> Script {
     exact["metadata"]["resourceVersion"] = "$rv(0)".into();
     let steps = vec![
         post(ALL, &widget("t0", json!({}))),
-        put(format!("{one}/status"), &full).called("without a revision"),
-        put(format!("{one}/status"), &exact).called("exact"),
+        put(format!("{one}/status"), &full).titled("without a revision"),
+        put(format!("{one}/status"), &exact).titled("exact"),
         get(format!("{one}/status")),
         merge(
             format!("{one}/status"),
@@ -212,7 +212,7 @@ fn versions() -> Script {
             beta,
             &json!({"apiVersion": "differential.example.com/v1", "kind": "Gadget", "metadata": {"name": "v1"}}),
         ),
-        get(format!("{beta}?watch=1&timeoutSeconds=1")).called("watch an old version"),
+        get(format!("{beta}?watch=1&timeoutSeconds=1")).titled("watch an old version"),
         get("/apis/differential.example.com/v2/gadgets"),
         delete(format!("{beta}/v0")),
     ];

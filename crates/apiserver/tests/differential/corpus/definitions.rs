@@ -1,8 +1,8 @@
-//! CRDs: those that are refused, and what their fields do.
+//! CRDs: validation, schemas and discovery.
 
 use serde_json::{Value, json};
 
-use crate::script::{Script, Step, delete, get, merge, post};
+use crate::script::{Script, ScriptStep, delete, get, merge, post};
 
 const ALL: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
@@ -19,7 +19,7 @@ fn with_schema(plural: &str, spec: Value) -> Value {
     crd(plural, |crd| crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"] = spec)
 }
 
-fn dry(value: &Value) -> Step {
+fn dry(value: &Value) -> ScriptStep {
     post(format!("{ALL}?dryRun=All"), value)
 }
 
@@ -83,14 +83,14 @@ fn shells() -> Script {
             c["metadata"]["name"] = "shells.defs.k8s.io".into();
         }),
     ];
-    let mut steps: Vec<Step> =
-        edits.into_iter().map(|(title, edit)| dry(&crd("shells", edit)).called(title)).collect();
+    let mut steps: Vec<ScriptStep> =
+        edits.into_iter().map(|(title, edit)| dry(&crd("shells", edit)).titled(title)).collect();
     steps.push(
         post(
             format!("{ALL}?fieldValidation=Strict&dryRun=All"),
             &crd("shells", |c| c["spec"]["bogus"] = 1.into()),
         )
-        .called("strict and unknown"),
+        .titled("strict and unknown"),
     );
     Script::new("definitions-shells", steps)
 }
@@ -144,11 +144,11 @@ fn schemas() -> Script {
         json!({"type": "object", "x-kubernetes-validations": [{"rule": "true", "message": "a\nb"}], "properties": {"a": {"type": "string"}}}),
         json!({"type": "object", "x-kubernetes-validations": [{"rule": "self.a == oldSelf.a"}], "properties": {"a": {"type": "string"}}}),
     ];
-    let mut steps: Vec<Step> = schemas
+    let mut steps: Vec<ScriptStep> = schemas
         .into_iter()
         .map(|schema| {
             dry(&with_schema("schemas", schema.clone()))
-                .called(format!("schema {}", schema.to_string().chars().take(200).collect::<String>()))
+                .titled(format!("schema {}", schema.to_string().chars().take(200).collect::<String>()))
         })
         .collect();
     for (title, root) in [
@@ -170,7 +170,7 @@ fn schemas() -> Script {
     ] {
         steps.push(
             dry(&crd("schemas", |c| c["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = root))
-                .called(title),
+                .titled(title),
         );
     }
     steps.push(
@@ -178,25 +178,25 @@ fn schemas() -> Script {
             ALL,
             &with_schema("kepts", json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})),
         )
-        .called("keep one"),
+        .titled("keep one"),
     );
-    // The real server establishes it within this watch, and what follows is said of an established one.
-    steps.push(get("/api/v1/configmaps?watch=1&timeoutSeconds=2&labelSelector=none%3Dsuch").called("wait"));
+    // kube-apiserver establishes the CRD within this watch; the following steps need an established CRD.
+    steps.push(get("/api/v1/configmaps?watch=1&timeoutSeconds=2&labelSelector=none%3Dsuch").titled("wait"));
     steps.push(
         merge(format!("{ALL}/kepts.defs.example.com"), &json!({"spec": {"scope": "Cluster"}}))
-            .called("change its scope"),
+            .titled("change its scope"),
     );
     steps.push(
         merge(format!("{ALL}/kepts.defs.example.com"), &json!({"spec": {"group": "other.example.com"}}))
-            .called("change its group"),
+            .titled("change its group"),
     );
-    steps.push(post(ALL, &with_schema("kepts", json!({"type": "object"}))).called("again"));
-    steps.push(delete(format!("{ALL}/kepts.defs.example.com")).called("delete it"));
+    steps.push(post(ALL, &with_schema("kepts", json!({"type": "object"}))).titled("again"));
+    steps.push(delete(format!("{ALL}/kepts.defs.example.com")).titled("delete it"));
     steps.push(get(format!("{ALL}/none.defs.example.com")));
     Script::new("definitions-schemas", steps)
 }
 
-/// What the servers say about themselves.
+/// Discovery, version and health.
 pub fn discovery() -> Script {
     let steps = vec![
         get("/apis/differential.example.com"),
@@ -220,15 +220,15 @@ pub fn discovery() -> Script {
         get("/healthz/ping"),
         get("/healthz/nothing"),
         get("/livez/ping"),
-        Step::new("POST", "/version").called("post to version"),
+        ScriptStep::new("POST", "/version").titled("post to version"),
         get("/api/v1/namespaces/default/configmaps/a/b/c"),
         get("/apis/differential.example.com/v1/namespaces/d-custom/gadgets"),
         get("/apis/differential.example.com/v1/widgets/x"),
         get("/apis/differential.example.com/v1/namespaces/d-custom/widgets/x/y"),
-        get("/apis/differential.example.com/v1/widgets?limit=1").called("all namespaces"),
-        post("/apis/differential.example.com/v1/widgets", &json!({})).called("create in all namespaces"),
-        post("/api/v1/configmaps", &json!({})).called("create a map in all namespaces"),
-        delete("/api/v1/configmaps").called("delete maps in all namespaces"),
+        get("/apis/differential.example.com/v1/widgets?limit=1").titled("all namespaces"),
+        post("/apis/differential.example.com/v1/widgets", &json!({})).titled("create in all namespaces"),
+        post("/api/v1/configmaps", &json!({})).titled("create a map in all namespaces"),
+        delete("/api/v1/configmaps").titled("delete maps in all namespaces"),
     ];
     Script::new("discovery", steps)
 }

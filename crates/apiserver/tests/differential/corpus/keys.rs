@@ -1,11 +1,10 @@
-//! Rules of single kinds: keys of maps and secrets, numbers of leases, both faces of events.
+//! Validation of single kinds: keys of ConfigMaps and Secrets, numbers of Leases, both groups of Events.
 
 use serde_json::json;
 
 use super::opening;
 use crate::script::{Script, delete, get, merge, post};
 
-/// Keys and sizes of config maps and secrets, and other rules of single kinds.
 pub fn script() -> Script {
     let mut steps = opening("d-keys");
     let maps = "/api/v1/namespaces/d-keys/configmaps";
@@ -43,7 +42,7 @@ pub fn script() -> Script {
         post(secrets, &json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "tls"}, "type": "kubernetes.io/tls", "data": {"tls.crt": "eA=="}})),
         post(secrets, &json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "basic"}, "type": "kubernetes.io/basic-auth", "data": {}})),
         post(secrets, &json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "sa"}, "type": "kubernetes.io/service-account-token"})),
-        post(maps, &json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "large"}, "data": {"a": "x".repeat(1_048_577)}})).called("a large map"),
+        post(maps, &json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "large"}, "data": {"a": "x".repeat(1_048_577)}})).titled("a large map"),
     ]);
     let leases = "/apis/coordination.k8s.io/v1/namespaces/d-keys/leases";
     for (n, spec) in [

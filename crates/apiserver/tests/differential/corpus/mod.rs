@@ -1,33 +1,33 @@
-//! Scripts of requests, by topic. Those that share a namespace follow each other; the others run side by side.
+//! Scripts of requests, by topic. Scripts that share a namespace run in order; the others run concurrently.
 
 mod access;
 mod apply;
 mod custom;
 mod definitions;
-mod forms;
+mod deletion;
+mod formats;
+mod invalid;
 mod keys;
-mod life;
-mod mistakes;
+mod lifecycle;
 mod namespaces;
 mod patches;
 mod reading;
-mod removal;
 mod subjects;
 
 use serde_json::json;
 
-use crate::script::{Script, Step, post};
+use crate::script::{Script, ScriptStep, post};
 use subjects::Subject;
 
-/// Scripts that run one after the other.
+/// Scripts that run in order.
 pub type Chain = Vec<Script>;
 
-/// Makes the custom kinds that the others use.
+/// Creates the custom kinds of the other scripts.
 pub fn first() -> Chain {
     vec![subjects::definitions()]
 }
 
-/// What needs only the custom kinds: chains that do not touch each other.
+/// Independent chains, which need only the custom kinds.
 pub fn chains() -> Vec<Chain> {
     let mut chains: Vec<Chain> = of_every_kind().into_iter().map(|script| vec![script]).collect();
     chains.extend([
@@ -38,38 +38,38 @@ pub fn chains() -> Vec<Chain> {
         definitions::scripts(),
     ]);
     chains.extend(access::scripts().into_iter().map(|script| vec![script]));
-    // The long ones first, so that none is left to run alone.
+    // Long chains first, so that none runs alone at the end.
     chains
         .sort_by_key(|chain| std::cmp::Reverse(chain.iter().map(|script| script.steps.len()).sum::<usize>()));
     chains
 }
 
-/// What looks at everything the others left behind.
+/// Scripts that run after all others, on the final state.
 pub fn last() -> Chain {
     vec![definitions::discovery()]
 }
 
-/// Makes the namespace of a script and, for custom kinds, waits until they are served.
-pub fn opening(namespace: &str) -> Vec<Step> {
+/// Creates the namespace of a script.
+pub fn opening(namespace: &str) -> Vec<ScriptStep> {
     vec![
         post(
             "/api/v1/namespaces",
             &json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}),
         )
-        .called("the namespace"),
+        .titled("the namespace"),
     ]
 }
 
-/// Every topic for every subject.
+/// A script for every topic and every subject.
 fn of_every_kind() -> Vec<Script> {
-    type Steps = fn(&Subject, &str) -> Vec<Step>;
+    type Steps = fn(&Subject, &str) -> Vec<ScriptStep>;
     let topics: [(&str, Steps); 6] = [
-        ("life", life::steps),
-        ("mistakes", mistakes::steps),
+        ("lifecycle", lifecycle::steps),
+        ("invalid", invalid::steps),
         ("patches", patches::steps),
         ("reading", reading::steps),
-        ("removal", removal::steps),
-        ("forms", forms::steps),
+        ("deletion", deletion::steps),
+        ("formats", formats::steps),
     ];
     let mut scripts = Vec::new();
     for subject in subjects::subjects() {

@@ -1,4 +1,4 @@
-//! Namespaces: names, finalizers, phases, and what is still possible in one that goes.
+//! Namespaces: names, finalizers, phases, and requests in a terminating namespace.
 
 use serde_json::json;
 
@@ -31,7 +31,7 @@ pub fn script() -> Script {
         get(format!("{all}/d-ns-a/status")),
         get(format!("{all}/d-ns-a/finalize")),
         delete(format!("{all}/default")),
-        delete(format!("{all}/kube-system")).called("delete kube-system"),
+        delete(format!("{all}/kube-system")).titled("delete kube-system"),
         delete(format!("{all}/d-ns-a")),
         get(format!("{all}/d-ns-a")),
         post(
@@ -42,15 +42,15 @@ pub fn script() -> Script {
             format!("{all}/d-ns-a/finalize"),
             &json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "d-ns-a"}, "spec": {}}),
         ),
-        get(format!("{all}/d-ns-a")).called("finalized"),
+        get(format!("{all}/d-ns-a")).titled("finalized"),
         post(
             "/api/v1/namespaces/d-ns-none/configmaps",
             &json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}}),
         )
-        .called("into no namespace"),
+        .titled("into a missing namespace"),
         get("/api/v1/namespaces/d-ns-none/configmaps"),
         get("/api/v1/namespaces/d-ns-none"),
-        delete(all).called("delete all namespaces"),
+        delete(all).titled("delete all namespaces"),
     ];
     Script::new("namespaces", steps)
 }

@@ -1,11 +1,11 @@
-//! JSON, merge and strategic patches, and applies, of every sort.
+//! JSON patches, merge patches, strategic merge patches and server-side apply.
 
 use serde_json::{Value, json};
 
 use super::subjects::Subject;
-use crate::script::{Step, apply, delete, get, json_patch, merge, post, strategic};
+use crate::script::{ScriptStep, apply, delete, get, json_patch, merge, post, strategic};
 
-pub fn steps(subject: &Subject, namespace: &str) -> Vec<Step> {
+pub fn steps(subject: &Subject, namespace: &str) -> Vec<ScriptStep> {
     let all = subject.collection(namespace);
     let one = format!("{all}/{namespace}-p");
     let object = subject.named(&format!("{namespace}-p"));
@@ -32,7 +32,7 @@ pub fn steps(subject: &Subject, namespace: &str) -> Vec<Step> {
         ops(json!([{"op": "replace", "path": "/apiVersion", "value": "other/v9"}])),
         ops(json!([{"op": "remove", "path": "/metadata"}])),
         ops(json!([{"op": "add", "path": "/metadata/labels/-", "value": "x"}])),
-        Step::new("PATCH", &one).content("application/json-patch+json").text("[{").called("broken operations"),
+        ScriptStep::new("PATCH", &one).content("application/json-patch+json").text("[{").titled("broken operations"),
         merge(&one, &json!({})),
         merge(&one, &json!({"metadata": {"labels": {"m": "1", "n": "2"}}})),
         merge(&one, &json!({"metadata": {"labels": {"m": null}}})),
@@ -43,13 +43,13 @@ pub fn steps(subject: &Subject, namespace: &str) -> Vec<Step> {
         merge(&one, &json!([])),
         merge(&one, &json!("x")),
         merge(&one, &json!(null)),
-        merge(format!("{one}?fieldValidation=Strict"), &json!({"bogus": 1})).called("strict and unknown"),
-        merge(format!("{one}?fieldValidation=Warn"), &json!({"bogus": 1})).called("warn and unknown"),
-        merge(format!("{one}?fieldManager=somebody"), &json!({"metadata": {"labels": {"by": "somebody"}}})).called("by a named manager"),
-        merge(format!("{one}?force=true"), &json!({})).called("force without apply"),
-        Step::new("PATCH", &one).content("application/merge-patch+json").text("{").called("broken merge"),
-        Step::new("PATCH", &one).content("application/json").text("{}").called("a patch as plain JSON"),
-        Step::new("PATCH", &one).content("text/plain").text("{}").called("a patch as text"),
+        merge(format!("{one}?fieldValidation=Strict"), &json!({"bogus": 1})).titled("strict and unknown"),
+        merge(format!("{one}?fieldValidation=Warn"), &json!({"bogus": 1})).titled("warn and unknown"),
+        merge(format!("{one}?fieldManager=editor"), &json!({"metadata": {"labels": {"by": "editor"}}})).titled("by a named manager"),
+        merge(format!("{one}?force=true"), &json!({})).titled("force without apply"),
+        ScriptStep::new("PATCH", &one).content("application/merge-patch+json").text("{").titled("broken merge"),
+        ScriptStep::new("PATCH", &one).content("application/json").text("{}").titled("a patch as plain JSON"),
+        ScriptStep::new("PATCH", &one).content("text/plain").text("{}").titled("a patch as text"),
         strategic(&one, &json!({"metadata": {"labels": {"s": "1"}}})),
         strategic(&one, &json!({"metadata": {"finalizers": ["example.com/a"]}})),
         strategic(&one, &json!({"metadata": {"finalizers": ["example.com/b"]}})),
@@ -61,15 +61,15 @@ pub fn steps(subject: &Subject, namespace: &str) -> Vec<Step> {
         strategic(&one, &json!({"metadata": {"ownerReferences": [{"$patch": "delete", "uid": "u1"}]}})),
         strategic(&one, &json!({"metadata": {"ownerReferences": [{"$patch": "delete"}]}})),
         strategic(&one, &json!({"metadata": {"ownerReferences": null}})),
-        apply(&one, &object).called("apply without a manager"),
-        apply(format!("{one}?fieldManager=me"), &object).called("apply"),
-        apply(format!("{one}?fieldManager=me"), &object).called("apply again"),
-        apply(format!("{one}?fieldManager=you&force=true"), &object).called("apply by another"),
-        apply(format!("{one}?fieldManager=me"), &json!({"apiVersion": object["apiVersion"], "kind": object["kind"], "metadata": {"name": format!("{namespace}-p")}})).called("apply nothing"),
-        apply(format!("{one}?fieldManager=me"), &json!({"apiVersion": object["apiVersion"], "kind": object["kind"], "metadata": {"name": "other"}})).called("apply to another name"),
-        apply(format!("{one}?fieldManager=me"), &json!({"kind": object["kind"]})).called("apply without a version"),
-        apply(format!("{one}?fieldManager=me"), &json!({"apiVersion": object["apiVersion"], "kind": object["kind"], "metadata": {"managedFields": [{"manager": "x"}]}})).called("apply managed fields"),
-        apply(format!("{all}/{namespace}-applied?fieldManager=me"), &subject.named(&format!("{namespace}-applied"))).called("apply what is not there"),
+        apply(&one, &object).titled("apply without a manager"),
+        apply(format!("{one}?fieldManager=me"), &object).titled("apply"),
+        apply(format!("{one}?fieldManager=me"), &object).titled("apply again"),
+        apply(format!("{one}?fieldManager=you&force=true"), &object).titled("apply by another"),
+        apply(format!("{one}?fieldManager=me"), &json!({"apiVersion": object["apiVersion"], "kind": object["kind"], "metadata": {"name": format!("{namespace}-p")}})).titled("apply nothing"),
+        apply(format!("{one}?fieldManager=me"), &json!({"apiVersion": object["apiVersion"], "kind": object["kind"], "metadata": {"name": "other"}})).titled("apply to another name"),
+        apply(format!("{one}?fieldManager=me"), &json!({"kind": object["kind"]})).titled("apply without a version"),
+        apply(format!("{one}?fieldManager=me"), &json!({"apiVersion": object["apiVersion"], "kind": object["kind"], "metadata": {"managedFields": [{"manager": "x"}]}})).titled("apply managed fields"),
+        apply(format!("{all}/{namespace}-applied?fieldManager=me"), &subject.named(&format!("{namespace}-applied"))).titled("apply a missing object"),
         get(format!("{all}/{namespace}-applied")),
         delete(format!("{all}/{namespace}-applied")),
         delete(&one),

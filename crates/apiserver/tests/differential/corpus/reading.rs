@@ -3,9 +3,9 @@
 use serde_json::json;
 
 use super::subjects::Subject;
-use crate::script::{Step, delete, get, post};
+use crate::script::{ScriptStep, delete, get, post};
 
-pub fn steps(subject: &Subject, namespace: &str) -> Vec<Step> {
+pub fn steps(subject: &Subject, namespace: &str) -> Vec<ScriptStep> {
     let all = subject.collection(namespace);
     let mut steps = vec![];
     for n in 0..4 {
@@ -42,7 +42,7 @@ pub fn steps(subject: &Subject, namespace: &str) -> Vec<Step> {
             .collect();
         steps.push(
             get(format!("{all}?labelSelector=of%3D{namespace}%2C{encoded}"))
-                .called(format!("labels {selector}")),
+                .titled(format!("labels {selector}")),
         );
     }
     for selector in [
@@ -58,40 +58,40 @@ pub fn steps(subject: &Subject, namespace: &str) -> Vec<Step> {
     ] {
         steps.push(
             get(format!("{all}?{mine}&fieldSelector={}", selector.replace('=', "%3D")))
-                .called(format!("fields {selector}")),
+                .titled(format!("fields {selector}")),
         );
     }
     let first = 1 + steps.len();
     steps.extend([
         get(format!("{all}?{mine}&limit=2")),
-        get(format!("{all}?{mine}&limit=2&continue=$continue({first})")).called("the rest"),
-        get(format!("{all}?limit=x")).called("a limit that is none"),
-        get(format!("{all}?limit=-1&{mine}")).called("a negative limit"),
-        get(format!("{all}?continue=abc")).called("a token that is none"),
+        get(format!("{all}?{mine}&limit=2&continue=$continue({first})")).titled("the rest"),
+        get(format!("{all}?limit=x")).titled("invalid limit"),
+        get(format!("{all}?limit=-1&{mine}")).titled("a negative limit"),
+        get(format!("{all}?continue=abc")).titled("invalid token"),
         get(format!("{all}?{mine}&resourceVersion=0")),
         get(format!("{all}?{mine}&resourceVersion=0&resourceVersionMatch=Exact")),
         get(format!("{all}?{mine}&resourceVersion=0&resourceVersionMatch=NotOlderThan")),
-        get(format!("{all}?{mine}&resourceVersion=$rv(1)&resourceVersionMatch=Exact")).called("at an exact revision"),
-        get(format!("{all}?{mine}&resourceVersion=$rv(1)&resourceVersionMatch=NotOlderThan")).called("not older"),
-        get(format!("{all}?{mine}&resourceVersion=$rv(1)")).called("from a revision"),
+        get(format!("{all}?{mine}&resourceVersion=$rv(1)&resourceVersionMatch=Exact")).titled("at an exact revision"),
+        get(format!("{all}?{mine}&resourceVersion=$rv(1)&resourceVersionMatch=NotOlderThan")).titled("not older"),
+        get(format!("{all}?{mine}&resourceVersion=$rv(1)")).titled("from a revision"),
         get(format!("{all}?resourceVersionMatch=Exact")),
         get(format!("{all}?resourceVersionMatch=Some&resourceVersion=1")),
         get(format!("{all}?resourceVersion=x")),
-        get(format!("{all}?resourceVersion=$rv(1)&continue=$continue({first})")).called("a revision and a token"),
-        get(format!("{all}/{namespace}-1?resourceVersion=0")).called("get at any revision"),
-        get(format!("{all}/{namespace}-1?resourceVersion=x")).called("get at no revision"),
-        get(format!("{all}?watch=1&timeoutSeconds=1&{mine}&resourceVersion=$rv(1)")).called("watch from a revision"),
-        get(format!("{all}?watch=1&timeoutSeconds=1&{mine}")).called("watch from the present"),
-        get(format!("{all}?watch=1&timeoutSeconds=1&{mine}&resourceVersion=0")).called("watch from any"),
-        get(format!("{all}?watch=1&timeoutSeconds=1&{mine}&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true")).called("watch with initial events"),
-        get(format!("{all}?watch=1&timeoutSeconds=1&{mine}&sendInitialEvents=true")).called("initial events without a match"),
-        get(format!("{all}?watch=1&timeoutSeconds=1&{mine}&resourceVersionMatch=NotOlderThan")).called("a match without initial events"),
-        get(format!("{all}?watch=1&timeoutSeconds=1&{mine}&sendInitialEvents=true&resourceVersionMatch=NotOlderThan")).called("initial events without bookmarks"),
-        get(format!("{all}?watch=1&timeoutSeconds=1&resourceVersion=x")).called("watch from no revision"),
-        get(format!("{all}?watch=1&timeoutSeconds=1&fieldSelector=metadata.name%3D{namespace}-2")).called("watch one"),
-        get(format!("{all}?sendInitialEvents=true")).called("initial events of a list"),
-        delete(format!("{all}?{mine}")).called("delete all"),
-        get(format!("{all}?{mine}")).called("nothing left"),
+        get(format!("{all}?resourceVersion=$rv(1)&continue=$continue({first})")).titled("a revision and a token"),
+        get(format!("{all}/{namespace}-1?resourceVersion=0")).titled("get at any revision"),
+        get(format!("{all}/{namespace}-1?resourceVersion=x")).titled("get at no revision"),
+        get(format!("{all}?watch=1&timeoutSeconds=1&{mine}&resourceVersion=$rv(1)")).titled("watch from a revision"),
+        get(format!("{all}?watch=1&timeoutSeconds=1&{mine}")).titled("watch from the present"),
+        get(format!("{all}?watch=1&timeoutSeconds=1&{mine}&resourceVersion=0")).titled("watch from any"),
+        get(format!("{all}?watch=1&timeoutSeconds=1&{mine}&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true")).titled("watch with initial events"),
+        get(format!("{all}?watch=1&timeoutSeconds=1&{mine}&sendInitialEvents=true")).titled("initial events without a match"),
+        get(format!("{all}?watch=1&timeoutSeconds=1&{mine}&resourceVersionMatch=NotOlderThan")).titled("a match without initial events"),
+        get(format!("{all}?watch=1&timeoutSeconds=1&{mine}&sendInitialEvents=true&resourceVersionMatch=NotOlderThan")).titled("initial events without bookmarks"),
+        get(format!("{all}?watch=1&timeoutSeconds=1&resourceVersion=x")).titled("watch from no revision"),
+        get(format!("{all}?watch=1&timeoutSeconds=1&fieldSelector=metadata.name%3D{namespace}-2")).titled("watch one"),
+        get(format!("{all}?sendInitialEvents=true")).titled("initial events of a list"),
+        delete(format!("{all}?{mine}")).titled("delete all"),
+        get(format!("{all}?{mine}")).titled("nothing left"),
     ]);
     steps
 }

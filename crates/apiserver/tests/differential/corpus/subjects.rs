@@ -1,10 +1,10 @@
-//! The kinds that are tried: the same life for each, and the same mistakes.
+//! The kinds of the corpus. Every topic runs for each of them.
 
 use serde_json::{Value, json};
 
 use crate::script::{Script, get, post};
 
-/// A kind to be tried: where its objects are, and one of them.
+/// A kind of the corpus: its path and a sample object.
 pub struct Subject {
     pub name: &'static str,
     pub group_path: &'static str,
@@ -124,7 +124,8 @@ pub fn subjects() -> Vec<Subject> {
     ]
 }
 
-/// The custom kinds that the corpus uses: one with a strict schema, status and scale, and one that keeps everything.
+/// The custom kinds of the corpus: one with a strict schema, status and scale, and one that preserves unknown
+/// fields.
 pub fn mk_definitions() -> [Value; 2] {
     let names = |plural: &str, kind: &str| json!({"plural": plural, "singular": kind.to_lowercase(), "kind": kind, "listKind": format!("{kind}List")});
     [
@@ -161,14 +162,14 @@ pub fn mk_definitions() -> [Value; 2] {
     ]
 }
 
-/// The custom kinds, once; further steps give the real server time to serve them.
+/// Creates the custom kinds and gives kube-apiserver time to serve them.
 pub fn definitions() -> Script {
     let [widgets, gadgets] = mk_definitions();
     let mut steps = vec![
-        post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &widgets).called("define widgets"),
-        post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &gadgets).called("define gadgets"),
+        post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &widgets).titled("define widgets"),
+        post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &gadgets).titled("define gadgets"),
     ];
-    // A watch that ends after four seconds: the real server establishes within that time.
-    steps.push(get("/api/v1/configmaps?watch=1&timeoutSeconds=4&labelSelector=none%3Dsuch").called("wait"));
+    // A watch that ends after four seconds: kube-apiserver establishes the CRDs within that time.
+    steps.push(get("/api/v1/configmaps?watch=1&timeoutSeconds=4&labelSelector=none%3Dsuch").titled("wait"));
     Script::new("definitions-first", steps)
 }

@@ -7,11 +7,11 @@ use common::*;
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use kube::api::PostParams;
-use polis_apiserver::{Body, Extended, Failure, Identity, PlaneSpec, Server, Service};
+use polis_apiserver::{PlaneSpec, ResponseBody, Server, Service, StatusError, SubresourceRequest, UserInfo};
 use serde_json::{Value, json};
 
-/// Says whom it was asked about, line by line.
-async fn log(request: Extended) -> Result<Response<Body>, Failure> {
+/// A log handler: each line describes the request.
+async fn log(request: SubresourceRequest) -> Result<Response<ResponseBody>, StatusError> {
     let lines = request.parameter("tailLines").and_then(|lines| lines.parse().ok()).unwrap_or(2);
     let about = format!(
         "{}/{}/{} {} for {}\n",
@@ -19,15 +19,15 @@ async fn log(request: Extended) -> Result<Response<Body>, Failure> {
         request.namespace.unwrap_or_default(),
         request.name,
         request.object["spec"]["color"].as_str().unwrap_or("plain"),
-        request.identity.user
+        request.user.name
     );
-    Ok(Response::new(Body::stream(futures::stream::iter(vec![Bytes::from(about); lines]))))
+    Ok(Response::new(ResponseBody::stream(futures::stream::iter(vec![Bytes::from(about); lines]))))
 }
 
 async fn mk_server_with_logs() -> Server {
     let server =
         Server::builder().subresource("example.com", "widgets", "log", log).build().await.expect("a server");
-    server.create_plane(PlaneSpec::own("cell")).await.expect("a plane");
+    server.create_plane(PlaneSpec::standalone("cell")).await.expect("a plane");
     server.install_crd_in("cell", &mk_widgets_crd()).await.expect("a definition");
     widgets(&mk_client(&server, "cell"))
         .create(&PostParams::default(), &mk_widget("a", json!({"color": "blue"})))
@@ -36,7 +36,7 @@ async fn mk_server_with_logs() -> Server {
     server
 }
 
-async fn ask(service: &Service, method: &str, path: &str, who: Option<Identity>) -> (StatusCode, String) {
+async fn ask(service: &Service, method: &str, path: &str, who: Option<UserInfo>) -> (StatusCode, String) {
     let mut request = Request::builder()
         .method(method)
         .uri(path)
@@ -54,7 +54,7 @@ async fn ask(service: &Service, method: &str, path: &str, who: Option<Identity>)
 const LOG: &str = "/planes/cell/apis/example.com/v1/namespaces/default/widgets/a/log";
 
 #[tokio::test]
-async fn the_program_answers_with_a_stream_for_an_object_that_is_there() {
+async fn the_handler_streams_a_response_for_an_existing_object() {
     let service = mk_server_with_logs().await.service();
     let (code, text) = ask(&service, "GET", &format!("{LOG}?tailLines=3"), None).await;
     assert_eq!((code, text), (StatusCode::OK, "cell/default/a blue for system:admin\n".repeat(3)));
@@ -76,7 +76,7 @@ async fn a_caller_needs_the_verb_get_on_the_subresource() {
             {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": "reader", "namespace": "default"}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader"}, "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "eve"}]}
         ])
     };
-    let eve = || Some(Identity { user: "eve".into(), ..Identity::default() });
+    let eve = || Some(UserInfo { name: "eve".into(), ..UserInfo::default() });
     for (resource, expected) in [("widgets", StatusCode::FORBIDDEN), ("widgets/log", StatusCode::OK)] {
         for object in grant(resource).as_array().expect("two objects") {
             let plural = format!("{}s", object["kind"].as_str().expect("a kind").to_lowercase());
@@ -94,7 +94,7 @@ async fn a_caller_needs_the_verb_get_on_the_subresource() {
 }
 
 #[tokio::test]
-async fn discovery_names_the_subresource() {
+async fn discovery_lists_the_subresource() {
     let server = mk_server_with_logs().await;
     let (_, text) = ask(&server.service(), "GET", "/planes/cell/apis/example.com/v1", None).await;
     let found: Value = serde_json::from_str(&text).expect("a document");

@@ -1,67 +1,67 @@
-//! The seams through which time and chance enter the server.
+//! Injection points for time and randomness.
 //!
-//! Timestamps come from [`Clock`] and uids, name suffixes and timeouts from [`Chance`], so that a simulation can
-//! replay a run bit for bit. Waiting goes through tokio's clock, which a simulation pauses.
+//! Timestamps come from [`TimeSource`]; uids, name suffixes and watch timeouts come from [`RandomSource`], so
+//! that a test can replay a run exactly. Timers use tokio's clock, which a test can pause.
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
-/// The wall clock of the server: what `creationTimestamp` and its like are read from.
-pub trait Clock: Send + Sync + 'static {
-    /// The present moment.
+/// The wall clock of `creationTimestamp` and other timestamps in objects.
+pub trait TimeSource: Send + Sync + 'static {
+    /// The current time.
     fn now(&self) -> Timestamp;
 }
 
-/// The clock of the machine.
+/// The clock of the operating system.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct SystemClock;
 
-impl Clock for SystemClock {
+impl TimeSource for SystemClock {
     fn now(&self) -> Timestamp {
         Timestamp::now()
     }
 }
 
-/// The letters Kubernetes makes name suffixes of: no vowels and no look-alikes, so that no word appears by accident.
+/// The alphabet of name suffixes in Kubernetes: without vowels and look-alikes, so that no words result.
 const SUFFIX_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
-/// The one source of randomness: uids, generated names, spread of timeouts.
-pub struct Chance {
+/// The only source of randomness: for uids, generated names and the spread of watch timeouts.
+pub struct RandomSource {
     rng: Mutex<Box<dyn Rng + Send>>,
 }
 
-impl std::fmt::Debug for Chance {
+impl std::fmt::Debug for RandomSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Chance")
+        f.write_str("RandomSource")
     }
 }
 
-impl Default for Chance {
+impl Default for RandomSource {
     fn default() -> Self {
         Self::new(rand::make_rng::<StdRng>())
     }
 }
 
-impl Chance {
-    /// Chance drawn from `rng`.
+impl RandomSource {
+    /// Draws from `rng`.
     pub fn new(rng: impl Rng + Send + 'static) -> Self {
         Self { rng: Mutex::new(Box::new(rng)) }
     }
 
-    /// Chance that repeats itself exactly for the same `seed`.
+    /// A source that yields the same sequence for the same `seed`.
     pub fn seeded(seed: u64) -> Self {
         Self::new(StdRng::seed_from_u64(seed))
     }
 
-    /// A fresh random (version 4) uid in its text form.
+    /// A new version 4 UUID, as text.
     pub fn uid(&self) -> String {
         let mut bytes = [0u8; 16];
         self.rng.lock().fill_bytes(&mut bytes);
         uuid::Builder::from_random_bytes(bytes).into_uuid().to_string()
     }
 
-    /// Five letters for `generateName`.
+    /// Five characters for `generateName`.
     pub fn suffix(&self) -> String {
         let mut bytes = [0u8; 5];
         self.rng.lock().fill_bytes(&mut bytes);
@@ -80,14 +80,14 @@ mod tests {
 
     #[test]
     fn the_same_seed_gives_the_same_uids_and_names() {
-        let (a, b) = (Chance::seeded(7), Chance::seeded(7));
+        let (a, b) = (RandomSource::seeded(7), RandomSource::seeded(7));
         assert_eq!(a.uid(), b.uid());
         assert_eq!(a.suffix(), b.suffix());
     }
 
     #[test]
-    fn a_suffix_has_five_letters_a_name_may_hold() {
-        let suffix = Chance::seeded(1).suffix();
+    fn a_suffix_has_five_characters_that_are_valid_in_names() {
+        let suffix = RandomSource::seeded(1).suffix();
         assert_eq!(suffix.len(), 5);
         assert!(suffix.bytes().all(|b| SUFFIX_ALPHABET.contains(&b)));
     }

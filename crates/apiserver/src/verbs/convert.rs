@@ -1,4 +1,5 @@
-//! From what is stored to what a client sees: the version it asked for, under the schema of today.
+//! Converts stored objects to the requested version, under the current schema, and builds responses from
+//! them.
 
 use serde_json::{Value, json};
 
@@ -7,12 +8,12 @@ use crate::{
     events,
     http::Projection,
     kinds::{Kind, Version},
-    service::Shows,
-    status::Failure,
-    store::{Draft, Stored},
+    service::ShownRevision,
+    status::StatusError,
+    store::{EncodedObject, Stored},
 };
 
-/// Whether the bytes can be given as they are.
+/// Whether the stored bytes need no conversion.
 fn is_current(kind: &Kind, version: &Version, stored: &Stored) -> bool {
     let lead = stored
         .json()
@@ -22,57 +23,61 @@ fn is_current(kind: &Kind, version: &Version, stored: &Stored) -> bool {
 }
 
 /// An object in the given version.
-pub(crate) fn present(kind: &Kind, version: &Version, stored: &Stored) -> Stored {
+pub(crate) fn convert(kind: &Kind, version: &Version, stored: &Stored) -> Stored {
     if is_current(kind, version, stored) {
         return stored.clone();
     }
-    Draft::encode(&present_value(kind, version, stored)).finish(stored.revision())
+    EncodedObject::encode(&convert_value(kind, version, stored)).with_revision(stored.revision())
 }
 
-/// An object in the given version, as values.
-pub(crate) fn present_value(kind: &Kind, version: &Version, stored: &Stored) -> Value {
+/// An object in the given version, decoded.
+pub(crate) fn convert_value(kind: &Kind, version: &Version, stored: &Stored) -> Value {
     let mut object = stored.value();
     if is_current(kind, version, stored) {
         return object;
     }
     if kind.is("events.k8s.io", "events") {
-        events::to_new(&mut object);
+        events::to_events_v1(&mut object);
     }
     object["apiVersion"] = version.api_version.clone().into();
     if stored.revision() <= kind.schema_revision {
-        version.form.reshape(&mut object);
+        version.versioned_schema.prune_and_default_stored(&mut object);
     }
     object
 }
 
-/// Type and metadata of an object.
+/// The `PartialObjectMetadata` of an object.
 pub(crate) fn metadata_only(object: &Value) -> Value {
     json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object["metadata"]})
 }
 
 impl Call {
-    pub(crate) fn present(&self, stored: &Stored) -> Stored {
-        present(&self.kind, &self.version, stored)
+    pub(crate) fn convert(&self, stored: &Stored) -> Stored {
+        convert(&self.kind, &self.version, stored)
     }
 
-    pub(crate) fn present_value(&self, stored: &Stored) -> Value {
-        present_value(&self.kind, &self.version, stored)
+    pub(crate) fn convert_value(&self, stored: &Stored) -> Value {
+        convert_value(&self.kind, &self.version, stored)
     }
 
-    /// One object as the client wants to see it.
-    pub(crate) fn answer(&self, code: u16, stored: &Stored) -> http::Response<crate::http::Body> {
+    /// Responds with a stored object in the negotiated format.
+    pub(crate) fn respond(&self, code: u16, stored: &Stored) -> http::Response<crate::http::ResponseBody> {
         let mut response = match self.output.projection {
             Projection::Full if !self.output.yaml => {
-                crate::http::json_bytes(code, self.present(stored).json().clone())
+                crate::http::json_bytes(code, self.convert(stored).json().clone())
             }
-            _ => self.answer_value(code, &self.present_value(stored)),
+            _ => self.respond_value(code, &self.convert_value(stored)),
         };
-        response.extensions_mut().insert(Shows(stored.revision()));
+        response.extensions_mut().insert(ShownRevision(stored.revision()));
         response
     }
 
-    /// One object that is not stored (a dry run), as the client wants to see it.
-    pub(crate) fn answer_value(&self, code: u16, object: &Value) -> http::Response<crate::http::Body> {
+    /// Responds with an object that is not stored (a dry run) in the negotiated format.
+    pub(crate) fn respond_value(
+        &self,
+        code: u16,
+        object: &Value,
+    ) -> http::Response<crate::http::ResponseBody> {
         let shown = match self.output.projection {
             Projection::Full => return crate::http::object(code, object, self.output),
             Projection::Metadata => metadata_only(object),
@@ -81,13 +86,13 @@ impl Call {
         crate::http::object(code, &shown, self.output)
     }
 
-    /// An object or a list of them as rows.
+    /// An object or a list as a `Table`.
     pub(crate) fn table(&self, shown: &Value) -> Value {
         self.version.columns.table(shown, self.options.include_object, true, self.core.clock.now())
     }
 
-    /// The object of the path, or why there is none.
-    pub(crate) fn current(&self) -> Result<Stored, Failure> {
+    /// The object that the request names, or 404.
+    pub(crate) fn current(&self) -> Result<Stored, StatusError> {
         let name = self.target()?;
         self.core.store.view().get(&self.collection(), &self.path(name)).ok_or_else(|| self.not_found(name))
     }

@@ -1,11 +1,12 @@
-//! Answers without what must differ: uids, revisions, times, generated names.
+//! Normalizes responses: replaces values that always differ, such as uids, revisions, times and generated
+//! names.
 
 use std::sync::OnceLock;
 
 use regex::Regex;
 use serde_json::Value;
 
-use crate::script::Answer;
+use crate::script::ScriptResponse;
 
 fn patterns() -> &'static [(Regex, &'static str)] {
     static PATTERNS: OnceLock<Vec<(Regex, &'static str)>> = OnceLock::new();
@@ -15,18 +16,19 @@ fn patterns() -> &'static [(Regex, &'static str)] {
             (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", "<time>"),
             (r"(resource version: |ResourceVersion in the precondition \(|ResourceVersion in record \(|current: )\d+", "$1<rv>"),
             (r"(generated-)[bcdfghjklmnpqrstvwxz2456789]{5}\b", "$1<suffix>"),
-            // An object as Go writes it: fields in the order of the struct, ours in the order of the alphabet.
+            // Objects in messages: Go writes fields in struct order, the embedded server in alphabetical
+            // order.
             (r#"(?s)(patch: )?Invalid value: "\{.*\}": "#, "$1Invalid value: <object>: "),
             (r#"Invalid value: \[\{.*\}\]: "#, "Invalid value: <objects>: "),
             (r" \(6e756c6c\)$", ""),
-            // Go's name for the type that was expected.
+            // Go's name of the expected type.
             (r"(cannot unmarshal \w+ into Go struct field) .*", "$1 <field and type>"),
             (r"(Object 'Kind' is missing in '.*') \(\{.*\)$", "$1"),
-            // Go walks a map in no order and stops at the first field that is not declared.
+            // Go iterates maps in random order and stops at the first undeclared field.
             (r"(?s)(failed to create typed patch object \([^)]*\): ).*", "$1<why>"),
-            // Where etcd keeps the object.
+            // The etcd key of the object.
             (r"StorageError: invalid object, Code: 4, Key: [^ ]+, ResourceVersion: 0, AdditionalErrorMsg: ", ""),
-            // The words of Go's JSON decoder about broken bytes.
+            // The messages of Go's JSON decoder.
             (r"(?s)(error decoding patch: |json parse error: |error decoding YAML: ).*", "$1<why>"),
             (r#"(is not valid: ).*"#, "$1<why>"),
         ]
@@ -40,19 +42,19 @@ fn text(text: &str) -> String {
     let text = patterns()
         .iter()
         .fold(text.to_owned(), |text, (pattern, by)| pattern.replace_all(&text, *by).into_owned());
-    // The same complaints as in the causes, so in no order either.
+    // The same errors as in the causes, so their order is random too.
     match text.split_once(" is invalid: [").and_then(|(what, rest)| Some((what, rest.strip_suffix(']')?))) {
-        Some((what, complaints)) => {
-            let mut complaints: Vec<&str> = complaints.split(", ").collect();
-            complaints.sort_unstable();
-            format!("{what} is invalid: [{}]", complaints.join(", "))
+        Some((what, errors)) => {
+            let mut errors: Vec<&str> = errors.split(", ").collect();
+            errors.sort_unstable();
+            format!("{what} is invalid: [{}]", errors.join(", "))
         }
         None => text,
     }
 }
 
-/// Kubernetes judges metadata twice for most kinds and says everything twice: complaints are a set.
-fn once(items: &mut Vec<Value>) {
+/// Removes duplicates: for most kinds Kubernetes validates metadata twice and repeats the errors.
+fn dedup(items: &mut Vec<Value>) {
     let mut seen: Vec<Value> = Vec::new();
     items.retain(|item| {
         let new = !seen.contains(item);
@@ -61,13 +63,13 @@ fn once(items: &mut Vec<Value>) {
     });
 }
 
-/// An answer that can be compared.
-pub fn of(answer: &Answer) -> Answer {
-    let mut body = answer.body.clone();
+/// The response without the values that always differ.
+pub fn normalize(response: &ScriptResponse) -> ScriptResponse {
+    let mut body = response.body.clone();
     value(&mut body);
-    Answer {
-        code: answer.code,
-        warnings: answer.warnings.iter().map(|warning| text(warning)).collect(),
+    ScriptResponse {
+        code: response.code,
+        warnings: response.warnings.iter().map(|warning| text(warning)).collect(),
         body,
     }
 }
@@ -82,19 +84,19 @@ fn value(at: &mut Value) {
                     "causes" => {
                         self::value(value);
                         if let Value::Array(causes) = value {
-                            once(causes);
-                            // Go walks the fields of an object in no order.
+                            dedup(causes);
+                            // Go iterates the fields of an object in random order.
                             causes.sort_by_key(ToString::to_string);
                         }
                     }
-                    // Sorted by time, which two runs do not share.
+                    // Sorted by time, which differs between runs.
                     "managedFields" => {
                         self::value(value);
                         if let Value::Array(entries) = value {
                             entries.sort_by_key(ToString::to_string);
                         }
                     }
-                    // Discovery lists the kinds of a group in no order.
+                    // Discovery lists the kinds of a group in random order.
                     "resources" => {
                         self::value(value);
                         if let Value::Array(entries) = value {
@@ -106,9 +108,9 @@ fn value(at: &mut Value) {
             }
         }
         Value::Array(items) => items.iter_mut().for_each(value),
-        Value::String(said) => {
-            let normal = text(said);
-            *said = normal;
+        Value::String(string) => {
+            let normalized = text(string);
+            *string = normalized;
         }
         _ => {}
     }

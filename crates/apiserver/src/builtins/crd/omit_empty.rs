@@ -1,11 +1,12 @@
-//! Schemas as Go would write them again: without empty lists, empty maps and defaults of null.
+//! Normalizes CRD schemas as Go's `omitempty` does: removes empty lists, empty maps, false flags and null
+//! defaults.
 
 use serde_json::{Map, Value};
 
-use crate::schema::format::Format;
+use crate::schema::format::StringFormat;
 
-/// Lists and maps of a schema that say nothing when they are empty.
-const SILENT: [&str; 11] = [
+/// Lists and maps that are omitted if empty.
+const OMITTED_WHEN_EMPTY: [&str; 11] = [
     "enum",
     "required",
     "allOf",
@@ -19,8 +20,8 @@ const SILENT: [&str; 11] = [
     "x-kubernetes-validations",
 ];
 
-/// Flags that say nothing when they are off.
-const FLAGS: [&str; 6] = [
+/// Flags that are omitted if false.
+const OMITTED_WHEN_FALSE: [&str; 6] = [
     "nullable",
     "exclusiveMinimum",
     "exclusiveMaximum",
@@ -29,39 +30,40 @@ const FLAGS: [&str; 6] = [
     "x-kubernetes-int-or-string",
 ];
 
-/// The keys under which further schemas stand: by name, in a list, or one alone.
-fn holds(key: &str) -> bool {
+/// Keys whose value maps names to schemas.
+fn maps_names_to_schemas(key: &str) -> bool {
     matches!(key, "properties" | "patternProperties" | "definitions" | "dependencies")
 }
 
-fn branches(key: &str) -> bool {
+/// Keys whose value is a schema or a list of schemas.
+fn holds_schemas(key: &str) -> bool {
     matches!(key, "items" | "not" | "additionalProperties" | "additionalItems" | "allOf" | "anyOf" | "oneOf")
 }
 
-/// Takes out of a schema, and of all schemas in it, what says nothing.
-pub(super) fn tidy(schema: &mut Value) {
+/// Removes empty values from a schema and its descendants.
+pub(super) fn omit_empty(schema: &mut Value) {
     let fields = match schema {
-        Value::Array(items) => return items.iter_mut().for_each(tidy),
+        Value::Array(items) => return items.iter_mut().for_each(omit_empty),
         Value::Object(fields) => fields,
         _ => return,
     };
     fields.retain(|key, value| match value {
         Value::Null => key != "default",
-        Value::Bool(false) => !FLAGS.contains(&key.as_str()),
-        Value::Array(items) => !items.is_empty() || !SILENT.contains(&key.as_str()),
-        Value::Object(map) => !map.is_empty() || !SILENT.contains(&key.as_str()),
+        Value::Bool(false) => !OMITTED_WHEN_FALSE.contains(&key.as_str()),
+        Value::Array(items) => !items.is_empty() || !OMITTED_WHEN_EMPTY.contains(&key.as_str()),
+        Value::Object(map) => !map.is_empty() || !OMITTED_WHEN_EMPTY.contains(&key.as_str()),
         _ => true,
     });
     for (key, value) in fields.iter_mut() {
-        if branches(key) {
-            tidy(value);
-        } else if holds(key) {
-            value.as_object_mut().into_iter().flat_map(Map::values_mut).for_each(tidy);
+        if holds_schemas(key) {
+            omit_empty(value);
+        } else if maps_names_to_schemas(key) {
+            value.as_object_mut().into_iter().flat_map(Map::values_mut).for_each(omit_empty);
         }
     }
 }
 
-/// Formats of texts in the schemas of a CRD that nobody enforces.
+/// The string formats in the schemas of a CRD that are not enforced.
 pub(super) fn unknown_formats(crd: &Value) -> Vec<String> {
     let mut found = Vec::new();
     for version in crd["spec"]["versions"].as_array().into_iter().flatten() {
@@ -78,15 +80,15 @@ fn collect(schema: &Value, found: &mut Vec<String>) {
     };
     if let (Some("string"), Some(format)) =
         (schema["type"].as_str(), schema["format"].as_str().filter(|format| !format.is_empty()))
-        && Format::named(format).is_none()
+        && StringFormat::named(format).is_none()
         && !found.iter().any(|known| known == format)
     {
         found.push(format.to_owned());
     }
     for (key, value) in fields {
-        if branches(key) {
+        if holds_schemas(key) {
             collect(value, found);
-        } else if holds(key) {
+        } else if maps_names_to_schemas(key) {
             value.as_object().into_iter().flat_map(Map::values).for_each(|value| collect(value, found));
         }
     }
@@ -99,12 +101,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_says_nothing_goes_and_fields_named_like_keys_stay() {
+    fn empty_values_are_removed_and_properties_named_like_keys_stay() {
         let mut schema = json!({"type": "object", "definitions": {}, "properties": {
             "required": {"type": "string", "enum": [], "default": null},
             "list": {"type": "array", "items": {"type": "object", "required": []}},
         }});
-        tidy(&mut schema);
+        omit_empty(&mut schema);
         assert_eq!(
             schema,
             json!({"type": "object", "properties": {
@@ -115,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn formats_of_texts_that_nobody_enforces_are_found_once() {
+    fn each_unknown_string_format_is_found_once() {
         let text = |format: &str| json!({"type": "string", "format": format});
         let schema = json!({"type": "object", "properties": {
             "a": text("made-up"), "b": text("made-up"), "c": text("date-time"), "n": {"type": "integer", "format": "int32"},

@@ -1,15 +1,15 @@
-//! `metadata.managedFields`: who wrote which fields, read from an object and written back.
+//! Decoding and encoding of `metadata.managedFields`.
 
 use serde_json::{Map, Value, json};
 
-use super::set::FieldSet;
+use super::field_set::FieldSet;
 
-/// More entries from updates than this are merged into one of [`ANCIENT`].
+/// Maximum number of `Update` entries. Older ones are merged into an entry of [`ANCIENT`].
 const UPDATERS_MAX: usize = 10;
-/// The manager that inherits the fields of the oldest updates.
+/// The manager of the merged entries of the oldest updates.
 const ANCIENT: &str = "ancient-changes";
 
-/// How a manager came to its fields.
+/// The operation that created an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operation {
     /// Server-side apply.
@@ -18,20 +18,20 @@ pub enum Operation {
     Update,
 }
 
-/// Who a manager is. Two writes with the same identity share one entry.
+/// The identity of a manager. Writes with the same identity share one entry.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Identity {
-    /// The name given by the client.
+pub struct ManagerIdentity {
+    /// The field manager of the request.
     pub manager: String,
     /// Apply or Update.
     pub operation: Operation,
-    /// Updates in another version are another entry; applies are not.
+    /// The version, for updates only: updates in different versions have separate entries, applies do not.
     pub version: Option<String>,
-    /// The subresource written through; empty for the main endpoint.
+    /// The subresource; empty for the main endpoint.
     pub subresource: String,
 }
 
-impl Identity {
+impl ManagerIdentity {
     /// The identity of a write.
     pub fn new(manager: &str, operation: Operation, api_version: &str, subresource: &str) -> Self {
         Self {
@@ -42,7 +42,7 @@ impl Identity {
         }
     }
 
-    /// As it is named in a conflict: `"kubectl" using apps/v1`.
+    /// The description in a conflict: `"kubectl" using apps/v1`.
     pub fn describe(&self) -> String {
         let mut out = crate::schema::error::quote(&self.manager);
         if !self.subresource.is_empty() {
@@ -57,62 +57,62 @@ impl Identity {
 
 /// One entry of `managedFields`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Owner {
-    /// Who.
-    pub identity: Identity,
-    /// The version in which the fields are named.
+pub struct ManagedFieldsEntry {
+    /// The manager.
+    pub identity: ManagerIdentity,
+    /// The version of the fields.
     pub api_version: String,
-    /// When the entry last changed, RFC 3339.
+    /// The time of the last change, RFC 3339.
     pub time: Option<String>,
-    /// What.
+    /// The owned fields.
     pub fields: FieldSet,
 }
 
-/// All entries of an object.
+/// The `managedFields` of an object.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Owners {
-    owners: Vec<Owner>,
+pub struct ManagedFields {
+    entries: Vec<ManagedFieldsEntry>,
 }
 
-impl Owners {
-    /// True without any entry.
+impl ManagedFields {
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
-        self.owners.is_empty()
+        self.entries.is_empty()
     }
 
     /// The entries, in no particular order.
-    pub fn iter(&self) -> impl Iterator<Item = &Owner> {
-        self.owners.iter()
+    pub fn iter(&self) -> impl Iterator<Item = &ManagedFieldsEntry> {
+        self.entries.iter()
     }
 
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Owner> {
-        self.owners.iter_mut()
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut ManagedFieldsEntry> {
+        self.entries.iter_mut()
     }
 
-    pub(crate) fn get(&self, identity: &Identity) -> Option<&Owner> {
-        self.owners.iter().find(|o| &o.identity == identity)
+    pub(crate) fn get(&self, identity: &ManagerIdentity) -> Option<&ManagedFieldsEntry> {
+        self.entries.iter().find(|o| &o.identity == identity)
     }
 
-    /// Replaces or adds an entry; one without fields goes.
-    pub(crate) fn set(&mut self, owner: Owner) {
-        self.owners.retain(|o| o.identity != owner.identity);
-        if !owner.fields.is_empty() {
-            self.owners.push(owner);
+    /// Adds or replaces an entry; an entry without fields is removed.
+    pub(crate) fn set(&mut self, entry: ManagedFieldsEntry) {
+        self.entries.retain(|o| o.identity != entry.identity);
+        if !entry.fields.is_empty() {
+            self.entries.push(entry);
         }
     }
 
     pub(crate) fn drop_empty(&mut self) {
-        self.owners.retain(|o| !o.fields.is_empty());
+        self.entries.retain(|o| !o.fields.is_empty());
     }
 
-    pub(crate) fn retain(&mut self, keep: impl FnMut(&Owner) -> bool) {
-        self.owners.retain(keep);
+    pub(crate) fn retain(&mut self, keep: impl FnMut(&ManagedFieldsEntry) -> bool) {
+        self.entries.retain(keep);
     }
 
-    /// Reads `managedFields`; the error says which entry is not one.
-    pub fn decode(managed: Option<&Value>) -> Result<Self, String> {
-        let mut owners = Self::default();
-        for (i, entry) in managed.and_then(Value::as_array).into_iter().flatten().enumerate() {
+    /// Decodes `managedFields`. The error names the invalid entry.
+    pub fn decode(value: Option<&Value>) -> Result<Self, String> {
+        let mut managed = Self::default();
+        for (i, entry) in value.and_then(Value::as_array).into_iter().flatten().enumerate() {
             let text = |key: &str| entry.get(key).and_then(Value::as_str).unwrap_or_default();
             let operation = match text("operation") {
                 "Apply" => Operation::Apply,
@@ -137,41 +137,48 @@ impl Owners {
                 Some(fields) if !fields.is_null() => FieldSet::decode(fields).map_err(|e| e.to_string())?,
                 _ => FieldSet::default(),
             };
-            let mut identity = Identity::new(text("manager"), operation, api_version, text("subresource"));
+            let mut identity =
+                ManagerIdentity::new(text("manager"), operation, api_version, text("subresource"));
             identity.manager = text("manager").to_owned();
             let time = entry.get("time").and_then(Value::as_str).map(str::to_owned);
-            owners.owners.retain(|o| o.identity != identity);
-            owners.owners.push(Owner { identity, api_version: api_version.to_owned(), time, fields });
+            managed.entries.retain(|o| o.identity != identity);
+            managed.entries.push(ManagedFieldsEntry {
+                identity,
+                api_version: api_version.to_owned(),
+                time,
+                fields,
+            });
         }
-        Ok(owners)
+        Ok(managed)
     }
 
-    /// The wire form: applies before updates, then by time, manager, version and subresource. `None` without entries.
+    /// Encodes the entries: applies before updates, then by time, manager, version and subresource. `None`
+    /// without entries.
     pub fn encode(&self) -> Option<Value> {
-        if self.owners.is_empty() {
+        if self.entries.is_empty() {
             return None;
         }
-        let mut sorted: Vec<&Owner> = self.owners.iter().collect();
+        let mut sorted: Vec<&ManagedFieldsEntry> = self.entries.iter().collect();
         sorted.sort_by(|a, b| {
-            let key = |o: &Owner| (o.identity.operation, seconds(o.time.as_deref()));
+            let key = |o: &ManagedFieldsEntry| (o.identity.operation, seconds(o.time.as_deref()));
             key(a)
                 .cmp(&key(b))
                 .then_with(|| a.identity.manager.cmp(&b.identity.manager))
                 .then_with(|| a.api_version.cmp(&b.api_version))
                 .then_with(|| a.identity.subresource.cmp(&b.identity.subresource))
         });
-        Some(Value::Array(sorted.into_iter().map(encode_owner).collect()))
+        Some(Value::Array(sorted.into_iter().map(encode_entry).collect()))
     }
 
-    /// Merges the oldest updates so that no more than ten remain.
-    pub(crate) fn cap(&mut self) {
-        let mut updaters: Vec<Owner> = Vec::new();
-        let mut kept: Vec<Owner> = Vec::new();
-        for owner in std::mem::take(&mut self.owners) {
-            if owner.identity.operation == Operation::Update {
-                updaters.push(owner)
+    /// Merges the oldest update entries until [`UPDATERS_MAX`] remain.
+    pub(crate) fn cap_update_entries(&mut self) {
+        let mut updaters: Vec<ManagedFieldsEntry> = Vec::new();
+        let mut kept: Vec<ManagedFieldsEntry> = Vec::new();
+        for entry in std::mem::take(&mut self.entries) {
+            if entry.identity.operation == Operation::Update {
+                updaters.push(entry)
             } else {
-                kept.push(owner)
+                kept.push(entry)
             }
         }
         updaters.sort_by(|a, b| {
@@ -185,10 +192,10 @@ impl Owners {
                 at += 1;
                 continue;
             };
-            let bucket = Identity::new(ANCIENT, Operation::Update, &version, "");
+            let bucket = ManagerIdentity::new(ANCIENT, Operation::Update, &version, "");
             let young = updaters.remove(at);
             count -= 1;
-            // The oldest of a version becomes the bucket, unless there is one already.
+            // The oldest entry of a version becomes the bucket, unless a bucket exists.
             let into = updaters.iter().position(|o| o.identity == bucket).unwrap_or(first);
             let old = &mut updaters[into];
             old.fields = old.fields.union(&young.fields);
@@ -196,7 +203,7 @@ impl Owners {
             old.time = young.time;
         }
         kept.append(&mut updaters);
-        self.owners = kept;
+        self.entries = kept;
     }
 }
 
@@ -204,21 +211,21 @@ fn seconds(time: Option<&str>) -> i64 {
     time.and_then(|t| t.parse::<jiff::Timestamp>().ok()).map_or(0, |t| t.as_second())
 }
 
-fn encode_owner(owner: &Owner) -> Value {
+fn encode_entry(entry: &ManagedFieldsEntry) -> Value {
     let mut map = Map::new();
-    map.insert("manager".to_owned(), json!(owner.identity.manager));
+    map.insert("manager".to_owned(), json!(entry.identity.manager));
     map.insert(
         "operation".to_owned(),
-        json!(if owner.identity.operation == Operation::Apply { "Apply" } else { "Update" }),
+        json!(if entry.identity.operation == Operation::Apply { "Apply" } else { "Update" }),
     );
-    map.insert("apiVersion".to_owned(), json!(owner.api_version));
+    map.insert("apiVersion".to_owned(), json!(entry.api_version));
     map.insert("fieldsType".to_owned(), json!("FieldsV1"));
-    map.insert("fieldsV1".to_owned(), owner.fields.encode());
-    if let Some(time) = &owner.time {
+    map.insert("fieldsV1".to_owned(), entry.fields.encode());
+    if let Some(time) = &entry.time {
         map.insert("time".to_owned(), json!(time));
     }
-    if !owner.identity.subresource.is_empty() {
-        map.insert("subresource".to_owned(), json!(owner.identity.subresource));
+    if !entry.identity.subresource.is_empty() {
+        map.insert("subresource".to_owned(), json!(entry.identity.subresource));
     }
     Value::Object(map)
 }
@@ -227,9 +234,9 @@ fn encode_owner(owner: &Owner) -> Value {
 mod tests {
     use super::*;
 
-    fn updater(i: usize) -> Owner {
-        Owner {
-            identity: Identity::new(&format!("m{i:02}"), Operation::Update, "v1", ""),
+    fn updater(i: usize) -> ManagedFieldsEntry {
+        ManagedFieldsEntry {
+            identity: ManagerIdentity::new(&format!("m{i:02}"), Operation::Update, "v1", ""),
             api_version: "v1".to_owned(),
             time: Some(format!("2024-01-01T00:00:{i:02}Z")),
             fields: FieldSet::of_fields(&[&["spec", &format!("f{i}")]]),
@@ -238,10 +245,10 @@ mod tests {
 
     #[test]
     fn the_oldest_updates_become_ancient_changes() {
-        let mut owners = Owners { owners: (0..13).map(updater).collect() };
-        owners.cap();
-        assert_eq!(owners.owners.len(), UPDATERS_MAX);
-        let ancient = owners.iter().find(|o| o.identity.manager == ANCIENT).unwrap();
+        let mut managed = ManagedFields { entries: (0..13).map(updater).collect() };
+        managed.cap_update_entries();
+        assert_eq!(managed.entries.len(), UPDATERS_MAX);
+        let ancient = managed.iter().find(|o| o.identity.manager == ANCIENT).unwrap();
         assert_eq!(
             ancient.fields,
             FieldSet::of_fields(&[&["spec", "f0"], &["spec", "f1"], &["spec", "f2"], &["spec", "f3"]])
@@ -252,18 +259,18 @@ mod tests {
     #[test]
     fn entries_are_sorted_by_operation_then_time() {
         let mut apply = updater(20);
-        apply.identity = Identity::new("z", Operation::Apply, "v1", "status");
-        let owners = Owners { owners: vec![updater(2), updater(1), apply] };
-        let encoded = owners.encode().unwrap();
+        apply.identity = ManagerIdentity::new("z", Operation::Apply, "v1", "status");
+        let managed = ManagedFields { entries: vec![updater(2), updater(1), apply] };
+        let encoded = managed.encode().unwrap();
         let names: Vec<&str> =
             encoded.as_array().unwrap().iter().map(|e| e["manager"].as_str().unwrap()).collect();
         assert_eq!(names, ["z", "m01", "m02"]);
-        assert_eq!(Owners::decode(Some(&encoded)).unwrap().encode().unwrap(), encoded);
+        assert_eq!(ManagedFields::decode(Some(&encoded)).unwrap().encode().unwrap(), encoded);
         assert_eq!(encoded[0]["subresource"], "status");
     }
 
     #[test]
-    fn entries_that_are_none_are_refused() {
+    fn invalid_entries_are_rejected() {
         for (entry, words) in [
             (json!({"operation": "Guess"}), "operation must be `Apply` or `Update`"),
             (json!({"operation": "Apply"}), "apiVersion must not be empty"),
@@ -276,7 +283,7 @@ mod tests {
                 "invalid fieldsType \"X\" in managed fields entry 0",
             ),
         ] {
-            assert_eq!(Owners::decode(Some(&json!([entry]))).unwrap_err(), words);
+            assert_eq!(ManagedFields::decode(Some(&json!([entry]))).unwrap_err(), words);
         }
     }
 }

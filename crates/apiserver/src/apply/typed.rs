@@ -1,16 +1,16 @@
-//! The four walks over typed values: which fields a value has, how two values differ, what they merge to, and what is
-//! left when fields are taken away.
+//! Operations on typed values: the field set of a value, comparison, merge, removal of fields, and type
+//! checking.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::set::FieldSet;
-use super::step::Step;
-use super::types::{Fields, List, Narrowed, Ref, Scalar, Side, Types, empty_map};
+use super::field_set::FieldSet;
+use super::path_element::PathElement;
+use super::types::{Fields, List, Narrowed, Ref, Scalar, Types, Variant, empty_map};
 
-/// How an element of a set or keyed list is known.
-pub(crate) fn element_step(types: &Types, list: &List, item: &Value) -> Result<Step, String> {
+/// The path element of an item of a set or keyed list.
+pub(crate) fn element_path(types: &Types, list: &List, item: &Value) -> Result<PathElement, String> {
     if list.keys.is_empty() {
         return match item {
             Value::Object(_) => {
@@ -20,7 +20,7 @@ pub(crate) fn element_step(types: &Types, list: &List, item: &Value) -> Result<S
             Value::Null => {
                 Err("associative list without keys has an element that's an explicit null".to_owned())
             }
-            scalar => Ok(Step::Value(scalar.clone())),
+            scalar => Ok(PathElement::Value(scalar.clone())),
         };
     }
     let map = match item {
@@ -44,69 +44,69 @@ pub(crate) fn element_step(types: &Types, list: &List, item: &Value) -> Result<S
         ));
     }
     key.sort_by(|a, b| a.0.cmp(&b.0));
-    Ok(Step::Key(key.into()))
+    Ok(PathElement::Key(key.into()))
 }
 
 fn items(value: Option<&Value>) -> Option<&[Value]> {
     value.and_then(Value::as_array).map(Vec::as_slice)
 }
 
-// --- Which fields a value has ---
+// --- Field set of a value ---
 
-/// The fields of a value, as its writer would own them.
+/// The fields that the writer of a value owns.
 pub(crate) fn fields_of(types: &Types, value: &Value) -> FieldSet {
-    own(types, types.root(), value).1
+    owned_at(types, types.root(), value).1
 }
 
-/// Whether the place itself is a field, and the fields below it.
-fn own(types: &Types, ty: Ref, value: &Value) -> (bool, FieldSet) {
+/// Whether the value itself is owned, and the owned fields below it.
+fn owned_at(types: &Types, ty: Ref, value: &Value) -> (bool, FieldSet) {
     let ty = types.get(ty);
     let nothing = (false, FieldSet::default());
-    match ty.side(ty.narrow(Some(value))) {
-        Side::Scalar(_) => (true, FieldSet::default()),
-        Side::List(list) if !list.associative => (true, FieldSet::default()),
-        Side::List(list) => match value.as_array() {
-            Some(items) => (false, own_items(types, list, items)),
+    match ty.variant(ty.narrow(Some(value))) {
+        Variant::Scalar(_) => (true, FieldSet::default()),
+        Variant::List(list) if !list.associative => (true, FieldSet::default()),
+        Variant::List(list) => match value.as_array() {
+            Some(items) => (false, owned_items(types, list, items)),
             None => nothing,
         },
-        Side::Map(fields) if fields.atomic => (true, FieldSet::default()),
-        Side::Map(fields) => match value.as_object() {
-            Some(map) => (false, own_entries(types, fields, map)),
+        Variant::Map(fields) if fields.atomic => (true, FieldSet::default()),
+        Variant::Map(fields) => match value.as_object() {
+            Some(map) => (false, owned_entries(types, fields, map)),
             None => nothing,
         },
-        Side::Nothing => nothing,
+        Variant::Nothing => nothing,
     }
 }
 
-fn own_items(types: &Types, list: &List, items: &[Value]) -> FieldSet {
-    let mut count: BTreeMap<Step, (usize, &Value)> = BTreeMap::new();
+fn owned_items(types: &Types, list: &List, items: &[Value]) -> FieldSet {
+    let mut count: BTreeMap<PathElement, (usize, &Value)> = BTreeMap::new();
     for item in items {
-        if let Ok(step) = element_step(types, list, item) {
-            count.entry(step).and_modify(|e| e.0 += 1).or_insert((1, item));
+        if let Ok(element) = element_path(types, list, item) {
+            count.entry(element).and_modify(|e| e.0 += 1).or_insert((1, item));
         }
     }
     let mut set = FieldSet::default();
-    for (step, (times, item)) in count {
-        // Of repeated elements only the element is owned: nobody could say whose parts they are.
-        let below = if times > 1 { FieldSet::default() } else { own(types, list.element, item).1 };
-        set.put(step, true, below);
+    for (element, (times, item)) in count {
+        // Of duplicate elements only the element is owned: its parts are ambiguous.
+        let below = if times > 1 { FieldSet::default() } else { owned_at(types, list.element, item).1 };
+        set.put(element, true, below);
     }
     set
 }
 
-fn own_entries(types: &Types, fields: &Fields, map: &Map<String, Value>) -> FieldSet {
+fn owned_entries(types: &Types, fields: &Fields, map: &Map<String, Value>) -> FieldSet {
     let mut set = FieldSet::default();
     for (key, value) in map {
         let Some(ty) = fields.entry(key) else { continue };
-        let (mut member, below) = own(types, ty, value);
+        let (mut member, below) = owned_at(types, ty, value);
         let empty = value.is_null() || value.as_object().is_some_and(Map::is_empty);
         member |= empty || fields.named(key).is_none();
-        set.put(Step::field(key), member, below);
+        set.put(PathElement::field(key), member, below);
     }
     set
 }
 
-// --- How two values differ ---
+// --- Comparison ---
 
 /// The difference between two values.
 #[derive(Debug, Default)]
@@ -129,16 +129,16 @@ impl Difference {
     }
 }
 
-/// What a comparison says about one place: itself, and the parts below.
+/// The difference of one value: of the value itself, and of its descendants.
 #[derive(Default)]
-struct Found {
+struct NodeDifference {
     removed: bool,
     modified: bool,
     added: bool,
     below: Difference,
 }
 
-impl Found {
+impl NodeDifference {
     fn leaf(lhs: Option<&Value>, rhs: Option<&Value>) -> Self {
         match (lhs, rhs) {
             (None, _) => Self { added: true, ..Self::default() },
@@ -147,41 +147,41 @@ impl Found {
         }
     }
 
-    fn place(self, step: impl Fn() -> Step, into: &mut Difference) {
+    fn record(self, element: impl Fn() -> PathElement, into: &mut Difference) {
         if self.removed || !self.below.removed.is_empty() {
-            into.removed.put(step(), self.removed, self.below.removed);
+            into.removed.put(element(), self.removed, self.below.removed);
         }
         if self.modified || !self.below.modified.is_empty() {
-            into.modified.put(step(), self.modified, self.below.modified);
+            into.modified.put(element(), self.modified, self.below.modified);
         }
         if self.added || !self.below.added.is_empty() {
-            into.added.put(step(), self.added, self.below.added);
+            into.added.put(element(), self.added, self.below.added);
         }
     }
 }
 
 /// Compares two values of the root type.
 pub(crate) fn compare(types: &Types, lhs: &Value, rhs: &Value) -> Difference {
-    find(types, types.root(), Some(lhs), Some(rhs)).below
+    compare_at(types, types.root(), Some(lhs), Some(rhs)).below
 }
 
-fn find(types: &Types, ty: Ref, lhs: Option<&Value>, rhs: Option<&Value>) -> Found {
+fn compare_at(types: &Types, ty: Ref, lhs: Option<&Value>, rhs: Option<&Value>) -> NodeDifference {
     if let (Some(l), Some(r)) = (lhs, rhs)
         && l == r
     {
-        return Found::default();
+        return NodeDifference::default();
     }
     let resolved = types.get(ty);
     let (left, right) = (resolved.narrow(lhs), resolved.narrow(rhs));
     match (lhs, rhs) {
-        (None, None) => Found::default(),
-        (_, None) => find_side(types, ty, left, lhs, rhs),
-        (None, _) => find_side(types, ty, right, lhs, rhs),
-        _ if left == right => find_side(types, ty, right, lhs, rhs),
+        (None, None) => NodeDifference::default(),
+        (_, None) => compare_variant(types, ty, left, lhs, rhs),
+        (None, _) => compare_variant(types, ty, right, lhs, rhs),
+        _ if left == right => compare_variant(types, ty, right, lhs, rhs),
         _ => {
-            // The value changed its nature, e.g. from a string to a map: both sides have their say.
-            let mut one = find_side(types, ty, left, lhs, rhs);
-            let two = find_side(types, ty, right, lhs, rhs);
+            // The value changed its type, e.g. from a string to a map: compare as both types.
+            let mut one = compare_variant(types, ty, left, lhs, rhs);
+            let two = compare_variant(types, ty, right, lhs, rhs);
             one.removed |= two.removed;
             one.modified |= two.modified;
             one.added |= two.added;
@@ -193,28 +193,34 @@ fn find(types: &Types, ty: Ref, lhs: Option<&Value>, rhs: Option<&Value>) -> Fou
     }
 }
 
-fn find_side(types: &Types, ty: Ref, side: Narrowed, lhs: Option<&Value>, rhs: Option<&Value>) -> Found {
-    let below = match types.get(ty).side(side) {
-        Side::Scalar(_) | Side::Nothing => return Found::leaf(lhs, rhs),
-        Side::Map(fields) => {
+fn compare_variant(
+    types: &Types,
+    ty: Ref,
+    variant: Narrowed,
+    lhs: Option<&Value>,
+    rhs: Option<&Value>,
+) -> NodeDifference {
+    let below = match types.get(ty).variant(variant) {
+        Variant::Scalar(_) | Variant::Nothing => return NodeDifference::leaf(lhs, rhs),
+        Variant::Map(fields) => {
             let (l, r) = (lhs.and_then(Value::as_object), rhs.and_then(Value::as_object));
             if fields.atomic || (l.is_none_or(Map::is_empty) && r.is_none_or(Map::is_empty)) {
-                return Found::leaf(lhs, rhs);
+                return NodeDifference::leaf(lhs, rhs);
             }
-            find_entries(types, fields, l.unwrap_or(empty_map()), r.unwrap_or(empty_map()))
+            compare_entries(types, fields, l.unwrap_or(empty_map()), r.unwrap_or(empty_map()))
         }
-        Side::List(list) => {
+        Variant::List(list) => {
             let (l, r) = (items(lhs).unwrap_or_default(), items(rhs).unwrap_or_default());
             if !list.associative || (l.is_empty() && r.is_empty()) {
-                return Found::leaf(lhs, rhs);
+                return NodeDifference::leaf(lhs, rhs);
             }
-            find_items(types, list, l, r)
+            compare_items(types, list, l, r)
         }
     };
-    Found { removed: rhs.is_none(), modified: false, added: lhs.is_none(), below }
+    NodeDifference { removed: rhs.is_none(), modified: false, added: lhs.is_none(), below }
 }
 
-fn find_entries(
+fn compare_entries(
     types: &Types,
     fields: &Fields,
     lhs: &Map<String, Value>,
@@ -223,46 +229,48 @@ fn find_entries(
     let mut difference = Difference::default();
     for (key, l, r) in zip(lhs, rhs) {
         if let Some(ty) = fields.entry(key) {
-            find(types, ty, l, r).place(|| Step::field(key), &mut difference);
+            compare_at(types, ty, l, r).record(|| PathElement::field(key), &mut difference);
         }
     }
     difference
 }
 
-fn find_items(types: &Types, list: &List, lhs: &[Value], rhs: &[Value]) -> Difference {
-    type Sides<'v> = (Vec<&'v Value>, Vec<&'v Value>);
-    let mut sides: BTreeMap<Step, Sides<'_>> = BTreeMap::new();
+fn compare_items(types: &Types, list: &List, lhs: &[Value], rhs: &[Value]) -> Difference {
+    type Pair<'v> = (Vec<&'v Value>, Vec<&'v Value>);
+    let mut pairs: BTreeMap<PathElement, Pair<'_>> = BTreeMap::new();
     for item in lhs {
-        if let Ok(step) = element_step(types, list, item) {
-            sides.entry(step).or_default().0.push(item);
+        if let Ok(element) = element_path(types, list, item) {
+            pairs.entry(element).or_default().0.push(item);
         }
     }
     for item in rhs {
-        if let Ok(step) = element_step(types, list, item) {
-            sides.entry(step).or_default().1.push(item);
+        if let Ok(element) = element_path(types, list, item) {
+            pairs.entry(element).or_default().1.push(item);
         }
     }
     let mut difference = Difference::default();
-    for (step, (l, r)) in sides {
-        let found = match (l.as_slice(), r.as_slice()) {
-            ([] | [_], [] | [_]) => find(types, list.element, l.first().copied(), r.first().copied()),
-            // Repeated elements are compared as one lump.
-            ([_, _, ..], [_, _, ..]) => Found { modified: l != r, ..Found::default() },
-            ([_, _, ..], r) => Found {
+    for (element, (l, r)) in pairs {
+        let node = match (l.as_slice(), r.as_slice()) {
+            ([] | [_], [] | [_]) => compare_at(types, list.element, l.first().copied(), r.first().copied()),
+            // Duplicate elements are compared as a whole.
+            ([_, _, ..], [_, _, ..]) => NodeDifference { modified: l != r, ..NodeDifference::default() },
+            ([_, _, ..], r) => NodeDifference {
                 removed: true,
-                ..r.first().map_or_else(Found::default, |r| find(types, list.element, None, Some(r)))
+                ..r.first()
+                    .map_or_else(NodeDifference::default, |r| compare_at(types, list.element, None, Some(r)))
             },
-            (l, _) => Found {
+            (l, _) => NodeDifference {
                 added: true,
-                ..l.first().map_or_else(Found::default, |l| find(types, list.element, Some(l), None))
+                ..l.first()
+                    .map_or_else(NodeDifference::default, |l| compare_at(types, list.element, Some(l), None))
             },
         };
-        found.place(|| step.clone(), &mut difference);
+        node.record(|| element.clone(), &mut difference);
     }
     difference
 }
 
-/// Walks two sorted maps side by side.
+/// Iterates over two sorted maps in parallel.
 fn zip<'v>(
     lhs: &'v Map<String, Value>,
     rhs: &'v Map<String, Value>,
@@ -285,30 +293,35 @@ fn zip<'v>(
     })
 }
 
-// --- What two values merge to ---
+// --- Merge ---
 
-/// Lays `rhs` over `lhs`: what `rhs` says wins, what it does not speak of stays.
+/// Merges `rhs` into `lhs`: fields of `rhs` win, other fields of `lhs` stay.
 pub(crate) fn merge(types: &Types, lhs: &Value, rhs: &Value) -> Result<Value, String> {
-    Ok(lay(types, types.root(), Some(lhs), Some(rhs))?.unwrap_or(Value::Null))
+    Ok(merge_at(types, types.root(), Some(lhs), Some(rhs))?.unwrap_or(Value::Null))
 }
 
-fn lay(types: &Types, ty: Ref, lhs: Option<&Value>, rhs: Option<&Value>) -> Result<Option<Value>, String> {
+fn merge_at(
+    types: &Types,
+    ty: Ref,
+    lhs: Option<&Value>,
+    rhs: Option<&Value>,
+) -> Result<Option<Value>, String> {
     let resolved = types.get(ty);
-    let side = if rhs.is_none() { resolved.narrow(lhs) } else { resolved.narrow(rhs) };
+    let variant = if rhs.is_none() { resolved.narrow(lhs) } else { resolved.narrow(rhs) };
     let leaf = || rhs.or(lhs).cloned();
-    match resolved.side(side) {
-        Side::Scalar(_) => Ok(leaf()),
-        Side::Nothing => Ok(None),
-        Side::Map(fields) => {
+    match resolved.variant(variant) {
+        Variant::Scalar(_) => Ok(leaf()),
+        Variant::Nothing => Ok(None),
+        Variant::Map(fields) => {
             let (l, r) = (lhs.and_then(Value::as_object), rhs.and_then(Value::as_object));
             if fields.atomic || (l.is_none_or(Map::is_empty) && r.is_none_or(Map::is_empty)) {
                 return Ok(leaf());
             }
             let mut out = Map::new();
             for (key, l, r) in zip(l.unwrap_or(empty_map()), r.unwrap_or(empty_map())) {
-                // A field that the type does not know cannot be in `rhs`, which was checked; in `lhs` it stays.
+                // `rhs` was checked and has no field outside the type; such a field of `lhs` stays.
                 let merged = match fields.entry(key) {
-                    Some(ty) => lay(types, ty, l, r)?,
+                    Some(ty) => merge_at(types, ty, l, r)?,
                     None => r.or(l).cloned(),
                 };
                 if let Some(value) = merged {
@@ -317,75 +330,76 @@ fn lay(types: &Types, ty: Ref, lhs: Option<&Value>, rhs: Option<&Value>) -> Resu
             }
             Ok((!out.is_empty()).then_some(Value::Object(out)))
         }
-        Side::List(list) => {
+        Variant::List(list) => {
             let (l, r) = (items(lhs).unwrap_or_default(), items(rhs).unwrap_or_default());
             if !list.associative || (l.is_empty() && r.is_empty()) {
                 return Ok(leaf());
             }
-            let out = lay_items(types, list, l, r)?;
+            let out = merge_items(types, list, l, r)?;
             Ok((!out.is_empty()).then_some(Value::Array(out)))
         }
     }
 }
 
-/// Merges two keyed lists. The order of `rhs` holds for the elements it names; elements only in `lhs` stay beside their
-/// old neighbours.
-fn lay_items(types: &Types, list: &List, lhs: &[Value], rhs: &[Value]) -> Result<Vec<Value>, String> {
-    let mut right: BTreeMap<Step, &Value> = BTreeMap::new();
+/// Merges two keyed lists. Elements of `rhs` keep the order of `rhs`; elements only in `lhs` stay next to
+/// their old neighbours.
+fn merge_items(types: &Types, list: &List, lhs: &[Value], rhs: &[Value]) -> Result<Vec<Value>, String> {
+    let mut right: BTreeMap<PathElement, &Value> = BTreeMap::new();
     let mut right_order = Vec::with_capacity(rhs.len());
     for (i, item) in rhs.iter().enumerate() {
-        let step = element_step(types, list, item).map_err(|e| format!("element {i}: {e}"))?;
-        if right.insert(step.clone(), item).is_some() {
-            return Err(format!("duplicate entries for key {step}"));
+        let element = element_path(types, list, item).map_err(|e| format!("element {i}: {e}"))?;
+        if right.insert(element.clone(), item).is_some() {
+            return Err(format!("duplicate entries for key {element}"));
         }
-        right_order.push(step);
+        right_order.push(element);
     }
-    // A repeated element on the left has no one value to merge with.
-    let mut left: BTreeMap<Step, Option<&Value>> = BTreeMap::new();
+    // A duplicate element of `lhs` has no unique value to merge with.
+    let mut left: BTreeMap<PathElement, Option<&Value>> = BTreeMap::new();
     let mut left_order = Vec::with_capacity(lhs.len());
     for (i, item) in lhs.iter().enumerate() {
-        let step = element_step(types, list, item).map_err(|e| format!("element {i}: {e}"))?;
-        left.entry(step.clone()).and_modify(|v| *v = None).or_insert(Some(item));
-        left_order.push((step, item));
+        let element = element_path(types, list, item).map_err(|e| format!("element {i}: {e}"))?;
+        left.entry(element.clone()).and_modify(|v| *v = None).or_insert(Some(item));
+        left_order.push((element, item));
     }
     let mut shared = right_order.iter().filter(|s| left.contains_key(*s));
     let mut next_shared = shared.next();
-    let mut merged: std::collections::BTreeSet<&Step> = std::collections::BTreeSet::new();
+    let mut merged: std::collections::BTreeSet<&PathElement> = std::collections::BTreeSet::new();
     let mut out = Vec::with_capacity(lhs.len().max(rhs.len()));
-    let both =
-        |step: &Step| lay(types, list.element, left.get(step).copied().flatten(), right.get(step).copied());
+    let both = |element: &PathElement| {
+        merge_at(types, list.element, left.get(element).copied().flatten(), right.get(element).copied())
+    };
     let (mut l, mut r) = (0, 0);
     while l < left_order.len() || r < right_order.len() {
-        if let (Some((left_step, _)), Some(right_step)) = (left_order.get(l), right_order.get(r)) {
-            if left_step == right_step {
-                merged.insert(right_step);
-                out.extend(both(right_step)?);
+        if let (Some((left_element, _)), Some(right_element)) = (left_order.get(l), right_order.get(r)) {
+            if left_element == right_element {
+                merged.insert(right_element);
+                out.extend(both(right_element)?);
                 l += 1;
                 r += 1;
                 next_shared = shared.next();
                 continue;
             }
-            if right.contains_key(left_step) && next_shared.is_some_and(|s| s != left_step) {
-                // It comes later in the new order.
+            if right.contains_key(left_element) && next_shared.is_some_and(|s| s != left_element) {
+                // The element comes later in the order of `rhs`.
                 l += 1;
                 continue;
             }
         }
-        if let Some((left_step, item)) = left_order.get(l) {
-            if !right.contains_key(left_step) {
-                out.extend(lay(types, list.element, Some(item), None)?);
+        if let Some((left_element, item)) = left_order.get(l) {
+            if !right.contains_key(left_element) {
+                out.extend(merge_at(types, list.element, Some(item), None)?);
                 l += 1;
                 continue;
             }
-            if merged.contains(left_step) {
+            if merged.contains(left_element) {
                 l += 1;
             }
         }
-        if let Some(right_step) = right_order.get(r) {
-            merged.insert(right_step);
-            out.extend(both(right_step)?);
+        if let Some(right_element) = right_order.get(r) {
+            merged.insert(right_element);
+            out.extend(both(right_element)?);
             r += 1;
-            if next_shared == Some(right_step) {
+            if next_shared == Some(right_element) {
                 next_shared = shared.next();
             }
         }
@@ -393,30 +407,30 @@ fn lay_items(types: &Types, list: &List, lhs: &[Value], rhs: &[Value]) -> Result
     Ok(out)
 }
 
-// --- What is left when fields are taken away ---
+// --- Removal of fields ---
 
-/// Takes fields away from a value. What lost all its parts becomes null, as in Kubernetes 1.35; where the schema allows no
-/// null it goes with the others when the object is shaped.
-pub(crate) fn remove(types: &Types, value: &Value, gone: &FieldSet) -> Value {
-    if gone.is_empty() {
+/// Removes fields from a value. A list or map that becomes empty is null, as in Kubernetes 1.35. If the
+/// schema is not nullable there, `drop_nulls` removes it later.
+pub(crate) fn remove(types: &Types, value: &Value, removed_fields: &FieldSet) -> Value {
+    if removed_fields.is_empty() {
         return value.clone();
     }
-    take(types, types.root(), value, gone)
+    remove_at(types, types.root(), value, removed_fields)
 }
 
-fn take(types: &Types, ty: Ref, value: &Value, gone: &FieldSet) -> Value {
+fn remove_at(types: &Types, ty: Ref, value: &Value, removed_fields: &FieldSet) -> Value {
     let ty = types.get(ty);
-    match ty.side(ty.narrow(Some(value))) {
-        Side::Scalar(_) | Side::Nothing => value.clone(),
-        Side::Map(fields) => match value.as_object() {
+    match ty.variant(ty.narrow(Some(value))) {
+        Variant::Scalar(_) | Variant::Nothing => value.clone(),
+        Variant::Map(fields) => match value.as_object() {
             Some(map) if !fields.atomic => {
                 let mut out = Map::new();
                 for (key, value) in map {
-                    match gone.get_field(key) {
+                    match removed_fields.get_field(key) {
                         Some(entry) if entry.member => {}
                         Some(entry) => {
                             let kept = match fields.entry(key) {
-                                Some(ty) => take(types, ty, value, &entry.below),
+                                Some(ty) => remove_at(types, ty, value, &entry.below),
                                 None => value.clone(),
                             };
                             out.insert(key.clone(), kept);
@@ -430,13 +444,14 @@ fn take(types: &Types, ty: Ref, value: &Value, gone: &FieldSet) -> Value {
             }
             _ => Value::Null,
         },
-        Side::List(list) => match value.as_array() {
+        Variant::List(list) => match value.as_array() {
             Some(items) if list.associative => {
                 let kept = items.iter().filter_map(|item| {
-                    let entry = element_step(types, list, item).ok().and_then(|step| gone.get(&step));
+                    let entry =
+                        element_path(types, list, item).ok().and_then(|element| removed_fields.get(&element));
                     match entry {
                         Some(entry) if entry.member => None,
-                        Some(entry) => Some(take(types, list.element, item, &entry.below)),
+                        Some(entry) => Some(remove_at(types, list.element, item, &entry.below)),
                         None => Some(item.clone()),
                     }
                 });
@@ -448,13 +463,13 @@ fn take(types: &Types, ty: Ref, value: &Value, gone: &FieldSet) -> Value {
     }
 }
 
-// --- Does a value fit its type? ---
+// --- Type check ---
 
-/// Complaints about a configuration that does not fit the type, each with its place.
+/// Type errors of a configuration, each with its path.
 pub(crate) fn check(types: &Types, value: &Value) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut at = String::new();
-    fits(types, types.root(), value, &mut at, &mut wrong);
+    check_at(types, types.root(), value, &mut at, &mut wrong);
     wrong
 }
 
@@ -502,35 +517,35 @@ fn go_syntax(value: &Value) -> String {
     }
 }
 
-fn fits(types: &Types, ty: Ref, value: &Value, at: &mut String, wrong: &mut Vec<String>) {
+fn check_at(types: &Types, ty: Ref, value: &Value, at: &mut String, wrong: &mut Vec<String>) {
     if wrong.len() >= crate::schema::validate::ERRORS_MAX {
         return;
     }
-    let say = |at: &str, what: String| if at.is_empty() { what } else { format!("{at}: {what}") };
+    let message = |at: &str, what: String| if at.is_empty() { what } else { format!("{at}: {what}") };
     let ty = types.get(ty);
-    match ty.side(ty.narrow(Some(value))) {
-        Side::Nothing => wrong.push(say(at, "schema error: invalid atom: inlined".to_owned())),
-        Side::Scalar(_) if value.is_null() => {}
-        Side::Scalar(kind) => match (kind, value) {
+    match ty.variant(ty.narrow(Some(value))) {
+        Variant::Nothing => wrong.push(message(at, "schema error: invalid atom: inlined".to_owned())),
+        Variant::Scalar(_) if value.is_null() => {}
+        Variant::Scalar(kind) => match (kind, value) {
             (Scalar::Numeric, Value::Number(_))
             | (Scalar::Text, Value::String(_))
             | (Scalar::Boolean, Value::Bool(_)) => {}
             (Scalar::Any, Value::Number(_) | Value::String(_) | Value::Bool(_)) => {}
             (Scalar::Numeric, other) => {
-                wrong.push(say(at, format!("expected numeric (int or float), got {}", go_type(other))))
+                wrong.push(message(at, format!("expected numeric (int or float), got {}", go_type(other))))
             }
-            (Scalar::Text, other) => wrong.push(say(
+            (Scalar::Text, other) => wrong.push(message(
                 at,
                 format!("expected string, got &value.valueUnstructured{{Value:{}}}", go_syntax(other)),
             )),
             (Scalar::Boolean, other) => {
-                wrong.push(say(at, format!("expected boolean, got &{{{}}}", go_text(other))))
+                wrong.push(message(at, format!("expected boolean, got &{{{}}}", go_text(other))))
             }
             (Scalar::Any, other) => {
-                wrong.push(say(at, format!("expected any scalar, got &{{{}}}", go_text(other))))
+                wrong.push(message(at, format!("expected any scalar, got &{{{}}}", go_text(other))))
             }
         },
-        Side::Map(fields) => match value {
+        Variant::Map(fields) => match value {
             Value::Null => {}
             Value::Object(map) => {
                 for (key, value) in map {
@@ -538,48 +553,48 @@ fn fits(types: &Types, ty: Ref, value: &Value, at: &mut String, wrong: &mut Vec<
                     at.push('.');
                     at.push_str(key);
                     match fields.entry(key) {
-                        Some(ty) => fits(types, ty, value, at, wrong),
-                        None => wrong.push(say(at, "field not declared in schema".to_owned())),
+                        Some(ty) => check_at(types, ty, value, at, wrong),
+                        None => wrong.push(message(at, "field not declared in schema".to_owned())),
                     }
                     at.truncate(length);
                 }
             }
-            other => wrong.push(say(at, format!("expected map, got &{{{}}}", go_text(other)))),
+            other => wrong.push(message(at, format!("expected map, got &{{{}}}", go_text(other)))),
         },
-        Side::List(list) => match value {
+        Variant::List(list) => match value {
             Value::Null => {}
             Value::Array(items) => {
                 let mut seen = std::collections::BTreeSet::new();
                 for (i, item) in items.iter().enumerate() {
-                    let step = if list.associative {
-                        element_step(types, list, item)
+                    let element = if list.associative {
+                        element_path(types, list, item)
                     } else {
-                        Ok(Step::Index(i as i64))
+                        Ok(PathElement::Index(i as i64))
                     };
-                    let step = match step {
-                        Ok(step) => step,
+                    let element = match element {
+                        Ok(element) => element,
                         Err(why) => {
-                            wrong.push(say(at, format!("element {i}: {why}")));
+                            wrong.push(message(at, format!("element {i}: {why}")));
                             return;
                         }
                     };
                     let length = at.len();
-                    at.push_str(&step.to_string());
-                    fits(types, list.element, item, at, wrong);
+                    at.push_str(&element.to_string());
+                    check_at(types, list.element, item, at, wrong);
                     at.truncate(length);
-                    if list.associative && !seen.insert(step.clone()) {
-                        wrong.push(say(at, format!("duplicate entries for key {step}")));
+                    if list.associative && !seen.insert(element.clone()) {
+                        wrong.push(message(at, format!("duplicate entries for key {element}")));
                     }
                 }
             }
-            other => wrong.push(say(at, format!("expected list, got &{{{}}}", go_text(other)))),
+            other => wrong.push(message(at, format!("expected list, got &{{{}}}", go_text(other)))),
         },
     }
 }
 
-// --- Ownership and types that have changed ---
+// --- Reconciliation of field sets with changed types ---
 
-/// Adds named fields that have owned parts as owned themselves, so that they go with their last part.
+/// Adds named fields with owned descendants to the set, so that they are removed with their last descendant.
 pub(crate) fn with_named_fields(types: &Types, set: &FieldSet) -> FieldSet {
     name_fields(types, types.root(), set)
 }
@@ -588,8 +603,8 @@ fn name_fields(types: &Types, ty: Ref, set: &FieldSet) -> FieldSet {
     let resolved = types.get(ty);
     let mut out = FieldSet::default();
     for entry in set.entries() {
-        let (named, below) = match &entry.step {
-            Step::Field(name) => {
+        let (named, below) = match &entry.element {
+            PathElement::Field(name) => {
                 let fields = resolved.map.as_ref();
                 (fields.is_some_and(|f| f.named(name).is_some()), fields.and_then(|f| f.entry(name)))
             }
@@ -599,47 +614,49 @@ fn name_fields(types: &Types, ty: Ref, set: &FieldSet) -> FieldSet {
             Some(ty) => name_fields(types, ty, &entry.below),
             None => entry.below.clone(),
         };
-        out.put(entry.step.clone(), entry.member || (named && !entry.below.is_empty()), children);
+        out.put(entry.element.clone(), entry.member || (named && !entry.below.is_empty()), children);
     }
     out
 }
 
-/// Brings an owned set in line with types that have become atomic since it was written: parts of an atomic value are
-/// owned as the whole. `None` when nothing changes, which is nearly always.
+/// Adapts a field set to types that became atomic since it was written: an atomic value is owned as a whole.
+/// `None` if nothing changes, the usual case.
 pub(crate) fn reconcile(types: &Types, set: &FieldSet) -> Option<FieldSet> {
     let mut changed = false;
-    let out = align(types, types.root(), set, &mut changed);
+    let out = reconcile_at(types, types.root(), set, &mut changed);
     changed.then_some(out)
 }
 
-fn align(types: &Types, ty: Ref, set: &FieldSet, changed: &mut bool) -> FieldSet {
+fn reconcile_at(types: &Types, ty: Ref, set: &FieldSet, changed: &mut bool) -> FieldSet {
     let resolved = types.get(ty);
     let mut out = FieldSet::default();
     for entry in set.entries() {
-        let below = match &entry.step {
-            Step::Field(name) => {
+        let below = match &entry.element {
+            PathElement::Field(name) => {
                 resolved.map.as_ref().filter(|f| !Types::is_deduced_map(f)).and_then(|f| f.entry(name))
             }
             _ => resolved.list.as_ref().map(|l| l.element),
         };
         let Some(ty) = below else {
-            out.put(entry.step.clone(), entry.member, entry.below.clone());
+            out.put(entry.element.clone(), entry.member, entry.below.clone());
             continue;
         };
         let child = types.get(ty);
-        // Looked at from the type alone, a value that may be several things is taken for a map.
-        let atomic = match child.side(Narrowed::All) {
-            Side::Map(fields) => fields.atomic && !Types::is_deduced_map(fields) && !entry.below.is_empty(),
-            Side::List(list) => !(list.associative || entry.member && entry.below.is_empty()),
+        // Without a value, a type with several variants counts as a map.
+        let atomic = match child.variant(Narrowed::All) {
+            Variant::Map(fields) => {
+                fields.atomic && !Types::is_deduced_map(fields) && !entry.below.is_empty()
+            }
+            Variant::List(list) => !(list.associative || entry.member && entry.below.is_empty()),
             _ => false,
         };
         if atomic {
             *changed = true;
-            out.put(entry.step.clone(), true, FieldSet::default());
+            out.put(entry.element.clone(), true, FieldSet::default());
         } else if entry.below.is_empty() {
-            out.put(entry.step.clone(), entry.member, FieldSet::default());
+            out.put(entry.element.clone(), entry.member, FieldSet::default());
         } else {
-            out.put(entry.step.clone(), entry.member, align(types, ty, &entry.below, changed));
+            out.put(entry.element.clone(), entry.member, reconcile_at(types, ty, &entry.below, changed));
         }
     }
     out

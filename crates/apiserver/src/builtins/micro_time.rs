@@ -1,12 +1,12 @@
-//! Times with microseconds: Kubernetes reads them by one exact layout, and refuses all others.
+//! MicroTime: times with microseconds. Kubernetes accepts exactly one layout.
 
-/// What Go prints of the layout.
+/// The layout as Go prints it.
 const LAYOUT: &str = "2006-01-02T15:04:05.000000Z07:00";
-/// The parts of the layout: how many digits, or one character, or the fraction and zone at the end.
+/// The parts of the layout before the fraction and the zone: digits or a separator.
 const PARTS: [&str; 11] = ["2006", "-", "01", "-", "02", "T", "15", ":", "04", ":", "05"];
 
-/// Why a text is no time with microseconds.
-pub(super) fn micro_time_fault(text: &str) -> Option<String> {
+/// The error of Go's decoder for a text that is not a MicroTime.
+pub(super) fn micro_time_error(text: &str) -> Option<String> {
     let refuse = |rest: &str, part: &str| {
         Some(format!("parsing time {text:?} as \"{LAYOUT}\": cannot parse {rest:?} as {part:?}"))
     };
@@ -44,9 +44,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn six_digits_and_a_zone_are_needed() {
+    fn six_fraction_digits_and_a_zone_are_required() {
         for good in ["2026-01-01T00:00:00.123456Z", "2026-01-01T00:00:00.123456+02:00"] {
-            assert_eq!(micro_time_fault(good), None);
+            assert_eq!(micro_time_error(good), None);
         }
         for (bad, part) in [
             ("yesterday", "2006"),
@@ -56,8 +56,8 @@ mod tests {
             ("2026-01-01T00:00:00.123456", "Z07:00"),
             ("äöüß", "2006"),
         ] {
-            let said = micro_time_fault(bad).expect(bad);
-            assert!(said.ends_with(&format!("as {part:?}")), "{said}");
+            let message = micro_time_error(bad).expect(bad);
+            assert!(message.ends_with(&format!("as {part:?}")), "{message}");
         }
     }
 }

@@ -1,47 +1,48 @@
-//! Who makes a request.
+//! The authenticated user of a request.
 
 use std::collections::BTreeMap;
 
-/// The group that may do everything.
+/// The group whose members bypass RBAC.
 pub const MASTERS: &str = "system:masters";
-/// The group of everybody who proved a name.
+/// The group of all authenticated users.
 pub const AUTHENTICATED: &str = "system:authenticated";
-/// The group of everybody else.
+/// The group of anonymous requests.
 pub const UNAUTHENTICATED: &str = "system:unauthenticated";
 
-/// A caller: a name, groups, and what the way in adds.
+/// The user of a request: name, uid, groups and extra attributes, as in Kubernetes' `user.Info`.
 ///
-/// In-process callers put one into the extensions of a request; without it they act as [`Identity::admin`].
+/// In-process callers insert it into the extensions of a request. A request without it acts as
+/// [`UserInfo::admin`].
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Identity {
+pub struct UserInfo {
     /// User name.
-    pub user: String,
-    /// Stable id of the user, where known.
+    pub name: String,
+    /// Unique id of the user; empty if unknown.
     pub uid: String,
     /// Groups.
     pub groups: Vec<String>,
-    /// Further facts, such as the project that the request came through.
+    /// Extra attributes, such as the project of the request path.
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
-impl Identity {
-    /// `user` in `groups`, and in the group of the authenticated.
+impl UserInfo {
+    /// `user` in `groups` and in [`AUTHENTICATED`].
     pub fn new<G: Into<String>>(user: impl Into<String>, groups: impl IntoIterator<Item = G>) -> Self {
         let mut groups: Vec<String> = groups.into_iter().map(Into::into).collect();
         if !groups.iter().any(|group| group == AUTHENTICATED) {
             groups.push(AUTHENTICATED.into());
         }
-        Self { user: user.into(), groups, ..Self::default() }
+        Self { name: user.into(), groups, ..Self::default() }
     }
 
-    /// The server itself and in-process callers that name nobody: may do everything.
+    /// The user of the server itself and of in-process callers without a user: a member of [`MASTERS`].
     pub fn admin() -> Self {
         Self::new("system:admin", [MASTERS])
     }
 
-    /// Nobody: may read health and version.
+    /// The anonymous user, which may read health and version.
     pub fn anonymous() -> Self {
-        Self { user: "system:anonymous".into(), groups: vec![UNAUTHENTICATED.into()], ..Self::default() }
+        Self { name: "system:anonymous".into(), groups: vec![UNAUTHENTICATED.into()], ..Self::default() }
     }
 
     /// A service account of a namespace.
@@ -50,12 +51,12 @@ impl Identity {
         Self { uid: uid.to_owned(), ..Self::new(format!("system:serviceaccount:{namespace}:{name}"), groups) }
     }
 
-    /// Member of `group`.
+    /// Whether the user is a member of `group`.
     pub fn is_in(&self, group: &str) -> bool {
         self.groups.iter().any(|g| g == group)
     }
 
-    /// Member of the group that may do everything.
+    /// Whether the user is a member of [`MASTERS`].
     pub fn is_master(&self) -> bool {
         self.is_in(MASTERS)
     }

@@ -1,14 +1,14 @@
-//! The text of a label selector, read term by term.
+//! Parser for the query string form of label selectors.
 
 use std::collections::BTreeSet;
 
 use super::{Operator, Requirement, SelectorError, TERMS_MAX};
-use crate::schema::error::FieldError;
+use crate::schema::error::ValidationError;
 use crate::schema::names;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Token {
-    Wrong,
+    Unknown,
     End,
     Close,
     Comma,
@@ -24,16 +24,15 @@ enum Token {
     Open,
 }
 
-/// Splits the text into tokens and reads terms from them with one token of lookahead.
-pub(super) struct Reader<'a> {
+/// Splits the text into tokens and parses requirements with one token of lookahead.
+pub(super) struct Parser<'a> {
     tokens: Vec<(Token, &'a str)>,
-    wrong: String,
     at: usize,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> Parser<'a> {
     pub(super) fn new(text: &'a str) -> Self {
-        let mut reader = Self { tokens: Vec::new(), wrong: String::new(), at: 0 };
+        let mut parser = Self { tokens: Vec::new(), at: 0 };
         let special = |b: u8| matches!(b, b'=' | b'!' | b'(' | b')' | b',' | b'>' | b'<');
         let blank = |b: u8| matches!(b, b' ' | b'\t' | b'\r' | b'\n');
         let bytes = text.as_bytes();
@@ -56,10 +55,10 @@ impl<'a> Reader<'a> {
                     (b',', _) => (Token::Comma, 1),
                     (b'>', _) => (Token::Greater, 1),
                     (b'<', _) => (Token::Less, 1),
-                    _ => (Token::Wrong, 1),
+                    _ => (Token::Unknown, 1),
                 };
                 i += length;
-                reader.tokens.push((token, &text[start..i]));
+                parser.tokens.push((token, &text[start..i]));
                 continue;
             }
             while i < bytes.len() && bytes[i] != 0 && !special(bytes[i]) && !blank(bytes[i]) {
@@ -71,18 +70,17 @@ impl<'a> Reader<'a> {
                 "notin" => Token::NotIn,
                 _ => Token::Word,
             };
-            reader.tokens.push((token, word));
+            parser.tokens.push((token, word));
         }
-        reader.tokens.push((Token::End, ""));
-        reader
+        parser.tokens.push((Token::End, ""));
+        parser
     }
 
-    fn fail<T>(&mut self, text: String) -> Result<T, SelectorError> {
-        self.wrong = text;
-        Err(SelectorError(self.wrong.clone()))
+    fn fail<T>(&self, text: String) -> Result<T, SelectorError> {
+        Err(SelectorError(text))
     }
 
-    /// The next token where words are expected: `in` and `notin` are ordinary words there.
+    /// The next token where a key or value is expected: `in` and `notin` are ordinary words there.
     fn peek(&self) -> (Token, &'a str) {
         match self.tokens.get(self.at).copied().unwrap_or((Token::End, "")) {
             (Token::In | Token::NotIn, text) => (Token::Word, text),
@@ -140,9 +138,9 @@ impl<'a> Reader<'a> {
         let (Token::Word, key) = token else {
             return self.fail(format!("found '{}', expected: identifier", token.1));
         };
-        let complaints = names::label_key(key);
-        if !complaints.is_empty() {
-            return self.fail(FieldError::invalid("<nil>", key, complaints.join("; ")).to_string());
+        let messages = names::label_key(key);
+        if !messages.is_empty() {
+            return self.fail(ValidationError::invalid("<nil>", key, messages.join("; ")).to_string());
         }
         if absent {
             return Requirement::new(key, Operator::DoesNotExist, Vec::new());
@@ -192,7 +190,7 @@ impl<'a> Reader<'a> {
             (Token::Word | Token::Comma, _) => {}
             (_, text) => return self.fail(format!("found '{text}', expected: ',', ')' or identifier")),
         }
-        // Empty places count as the empty value: "(,a)", "(a,,b)", "(a,)".
+        // An omitted value is the empty value: "(,a)", "(a,,b)", "(a,)".
         let mut values = BTreeSet::new();
         loop {
             match self.next() {

@@ -3,14 +3,14 @@
 use serde_json::{Value, json};
 
 use super::subjects::Subject;
-use crate::script::{Step, delete, get, merge, post};
+use crate::script::{ScriptStep, delete, get, merge, post};
 
-pub fn steps(subject: &Subject, namespace: &str) -> Vec<Step> {
+pub fn steps(subject: &Subject, namespace: &str) -> Vec<ScriptStep> {
     let all = subject.collection(namespace);
     let one = format!("{all}/{namespace}-r");
-    let make = || post(&all, &subject.named(&format!("{namespace}-r"))).called("make");
+    let make = || post(&all, &subject.named(&format!("{namespace}-r"))).titled("make");
     let by = |options: Value| delete(&one).body(&options);
-    let release = || merge(&one, &json!({"metadata": {"finalizers": null}})).called("release");
+    let release = || merge(&one, &json!({"metadata": {"finalizers": null}})).titled("release");
     vec![
         make(),
         by(json!({"preconditions": {"uid": "33333333-3333-4333-8333-333333333333"}})),
@@ -25,13 +25,13 @@ pub fn steps(subject: &Subject, namespace: &str) -> Vec<Step> {
         by(json!({"dryRun": ["All"]})),
         by(json!({"dryRun": ["Some"]})),
         by(json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground"})),
-        get(&one).called("waits for its dependents"),
-        by(json!({"propagationPolicy": "Orphan"})).called("orphan after foreground"),
-        by(json!({"propagationPolicy": "Background"})).called("background after orphan"),
+        get(&one).titled("waits for its dependents"),
+        by(json!({"propagationPolicy": "Orphan"})).titled("orphan after foreground"),
+        by(json!({"propagationPolicy": "Background"})).titled("background after orphan"),
         release(),
         make(),
         by(json!({"propagationPolicy": "Orphan"})),
-        get(&one).called("waits to orphan"),
+        get(&one).titled("waits to orphan"),
         release(),
         make(),
         by(json!({"orphanDependents": true})),
@@ -43,8 +43,8 @@ pub fn steps(subject: &Subject, namespace: &str) -> Vec<Step> {
         release(),
         make(),
         delete(format!("{one}?gracePeriodSeconds=0")),
-        Step::new("DELETE", &one).text("{").called("broken options"),
-        by(json!({"kind": "ConfigMap", "apiVersion": "v1"})).called("options of another kind"),
-        by(json!({"bogus": 1})).called("unknown options"),
+        ScriptStep::new("DELETE", &one).text("{").titled("broken options"),
+        by(json!({"kind": "ConfigMap", "apiVersion": "v1"})).titled("options of another kind"),
+        by(json!({"bogus": 1})).titled("unknown options"),
     ]
 }

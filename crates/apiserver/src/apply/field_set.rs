@@ -1,33 +1,33 @@
-//! Sets of fields: who owns what, and the wire form `fieldsV1`.
+//! Sets of field paths, encoded as `fieldsV1`.
 //!
-//! A set is a tree. An entry says whether the step itself belongs to the set and which parts below it do. Entries are
-//! sorted, so two sets are joined in one pass; no entry is kept that says nothing.
+//! A set is a tree. An entry records whether the path that ends at its element is a member, and the subset
+//! below it. Entries are sorted, so set operations need one pass. Empty entries are removed.
 
 use std::cmp::Ordering;
 use std::fmt;
 
 use serde_json::{Map, Value};
 
-use super::step::Step;
+use super::path_element::PathElement;
 
 /// A set of paths into an object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FieldSet {
-    entries: Vec<Entry>,
+    entries: Vec<FieldSetEntry>,
 }
 
-/// What a set says about one step.
+/// A path element in a set, with the subset below it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
-    /// The step.
-    pub step: Step,
-    /// The step itself belongs to the set.
+pub struct FieldSetEntry {
+    /// The path element.
+    pub element: PathElement,
+    /// The path that ends at this element is in the set.
     pub member: bool,
-    /// What belongs to the set below the step.
+    /// The subset below the element.
     pub below: FieldSet,
 }
 
-/// `fieldsV1` that cannot be read.
+/// Invalid `fieldsV1`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("failed to decode fieldsV1: {0}")]
 pub struct FieldsError(String);
@@ -40,42 +40,43 @@ impl FieldSet {
     pub fn of_fields(paths: &[&[&str]]) -> Self {
         let mut set = Self::default();
         for path in paths {
-            let steps: Vec<Step> = path.iter().map(|name| Step::field(name)).collect();
-            set.insert(&steps);
+            let elements: Vec<PathElement> = path.iter().map(|name| PathElement::field(name)).collect();
+            set.insert(&elements);
         }
         set
     }
 
-    /// True when no path belongs to the set.
+    /// Whether the set has no paths.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
     /// The entries, sorted.
-    pub fn entries(&self) -> &[Entry] {
+    pub fn entries(&self) -> &[FieldSetEntry] {
         &self.entries
     }
 
-    fn find(&self, step: &Step) -> Result<usize, usize> {
-        self.entries.binary_search_by(|e| e.step.cmp(step))
+    fn find(&self, element: &PathElement) -> Result<usize, usize> {
+        self.entries.binary_search_by(|e| e.element.cmp(element))
     }
 
-    /// What the set says about a step.
-    pub fn get(&self, step: &Step) -> Option<&Entry> {
-        self.find(step).ok().map(|i| &self.entries[i])
+    /// The entry of an element.
+    pub fn get(&self, element: &PathElement) -> Option<&FieldSetEntry> {
+        self.find(element).ok().map(|i| &self.entries[i])
     }
 
-    /// The same for a field, without making a step of it.
-    pub fn get_field(&self, name: &str) -> Option<&Entry> {
-        let found = self.entries.binary_search_by(|e| match &e.step {
-            Step::Field(n) => (**n).cmp(name),
+    /// The entry of a field, without allocating a path element.
+    pub fn get_field(&self, name: &str) -> Option<&FieldSetEntry> {
+        let found = self.entries.binary_search_by(|e| match &e.element {
+            PathElement::Field(n) => (**n).cmp(name),
             _ => Ordering::Greater,
         });
         found.ok().map(|i| &self.entries[i])
     }
 
-    /// Does the path belong to the set?
-    pub fn has(&self, path: &[Step]) -> bool {
+    /// Whether the path is in the set.
+    #[cfg(test)]
+    fn has(&self, path: &[PathElement]) -> bool {
         match path {
             [] => false,
             [last] => self.get(last).is_some_and(|e| e.member),
@@ -84,12 +85,13 @@ impl FieldSet {
     }
 
     /// Adds a path.
-    pub fn insert(&mut self, path: &[Step]) {
+    pub fn insert(&mut self, path: &[PathElement]) {
         let [first, rest @ ..] = path else { return };
         let at = match self.find(first) {
             Ok(at) => at,
             Err(at) => {
-                self.entries.insert(at, Entry { step: first.clone(), member: false, below: Self::EMPTY });
+                self.entries
+                    .insert(at, FieldSetEntry { element: first.clone(), member: false, below: Self::EMPTY });
                 at
             }
         };
@@ -100,17 +102,17 @@ impl FieldSet {
         }
     }
 
-    /// Adds a step with everything below it. Steps that come in order are appended without a search.
-    pub(crate) fn put(&mut self, step: Step, member: bool, below: FieldSet) {
+    /// Adds an element with the subset below it. Elements in sorted order are appended without a search.
+    pub(crate) fn put(&mut self, element: PathElement, member: bool, below: FieldSet) {
         if !member && below.is_empty() {
             return;
         }
-        if self.entries.last().is_none_or(|last| last.step < step) {
-            self.entries.push(Entry { step, member, below });
+        if self.entries.last().is_none_or(|last| last.element < element) {
+            self.entries.push(FieldSetEntry { element, member, below });
             return;
         }
-        match self.find(&step) {
-            Err(at) => self.entries.insert(at, Entry { step, member, below }),
+        match self.find(&element) {
+            Err(at) => self.entries.insert(at, FieldSetEntry { element, member, below }),
             Ok(at) => {
                 let entry = &mut self.entries[at];
                 entry.member |= member;
@@ -119,11 +121,11 @@ impl FieldSet {
         }
     }
 
-    /// Joins two sets in one pass; `join` decides what becomes of a step from what each set says about it.
+    /// Combines two sets in one pass; `join` combines the entries of the same element.
     fn zip(
         &self,
         other: &Self,
-        mut join: impl FnMut(Option<&Entry>, Option<&Entry>) -> Option<Entry>,
+        mut join: impl FnMut(Option<&FieldSetEntry>, Option<&FieldSetEntry>) -> Option<FieldSetEntry>,
     ) -> Self {
         let mut entries = Vec::with_capacity(self.entries.len());
         let (mut left, mut right) = (self.entries.iter().peekable(), other.entries.iter().peekable());
@@ -132,7 +134,7 @@ impl FieldSet {
                 (None, None) => break,
                 (Some(_), None) => join(left.next(), None),
                 (None, Some(_)) => join(None, right.next()),
-                (Some(l), Some(r)) => match l.step.cmp(&r.step) {
+                (Some(l), Some(r)) => match l.element.cmp(&r.element) {
                     Ordering::Less => join(left.next(), None),
                     Ordering::Greater => join(None, right.next()),
                     Ordering::Equal => join(left.next(), right.next()),
@@ -149,8 +151,8 @@ impl FieldSet {
             return self.clone();
         }
         self.zip(other, |l, r| match (l, r) {
-            (Some(l), Some(r)) => Some(Entry {
-                step: l.step.clone(),
+            (Some(l), Some(r)) => Some(FieldSetEntry {
+                element: l.element.clone(),
                 member: l.member || r.member,
                 below: l.below.union(&r.below),
             }),
@@ -162,8 +164,8 @@ impl FieldSet {
     pub fn intersection(&self, other: &Self) -> Self {
         self.zip(other, |l, r| {
             let (l, r) = (l?, r?);
-            Some(Entry {
-                step: l.step.clone(),
+            Some(FieldSetEntry {
+                element: l.element.clone(),
                 member: l.member && r.member,
                 below: l.below.intersection(&r.below),
             })
@@ -176,8 +178,8 @@ impl FieldSet {
             return self.clone();
         }
         self.zip(other, |l, r| match (l?, r) {
-            (l, Some(r)) => Some(Entry {
-                step: l.step.clone(),
+            (l, Some(r)) => Some(FieldSetEntry {
+                element: l.element.clone(),
                 member: l.member && !r.member,
                 below: l.below.difference(&r.below),
             }),
@@ -192,8 +194,8 @@ impl FieldSet {
         }
         self.zip(other, |l, r| match (l?, r) {
             (_, Some(r)) if r.member => None,
-            (l, Some(r)) => Some(Entry {
-                step: l.step.clone(),
+            (l, Some(r)) => Some(FieldSetEntry {
+                element: l.element.clone(),
                 member: l.member,
                 below: l.below.recursive_difference(&r.below),
             }),
@@ -201,16 +203,17 @@ impl FieldSet {
         })
     }
 
-    /// All paths: of each step first those that end with it, then those that go on, as Kubernetes lists conflicts.
-    pub fn paths(&self) -> Vec<Vec<Step>> {
-        fn collect(set: &FieldSet, at: &mut Vec<Step>, out: &mut Vec<Vec<Step>>) {
+    /// All paths, in the order in which Kubernetes lists conflicts: members of a level before the levels
+    /// below.
+    pub fn paths(&self) -> Vec<Vec<PathElement>> {
+        fn collect(set: &FieldSet, at: &mut Vec<PathElement>, out: &mut Vec<Vec<PathElement>>) {
             for entry in set.entries.iter().filter(|e| e.member) {
-                at.push(entry.step.clone());
+                at.push(entry.element.clone());
                 out.push(at.clone());
                 at.pop();
             }
             for entry in &set.entries {
-                at.push(entry.step.clone());
+                at.push(entry.element.clone());
                 collect(&entry.below, at, out);
                 at.pop();
             }
@@ -220,7 +223,7 @@ impl FieldSet {
         out
     }
 
-    /// The wire form.
+    /// Encodes the set as `fieldsV1`.
     pub fn encode(&self) -> Value {
         let encoded = self.entries.iter().map(|entry| {
             let mut below = entry.below.encode();
@@ -230,12 +233,12 @@ impl FieldSet {
             {
                 map.insert(".".to_owned(), Value::Object(Map::new()));
             }
-            (entry.step.encode(), below)
+            (entry.element.encode(), below)
         });
         Value::Object(encoded.collect())
     }
 
-    /// Reads the wire form.
+    /// Decodes `fieldsV1`.
     pub fn decode(fields: &Value) -> Result<Self, FieldsError> {
         let Value::Object(map) = fields else {
             return Err(FieldsError(format!("expected an object, got {fields}")));
@@ -245,15 +248,15 @@ impl FieldSet {
             if key == "." {
                 continue;
             }
-            let step =
-                Step::decode(key).ok_or_else(|| FieldsError(format!("unknown path element {key:?}")))?;
+            let element = PathElement::decode(key)
+                .ok_or_else(|| FieldsError(format!("unknown path element {key:?}")))?;
             let below = Self::decode(value)?;
             let member = below.is_empty() || value.get(".").is_some();
-            entries.push(Entry { step, member, below });
+            entries.push(FieldSetEntry { element, member, below });
         }
-        entries.sort_by(|a, b| a.step.cmp(&b.step));
+        entries.sort_by(|a, b| a.element.cmp(&b.element));
         entries.dedup_by(|later, kept| {
-            if later.step != kept.step {
+            if later.element != kept.element {
                 return false;
             }
             kept.member |= later.member;
@@ -264,8 +267,8 @@ impl FieldSet {
     }
 }
 
-/// A path as it stands in conflicts: `.spec.list[name="a"].size`.
-pub fn show_path(path: &[Step]) -> String {
+/// Formats a path as in conflicts: `.spec.list[name="a"].size`.
+pub fn show_path(path: &[PathElement]) -> String {
     path.iter().map(ToString::to_string).collect()
 }
 
@@ -285,17 +288,17 @@ pub(crate) mod tests {
 
     use super::*;
 
-    fn any_step() -> impl Strategy<Value = Step> {
+    fn any_element() -> impl Strategy<Value = PathElement> {
         prop_oneof![
-            4 => "[a-d]".prop_map(|n| Step::field(&n)),
-            1 => "[a-c]".prop_map(|n| Step::Key(Box::new([("name".into(), Value::from(n))]))),
-            1 => (0..3i64).prop_map(|n| Step::Value(Value::from(n))),
-            1 => (0..3i64).prop_map(Step::Index),
+            4 => "[a-d]".prop_map(|n| PathElement::field(&n)),
+            1 => "[a-c]".prop_map(|n| PathElement::Key(Box::new([("name".into(), Value::from(n))]))),
+            1 => (0..3i64).prop_map(|n| PathElement::Value(Value::from(n))),
+            1 => (0..3i64).prop_map(PathElement::Index),
         ]
     }
 
     pub(crate) fn any_set() -> impl Strategy<Value = FieldSet> {
-        prop::collection::vec(prop::collection::vec(any_step(), 1..5), 0..12).prop_map(|paths| {
+        prop::collection::vec(prop::collection::vec(any_element(), 1..5), 0..12).prop_map(|paths| {
             let mut set = FieldSet::default();
             paths.iter().for_each(|p| set.insert(p));
             set
@@ -303,7 +306,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_wire_form_is_that_of_kubernetes() {
+    fn sets_are_encoded_as_in_kubernetes() {
         let wire = json!({"f:metadata": {"f:labels": {".": {}, "f:a": {}}}, "f:spec": {"f:list": {"k:{\"name\":\"p\"}": {".": {}, "f:v": {}}}, "f:set": {"v:\"q\"": {}}}});
         let set = FieldSet::decode(&wire).unwrap();
         assert_eq!(set.encode(), wire);
@@ -323,7 +326,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_recursive_difference_takes_what_lies_below() {
+    fn a_recursive_difference_removes_descendants() {
         let set = FieldSet::of_fields(&[&["spec", "a"], &["status", "b"], &["status"]]);
         assert_eq!(
             set.recursive_difference(&FieldSet::of_fields(&[&["status"]])),
@@ -337,12 +340,12 @@ pub(crate) mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(set in any_set()) {
+        fn encoding_round_trips(set in any_set()) {
             prop_assert_eq!(FieldSet::decode(&set.encode()).unwrap(), set);
         }
 
         #[test]
-        fn sets_obey_the_laws_of_sets(a in any_set(), b in any_set(), c in any_set()) {
+        fn set_operations_obey_the_laws_of_sets(a in any_set(), b in any_set(), c in any_set()) {
             prop_assert_eq!(a.union(&b), b.union(&a));
             prop_assert_eq!(a.intersection(&b), b.intersection(&a));
             prop_assert_eq!(a.union(&b).union(&c), a.union(&b.union(&c)));

@@ -1,26 +1,26 @@
-//! Delete of many.
+//! Delete of a collection.
 
 use http::Response;
 use serde_json::{Value, json};
 
-use super::{Call, DeleteOptions, filter::Filter, remove::Removed};
-use crate::{http::Body, json, status::Failure, store::Range};
+use super::{Call, DeleteOptions, delete::DeleteResult, filter::Filter};
+use crate::{http::ResponseBody, json, status::StatusError, store::RangeOptions};
 
 impl Call {
-    /// Deletes every object that the filter covers and answers what they were.
+    /// Deletes every object that matches the filter, and returns their last states.
     pub(crate) async fn delete_all(
         &self,
         each: &Self,
         options: &DeleteOptions,
-    ) -> Result<Response<Body>, Failure> {
+    ) -> Result<Response<ResponseBody>, StatusError> {
         let filter = Filter::of(self)?;
         let prefix = filter.prefix();
         let page = self
             .core
             .store
             .view()
-            .range(&self.collection(), &Range { prefix: &prefix, ..Range::default() })
-            .map_err(|gone| Failure::expired(gone.to_string()))?;
+            .range(&self.collection(), &RangeOptions { prefix: &prefix, ..RangeOptions::default() })
+            .map_err(|compacted| StatusError::expired(compacted.to_string()))?;
         let mut items: Vec<Value> = Vec::new();
         for (path, stored) in page.items.iter().filter(|(path, stored)| filter.accepts(path, stored)) {
             let (namespace, name) =
@@ -28,16 +28,16 @@ impl Call {
             let mut one =
                 Self::internal(&self.core, &self.plane, &self.kind, self.verb, namespace, Some(name));
             one.version = self.version.clone();
-            one.identity = self.identity.clone();
+            one.user = self.user.clone();
             one.options.dry_run = each.options.dry_run;
             let exact = DeleteOptions {
                 uid: options.uid.clone().or_else(|| Some(json::meta(&stored.value(), "uid").to_owned())),
                 ..options.clone()
             };
             match one.delete_object(name, &exact).await {
-                Ok(Removed::Gone(last)) => items.push(last),
-                Ok(Removed::Marked(_)) => items.push(self.present_value(stored)),
-                // Gone or replaced meanwhile: not ours to delete any more.
+                Ok(DeleteResult::Deleted(last)) => items.push(last),
+                Ok(DeleteResult::Terminating(_)) => items.push(self.convert_value(stored)),
+                // Deleted or replaced concurrently.
                 Err(failure) if matches!(failure.code, 404 | 409) => {}
                 Err(failure) => return Err(failure),
             }

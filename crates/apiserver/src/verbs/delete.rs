@@ -1,38 +1,39 @@
-//! Delete.
+//! Delete of one object.
 //!
-//! An object goes at once unless a finalizer holds it; then it is marked, and goes with its last finalizer. What
-//! becomes of its dependents is written into its finalizers, for the garbage collector to act on.
+//! An object without finalizers is deleted at once. One with finalizers gets a `deletionTimestamp` and is
+//! deleted with its last finalizer. The propagation policy is recorded as a finalizer, on which the garbage
+//! collector acts.
 
 use http::Response;
 use serde_json::{Value, json};
 
-use super::{Call, Payload, commit::Written};
+use super::{Call, Payload, commit::WriteResult};
 use crate::{
     admission, builtins,
-    http::{Body, DryRun, decode_object},
+    http::{DryRun, ResponseBody, decode_object},
     json,
-    schema::FieldError,
-    status::{About, Failure, success},
-    store::{Expect, Stored},
+    schema::ValidationError,
+    status::{GroupResource, StatusError, success},
+    store::{Precondition, Stored},
 };
 
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
-/// Most lost races before a delete gives up.
+/// Attempts of a delete that loses to concurrent writes.
 const ATTEMPTS: usize = 16;
 
-/// What becomes of the dependents.
+/// The propagation policy: how dependents are handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Propagation {
-    /// They stay and lose their owner.
+    /// Dependents lose the owner reference and stay.
     Orphan,
-    /// They go afterwards.
+    /// Dependents are deleted after the owner.
     Background,
-    /// They go first.
+    /// Dependents are deleted before the owner.
     Foreground,
 }
 
-/// How to delete.
+/// Preconditions and propagation policy of a delete.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeleteOptions {
     pub(crate) uid: Option<String>,
@@ -40,17 +41,17 @@ pub(crate) struct DeleteOptions {
     pub(crate) propagation: Option<Propagation>,
 }
 
-/// What a delete did.
-pub(crate) enum Removed {
-    /// It is gone; this was its last state.
-    Gone(Value),
-    /// It is marked and waits for its finalizers.
-    Marked(Written),
+/// The result of a delete.
+pub(crate) enum DeleteResult {
+    /// The object is deleted; carries its last state.
+    Deleted(Value),
+    /// The object has a `deletionTimestamp` and waits for its finalizers.
+    Terminating(WriteResult),
 }
 
 impl DeleteOptions {
-    /// The options of a request: its body, or the query where the body is silent.
-    fn read(call: &Call, payload: &Payload) -> Result<(Self, bool), Failure> {
+    /// Reads the options and the dry-run flag of a request. The body takes precedence over the query.
+    fn read(call: &Call, payload: &Payload) -> Result<(Self, bool), StatusError> {
         let body = if payload.bytes.iter().all(u8::is_ascii_whitespace) {
             json!({})
         } else {
@@ -58,18 +59,19 @@ impl DeleteOptions {
         };
         if let Some(kind) = body["kind"].as_str().filter(|kind| !kind.is_empty() && *kind != "DeleteOptions")
         {
-            return Err(Failure::bad_request(format!(
+            return Err(StatusError::bad_request(format!(
                 "no kind \"{kind}\" is registered for version \"{}\" in scheme \"pkg/runtime/scheme.go:111\"",
                 body["apiVersion"].as_str().unwrap_or_default()
             )));
         }
-        let invalid = |error| Failure::invalid(&About::new("meta.k8s.io", "DeleteOptions"), "", &[error]);
+        let invalid =
+            |error| StatusError::invalid(&GroupResource::new("meta.k8s.io", "DeleteOptions"), "", &[error]);
         let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
         let policy = text(&body["propagationPolicy"]).or_else(|| call.options.propagation.clone());
         let orphan = body["orphanDependents"].as_bool().or(call.options.orphan_dependents);
         let propagation = match (policy.as_deref(), orphan) {
             (Some(_), Some(_)) => {
-                return Err(invalid(FieldError::invalid(
+                return Err(invalid(ValidationError::invalid(
                     "propagationPolicy",
                     policy.unwrap_or_default(),
                     "orphanDependents and deletionPropagation cannot be both set",
@@ -79,7 +81,7 @@ impl DeleteOptions {
             (Some("Background"), None) | (None, Some(false)) => Some(Propagation::Background),
             (Some("Foreground"), None) => Some(Propagation::Foreground),
             (Some(other), None) => {
-                return Err(invalid(FieldError::not_supported(
+                return Err(invalid(ValidationError::not_supported(
                     "propagationPolicy",
                     other,
                     ["Foreground", "Background", "Orphan", "nil"],
@@ -89,7 +91,9 @@ impl DeleteOptions {
         };
         let dry = match body["dryRun"].as_array().and_then(|list| list.first()).and_then(Value::as_str) {
             Some("All") => true,
-            Some(other) => return Err(invalid(FieldError::not_supported("dryRun", json!([other]), ["All"]))),
+            Some(other) => {
+                return Err(invalid(ValidationError::not_supported("dryRun", json!([other]), ["All"])));
+            }
             None => call.options.dry_run == DryRun::All,
         };
         let preconditions = &body["preconditions"];
@@ -105,29 +109,32 @@ impl DeleteOptions {
 }
 
 impl Call {
-    pub(crate) async fn delete(&self, payload: &Payload) -> Result<Response<Body>, Failure> {
+    pub(crate) async fn delete(&self, payload: &Payload) -> Result<Response<ResponseBody>, StatusError> {
         let (options, dry) = DeleteOptions::read(self, payload)?;
         let name = self.target()?;
         let removed = self.with_dry_run(dry).delete_object(name, &options).await?;
         Ok(match removed {
-            Removed::Gone(last) if self.kind.rules().is_some_and(|rules| rules.returns_deleted) => {
-                self.answer_value(200, &last)
+            DeleteResult::Deleted(last) if self.kind.rules().is_some_and(|rules| rules.returns_deleted) => {
+                self.respond_value(200, &last)
             }
-            Removed::Gone(last) => crate::http::object(
+            DeleteResult::Deleted(last) => crate::http::object(
                 200,
-                &success(&self.kind.about(), name, json::meta(&last, "uid")),
+                &success(&self.kind.group_resource(), name, json::meta(&last, "uid")),
                 self.output,
             ),
-            Removed::Marked(written) => self.answer_written(200, &written),
+            DeleteResult::Terminating(written) => self.respond_written(200, &written),
         })
     }
 
-    pub(crate) async fn delete_collection(&self, payload: &Payload) -> Result<Response<Body>, Failure> {
+    pub(crate) async fn delete_collection(
+        &self,
+        payload: &Payload,
+    ) -> Result<Response<ResponseBody>, StatusError> {
         let (options, dry) = DeleteOptions::read(self, payload)?;
         self.delete_all(&self.with_dry_run(dry), &options).await
     }
 
-    /// The same call, with the dry run that its body asked for.
+    /// A copy of the call with the given dry-run option.
     fn with_dry_run(&self, dry: bool) -> Self {
         let mut options = self.options.clone();
         options.dry_run = if dry { DryRun::All } else { DryRun::No };
@@ -141,10 +148,10 @@ impl Call {
             namespace: self.namespace.clone(),
             name: self.name.clone(),
             subresource: self.subresource,
-            identity: self.identity.clone(),
+            user: self.user.clone(),
             options,
             output: self.output,
-            ahead: self.ahead,
+            read_uncommitted: self.read_uncommitted,
             agent: self.agent.clone(),
             warnings: parking_lot::Mutex::default(),
         }
@@ -155,31 +162,31 @@ impl Call {
         &self,
         name: &str,
         options: &DeleteOptions,
-    ) -> Result<Removed, Failure> {
+    ) -> Result<DeleteResult, StatusError> {
         let path = self.path(name);
         for _ in 0..ATTEMPTS {
             let Some(stored) = self.core.store.view().get(&self.collection(), &path) else {
                 return Err(self.not_found(name));
             };
-            let old = self.present_value(&stored);
+            let old = self.convert_value(&stored);
             self.check_delete(&old, name, options)?;
-            builtins::may_delete(self, &old)?;
+            builtins::check_delete(self, &old)?;
             admission::validate(self, None, Some(&old)).await?;
             if let Some(removed) = self.try_delete(&path, &stored, &old, options).await? {
                 return Ok(removed);
             }
         }
-        Err(Failure::modified(&self.kind.about(), name))
+        Err(StatusError::modified(&self.kind.group_resource(), name))
     }
 
-    fn check_delete(&self, old: &Value, name: &str, options: &DeleteOptions) -> Result<(), Failure> {
-        let about = self.kind.about_kind();
+    fn check_delete(&self, old: &Value, name: &str, options: &DeleteOptions) -> Result<(), StatusError> {
+        let about = self.kind.group_kind();
         if let Some(uid) = options.uid.as_deref().filter(|uid| *uid != json::meta(old, "uid")) {
             let why = format!(
                 "the UID in the precondition ({uid}) does not match the UID in record ({}). The object might have been deleted and then recreated",
                 json::meta(old, "uid")
             );
-            return Err(Failure::conflict(&about, name, &why));
+            return Err(StatusError::conflict(&about, name, &why));
         }
         if let Some(version) = options
             .resource_version
@@ -190,34 +197,34 @@ impl Call {
                 "the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in record ({}). The object might have been modified",
                 json::meta(old, "resourceVersion")
             );
-            return Err(Failure::conflict(&about, name, &why));
+            return Err(StatusError::conflict(&about, name, &why));
         }
         Ok(())
     }
 
-    /// One attempt; `None` when somebody else was faster.
+    /// One attempt; `None` if a concurrent write came first.
     async fn try_delete(
         &self,
         path: &str,
         stored: &Stored,
         old: &Value,
         options: &DeleteOptions,
-    ) -> Result<Option<Removed>, Failure> {
+    ) -> Result<Option<DeleteResult>, StatusError> {
         let mut marked = old.clone();
-        // Events have no dependents: nothing is ever written into their finalizers.
+        // Events have no dependents, so they get no propagation finalizers.
         let held = if self.kind.plural == "events" {
             json::finalizers(old)
         } else {
             finalizers_after(&json::finalizers(old), options.propagation)
         };
         json::set_meta(&mut marked, "finalizers", (!held.is_empty()).then(|| json!(held)));
-        let waits = builtins::mark(self, &mut marked) || !held.is_empty();
+        let waits = builtins::begin_deletion(self, &mut marked) || !held.is_empty();
         if !waits {
             return Ok(match self.remove(path, stored).await? {
-                Written::Conflict => None,
+                WriteResult::Conflict => None,
                 _ => {
                     builtins::after_removal(self, old).await;
-                    Some(Removed::Gone(old.clone()))
+                    Some(DeleteResult::Deleted(old.clone()))
                 }
             });
         }
@@ -227,7 +234,7 @@ impl Call {
                 "deletionTimestamp",
                 Some(json::timestamp(self.core.clock.now()).into()),
             );
-            // Definitions are marked by hand in Kubernetes, and nothing else of them changes.
+            // Kubernetes sets only the deletionTimestamp of CRDs.
             let definition = self.kind.is("apiextensions.k8s.io", "customresourcedefinitions");
             if !self.kind.is("", "namespaces") && !definition {
                 json::set_meta(&mut marked, "deletionGracePeriodSeconds", Some(0.into()));
@@ -237,26 +244,26 @@ impl Call {
             }
         }
         if marked == *old {
-            return Ok(Some(Removed::Marked(Written::Stored(stored.clone()))));
+            return Ok(Some(DeleteResult::Terminating(WriteResult::Stored(stored.clone()))));
         }
-        Ok(match self.put(path, Expect::At(stored.revision()), marked).await? {
-            Written::Conflict => None,
+        Ok(match self.put(path, Precondition::AtRevision(stored.revision()), marked).await? {
+            WriteResult::Conflict => None,
             written => {
                 builtins::after_write(self, &written).await;
-                Some(Removed::Marked(written))
+                Some(DeleteResult::Terminating(written))
             }
         })
     }
 }
 
-/// Finalizers of an object once its delete has been asked for.
+/// The finalizers of an object after a delete request.
 fn finalizers_after(finalizers: &[String], propagation: Option<Propagation>) -> Vec<String> {
     let has = |name: &str| finalizers.iter().any(|finalizer| finalizer == name);
     let (orphan, foreground) = match propagation {
         Some(Propagation::Orphan) => (true, false),
         Some(Propagation::Foreground) => (false, true),
         Some(Propagation::Background) => (false, false),
-        // Nothing said now: what was said before holds.
+        // Without a policy an earlier one stays.
         None => (has(ORPHAN), has(FOREGROUND)),
     };
     let mut after: Vec<String> = finalizers
@@ -277,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_policy_is_written_into_the_finalizers() {
+    fn the_propagation_policy_is_recorded_in_the_finalizers() {
         let after = |finalizers: &[&str], policy| {
             finalizers_after(&finalizers.iter().map(|f| (*f).to_owned()).collect::<Vec<_>>(), policy)
         };

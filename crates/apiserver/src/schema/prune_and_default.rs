@@ -1,17 +1,17 @@
-//! What happens to an object before it is judged: nulls dropped, unknown fields pruned, defaults filled in.
+//! Dropping of nulls, pruning of unknown fields and defaulting, run before validation.
 //!
-//! The three walks follow the schema, not the object, so fields that the schema does not reach are left alone or go as a
-//! whole. `apiVersion`, `kind` and `metadata` of the object and of embedded resources are never touched here.
+//! The walks follow the schema: a field outside the schema is either kept or pruned as a whole. They never
+//! change `apiVersion`, `kind` and `metadata` of the object and of embedded resources.
 
 use serde_json::{Map, Value};
 
-use super::node::{Additional, Node};
+use super::node::{AdditionalProperties, Node};
 
 fn is_meta(key: &str) -> bool {
     matches!(key, "apiVersion" | "kind" | "metadata")
 }
 
-/// Removes nulls where the schema allows none and has no default to put there instead.
+/// Removes nulls of fields that are neither nullable nor have a default.
 pub fn drop_nulls(node: &Node, value: &mut Value) {
     match value {
         Value::Object(map) => map.retain(|key, value| match node.field(key) {
@@ -31,7 +31,7 @@ pub fn drop_nulls(node: &Node, value: &mut Value) {
     }
 }
 
-/// Fills in what is missing and has a default; a null that is not allowed counts as missing.
+/// Applies defaults to missing fields. A null counts as missing unless the field is nullable.
 pub fn default(node: &Node, value: &mut Value) {
     if !node.has_defaults {
         return;
@@ -75,8 +75,8 @@ fn fill_entry(child: &Node, value: &mut Value) {
     default(child, value);
 }
 
-/// Removes fields that the schema does not know. `resource` is true for a whole object, whose type and metadata stay.
-/// With `report`, the places of the removed fields are collected there, unsorted.
+/// Removes fields that are not in the schema. `resource` is true for a whole object, which keeps its type and
+/// metadata. The paths of removed fields are added to `report`, unsorted.
 pub fn prune(node: &Node, value: &mut Value, resource: bool, report: Option<&mut Vec<String>>) {
     let mut walk = Prune { at: String::new(), report };
     walk.node(Some(node), value, resource);
@@ -124,7 +124,7 @@ impl Prune<'_> {
 
     fn node(&mut self, node: Option<&Node>, value: &mut Value, resource: bool) {
         if let Some(node) = node.filter(|n| n.preserve_unknown) {
-            return self.keep(node, value, resource);
+            return self.prune_preserved(node, value, resource);
         }
         match value {
             Value::Object(map) => self.object(node, map, resource),
@@ -153,15 +153,17 @@ impl Prune<'_> {
             }
             match (node.property(key), &node.additional) {
                 (Some(child), _) => self.in_key(key, |w| w.node(Some(child), value, false)),
-                (None, Additional::Unsaid) => {
+                (None, AdditionalProperties::Unspecified) => {
                     if !(is_meta(key) && self.at.is_empty()) {
                         self.note(key);
                     }
                     return false;
                 }
-                (None, Additional::Schema(child)) => self.in_key(key, |w| w.node(Some(child), value, false)),
-                // `true` and `false` keep the entry itself but know nothing below it.
-                (None, Additional::Any | Additional::Nothing) => {
+                (None, AdditionalProperties::Schema(child)) => {
+                    self.in_key(key, |w| w.node(Some(child), value, false))
+                }
+                // `true` and `false` keep the entry and prune everything below it.
+                (None, AdditionalProperties::Any | AdditionalProperties::Nothing) => {
                     self.in_key(key, |w| w.node(None, value, false))
                 }
             }
@@ -169,8 +171,8 @@ impl Prune<'_> {
         });
     }
 
-    /// Under `x-kubernetes-preserve-unknown-fields` only what the schema names again is pruned.
-    fn keep(&mut self, node: &Node, value: &mut Value, resource: bool) {
+    /// Under `x-kubernetes-preserve-unknown-fields`, prunes only inside fields that the schema specifies.
+    fn prune_preserved(&mut self, node: &Node, value: &mut Value, resource: bool) {
         match value {
             Value::Object(map) => {
                 for (key, value) in map {
@@ -179,20 +181,20 @@ impl Prune<'_> {
                     }
                     match (node.property(key), &node.additional) {
                         (Some(child), _) => self.in_key(key, |w| w.node(Some(child), value, false)),
-                        (None, Additional::Schema(child)) => {
+                        (None, AdditionalProperties::Schema(child)) => {
                             self.in_key(key, |w| w.node(Some(child), value, false))
                         }
-                        (None, Additional::Any | Additional::Nothing) => {
+                        (None, AdditionalProperties::Any | AdditionalProperties::Nothing) => {
                             self.in_key(key, |w| w.node(None, value, false))
                         }
-                        (None, Additional::Unsaid) => {}
+                        (None, AdditionalProperties::Unspecified) => {}
                     }
                 }
             }
             Value::Array(items) => {
                 if let Some(child) = node.items.as_deref() {
                     for (i, item) in items.iter_mut().enumerate() {
-                        self.in_index(i, |w| w.keep(child, item, false));
+                        self.in_index(i, |w| w.prune_preserved(child, item, false));
                     }
                 }
             }
@@ -213,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_fields_get_their_defaults_at_every_depth() {
+    fn defaults_apply_at_every_depth() {
         let node = node(json!({"type": "object", "properties": {
             "spec": {"type": "object", "default": {}, "properties": {
                 "size": {"type": "integer", "default": 1},
@@ -238,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn nulls_go_where_they_are_not_allowed() {
+    fn nulls_are_dropped_unless_nullable_or_defaulted() {
         let node = node(json!({"type": "object", "properties": {
             "a": {"type": "string"}, "b": {"type": "string", "nullable": true}, "c": {"type": "string", "default": "x"},
             "m": {"type": "object", "additionalProperties": {"type": "string"}},
@@ -249,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_fields_go_and_are_named() {
+    fn unknown_fields_are_pruned_and_reported() {
         let node = node(json!({"type": "object", "properties": {
             "spec": {"type": "object", "properties": {
                 "a": {"type": "string"},
@@ -320,16 +322,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pruning_and_defaulting_twice_changes_nothing_more(schema in any_schema(), mut value in any_value()) {
+        fn pruning_and_defaulting_are_idempotent(schema in any_schema(), mut value in any_value()) {
             let node = node(schema);
-            let shape = |value: &mut Value| {
+            let normalize = |value: &mut Value| {
                 drop_nulls(&node, value);
                 prune(&node, value, false, None);
                 default(&node, value);
             };
-            shape(&mut value);
+            normalize(&mut value);
             let once = value.clone();
-            shape(&mut value);
+            normalize(&mut value);
             prop_assert_eq!(value, once);
         }
     }

@@ -1,4 +1,4 @@
-//! One step from a value to a part of it: a field, an element known by its keys, an element known by its value, or an index.
+//! Path elements of `fieldsV1`: a field, a list element by keys, a list element by value, or a list index.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -7,26 +7,26 @@ use serde_json::Value;
 
 use crate::schema::error;
 
-/// One step of a path into an object.
+/// One element of a path into an object.
 #[derive(Debug, Clone)]
-pub enum Step {
+pub enum PathElement {
     /// `f:name`: a field or map entry.
     Field(Box<str>),
     /// `k:{"name":"x"}`: an element of a map list, by its key fields in the order of their names.
     Key(Box<[(Box<str>, Value)]>),
     /// `v:"x"`: an element of a set.
     Value(Value),
-    /// `i:3`: an element by its place. Kubernetes reads it and never writes it.
+    /// `i:3`: an element by its index. Kubernetes decodes it and never encodes it.
     Index(i64),
 }
 
-impl Step {
+impl PathElement {
     /// A field of this name.
     pub fn field(name: &str) -> Self {
         Self::Field(name.into())
     }
 
-    /// The written form in `fieldsV1`.
+    /// Encodes the element as a key of `fieldsV1`.
     pub fn encode(&self) -> String {
         match self {
             Self::Field(name) => format!("f:{name}"),
@@ -40,7 +40,7 @@ impl Step {
         }
     }
 
-    /// Reads the written form; `None` when it is not one.
+    /// Decodes a key of `fieldsV1`; `None` if it is invalid.
     pub fn decode(text: &str) -> Option<Self> {
         let (prefix, rest) = text.split_at_checked(2)?;
         match prefix {
@@ -65,7 +65,7 @@ impl Step {
     }
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for PathElement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Field(name) => write!(f, ".{name}"),
@@ -82,7 +82,7 @@ impl fmt::Display for Step {
     }
 }
 
-impl Ord for Step {
+impl Ord for PathElement {
     fn cmp(&self, other: &Self) -> Ordering {
         match (self, other) {
             (Self::Field(a), Self::Field(b)) => a.cmp(b),
@@ -94,19 +94,19 @@ impl Ord for Step {
     }
 }
 
-impl PartialOrd for Step {
+impl PartialOrd for PathElement {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Step {
+impl PartialEq for PathElement {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Step {}
+impl Eq for PathElement {}
 
 fn compare_keys(a: &[(Box<str>, Value)], b: &[(Box<str>, Value)]) -> Ordering {
     for ((a_name, a_value), (b_name, b_value)) in a.iter().zip(b) {
@@ -118,7 +118,8 @@ fn compare_keys(a: &[(Box<str>, Value)], b: &[(Box<str>, Value)]) -> Ordering {
     a.len().cmp(&b.len())
 }
 
-/// A total order over JSON values: numbers, strings, booleans, lists, maps, null. Numbers compare by size, so 1 is 1.0.
+/// A total order of JSON values: numbers, strings, booleans, lists, maps, null. Numbers compare by value: 1
+/// equals 1.0.
 pub(crate) fn compare_values(a: &Value, b: &Value) -> Ordering {
     fn rank(v: &Value) -> u8 {
         match v {
@@ -159,35 +160,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_are_written_and_read_back() {
-        let key = Step::Key(Box::new([("name".into(), json!("a<b")), ("port".into(), json!(80))]));
-        for (step, encoded, shown) in [
-            (Step::field("a.b"), "f:a.b", ".a.b"),
+    fn encoding_round_trips() {
+        let key = PathElement::Key(Box::new([("name".into(), json!("a<b")), ("port".into(), json!(80))]));
+        for (element, encoded, shown) in [
+            (PathElement::field("a.b"), "f:a.b", ".a.b"),
             (key, "k:{\"name\":\"a\\u003cb\",\"port\":80}", "[name=\"a<b\",port=80]"),
-            (Step::Value(json!("x")), "v:\"x\"", "[=\"x\"]"),
-            (Step::Index(3), "i:3", "[3]"),
+            (PathElement::Value(json!("x")), "v:\"x\"", "[=\"x\"]"),
+            (PathElement::Index(3), "i:3", "[3]"),
         ] {
-            assert_eq!(step.encode(), encoded);
-            assert_eq!(step.to_string(), shown);
-            assert_eq!(Step::decode(encoded), Some(step));
+            assert_eq!(element.encode(), encoded);
+            assert_eq!(element.to_string(), shown);
+            assert_eq!(PathElement::decode(encoded), Some(element));
         }
         for odd in ["", "f", "x:a", "i:a", "k:[]", "v:{"] {
-            assert_eq!(Step::decode(odd), None);
+            assert_eq!(PathElement::decode(odd), None);
         }
     }
 
     #[test]
-    fn fields_come_before_keys_before_values_before_places() {
-        let mut steps = [
-            Step::Index(0),
-            Step::Value(json!(1)),
-            Step::Key(Box::new([])),
-            Step::field("z"),
-            Step::field("a"),
+    fn elements_are_sorted_as_fields_keys_values_indexes() {
+        let mut elements = [
+            PathElement::Index(0),
+            PathElement::Value(json!(1)),
+            PathElement::Key(Box::new([])),
+            PathElement::field("z"),
+            PathElement::field("a"),
         ];
-        steps.sort();
-        let shown: Vec<String> = steps.iter().map(Step::encode).collect();
+        elements.sort();
+        let shown: Vec<String> = elements.iter().map(PathElement::encode).collect();
         assert_eq!(shown, ["f:a", "f:z", "k:{}", "v:1", "i:0"]);
-        assert_eq!(Step::Value(json!(1)), Step::Value(json!(1.0)));
+        assert_eq!(PathElement::Value(json!(1)), PathElement::Value(json!(1.0)));
     }
 }
