@@ -1,33 +1,36 @@
-//! Annotation keys that others rely on.
+//! Annotation keys that other programs rely on.
 
-/// Newline-separated `user:authorized-key` lines, on the metadata of an instance template that boots a virtual machine.
+/// Newline-separated `user:authorized-key` lines, on the metadata of an instance template that boots a
+/// virtual machine.
 pub const SSH_KEYS: &str = "compute.datumapis.com/ssh-keys";
 /// RFC 3339 time on template metadata; changing it replaces the instances.
 pub const RESTARTED_AT: &str = "compute.datumapis.com/restartedAt";
-/// On a Workload: JSON list of the last templates, `{revision, at, cause, template}`, as the verbs of `polis` wrote them.
+/// On a Workload: JSON list of the last templates, `{revision, at, cause, template}`, as the commands of
+/// `polis` write them.
 pub const REVISIONS: &str = "compute.datumapis.com/revisions";
 /// The hub namespace of a project's WorkloadDeployment, recorded before the first write on the hub.
 pub const FEDERATION_NAMESPACE: &str = "compute.datumapis.com/federation-namespace";
-/// `true` or `false`, on a WorkloadDeployment; travels from the project over the hub to the cell.
+/// `true` or `false`, on a WorkloadDeployment; copied from the project through the hub to the cell.
 pub const SUSPENDED: &str = "compute.datumapis.com/suspended";
 /// JSON array of sorted `Kind/name` tokens that a WorkloadDeployment waits for.
 pub const EXPECTED_REFERENCED_DATA: &str = "compute.datumapis.com/expected-referenced-data";
 /// JSON `{reason, message}` on a WorkloadDeployment whose referenced data can never be resolved.
 pub const REFERENCED_DATA_ERROR: &str = "compute.datumapis.com/referenced-data-error";
-/// RFC 3339 time since when an Instance waits for referenced data.
+/// RFC 3339 time at which an Instance started to wait for referenced data.
 pub const REFERENCED_DATA_GATE_START: &str = "compute.datumapis.com/referenced-data-gate-start";
 /// JSON array of sorted `namespace/name` keys of the deployments that use a copied config map or secret.
 pub const REFERENCED_BY: &str = "compute.datumapis.com/referenced-by";
 
-/// On a Karmada cluster, with the value `true`: its city label may be changed or taken away.
+/// On a Karmada cluster, with the value `true`: its city label may be changed or removed.
 pub const ALLOW_CITY_CHANGE: &str = "compute.datumapis.com/allow-city-change";
 
-/// On a CRD: where Milo offers the kind. Ours say [`PARENT_CONTEXT_PROJECT`].
+/// On a CRD: where Milo offers the kind. The CRDs of Polis have [`PARENT_CONTEXT_PROJECT`].
 pub const PARENT_CONTEXTS: &str = "discovery.miloapis.com/parent-contexts";
 /// The kind is offered inside projects.
 pub const PARENT_CONTEXT_PROJECT: &str = "Project";
 
-/// On a CRD of ours for a kind of others: it is enough for tests and not the owner's definition.
+/// On a CRD that this crate generates for a kind of another project: it is for tests and is not the owner's
+/// definition.
 pub const MINIMAL_CRD: &str = "polis.datumapis.com/minimal-crd";
 
 /// Annotations that Karmada writes and reads.
@@ -38,7 +41,7 @@ pub mod karmada {
     pub const POLICY_NAME: &str = "propagationpolicy.karmada.io/name";
     /// Name of the ClusterPropagationPolicy that claimed an object.
     pub const CLUSTER_POLICY_NAME: &str = "clusterpropagationpolicy.karmada.io/name";
-    /// The placement, as JSON, that a binding was last scheduled by.
+    /// The placement, as JSON, that a binding was last scheduled with.
     pub const APPLIED_PLACEMENT: &str = "policy.karmada.io/applied-placement";
     /// Namespace of the ResourceBinding that a Work or member object belongs to.
     pub const BINDING_NAMESPACE: &str = "resourcebinding.karmada.io/namespace";
@@ -50,11 +53,11 @@ pub mod karmada {
     pub const WORK_NAMESPACE: &str = "work.karmada.io/namespace";
     /// Name of the Work that a member object belongs to.
     pub const WORK_NAME: &str = "work.karmada.io/name";
-    /// `abort` or `overwrite`: what to do about a member object that Karmada does not manage.
+    /// `abort` or `overwrite`: what Karmada does with a member object that it does not manage.
     pub const CONFLICT_RESOLUTION: &str = "work.karmada.io/conflict-resolution";
-    /// UID of the hub object that a member object was made from.
+    /// UID of the hub object that a member object was created from.
     pub const TEMPLATE_UID: &str = "resourcetemplate.karmada.io/uid";
-    /// Generation of the hub object that a member object was made from.
+    /// Generation of the hub object that a member object was created from.
     pub const TEMPLATE_GENERATION: &str = "resourcetemplate.karmada.io/generation";
     /// Comma-separated label keys that Karmada owns on a member object.
     pub const MANAGED_LABELS: &str = "resourcetemplate.karmada.io/managed-labels";

@@ -1,40 +1,41 @@
 //! Condition types.
 
-/// Workload, its placements, WorkloadDeployment: something of it can be used. Also what later providers write on
-/// an Instance instead of [`RUNNING`].
+/// Workload, its placements, WorkloadDeployment: at least one placement, deployment or instance of it is
+/// available. Later providers also write it on an Instance instead of [`RUNNING`].
 pub const AVAILABLE: &str = "Available";
-/// Placement of a Workload: the project may use every city that it asks for. There once one could not be used.
+/// Placement of a Workload: the project may use every city of the placement. Absent until it is False for the
+/// first time.
 pub const LOCATIONS_BOUND: &str = "LocationsBound";
-/// WorkloadDeployment: nothing holds its replicas back.
+/// WorkloadDeployment: nothing blocks its replicas.
 pub const REPLICAS_READY: &str = "ReplicasReady";
-/// Instance: the provider has taken the spec over.
+/// Instance: the provider has accepted the spec.
 pub const PROGRAMMED: &str = "Programmed";
 /// Instance: it runs.
 pub const RUNNING: &str = "Running";
-/// Instance: it runs and nothing is missing. Also the general word for done on networking, Milo and Karmada kinds.
+/// Instance: it runs and nothing is missing. Networking, Milo and Karmada kinds use it too.
 pub const READY: &str = "Ready";
 /// Instance: the project's quota allows it.
 pub const QUOTA_GRANTED: &str = "QuotaGranted";
-/// WorkloadDeployment, Instance: the config maps and secrets it refers to have arrived.
+/// WorkloadDeployment, Instance: the config maps and secrets that it refers to are in the cell.
 pub const REFERENCED_DATA_READY: &str = "ReferencedDataReady";
 
 /// ResourceClaim: every request is granted.
 pub const GRANTED: &str = "Granted";
-/// ResourceGrant, ResourceRegistration: it counts.
+/// ResourceGrant, ResourceRegistration: it is in effect.
 pub const ACTIVE: &str = "Active";
 /// Network, NetworkContext: its address space is allocated.
 pub const IPAM_ALLOCATED: &str = "IPAMAllocated";
 /// Subnet: its addresses are allocated.
 pub const ALLOCATED: &str = "Allocated";
 
-/// Project: what is on its plane is being taken away.
+/// Project: the objects on its plane are being deleted.
 pub const RESOURCE_CLEANUP: &str = "ResourceCleanup";
 
 /// Condition types of Karmada.
 pub mod karmada {
     /// Cluster: the list of APIs in its status is complete.
     pub const COMPLETE_API_ENABLEMENTS: &str = "CompleteAPIEnablements";
-    /// ResourceBinding: clusters are chosen.
+    /// ResourceBinding: the scheduler has chosen clusters.
     pub const SCHEDULED: &str = "Scheduled";
     /// ResourceBinding: every chosen cluster has the object.
     pub const FULLY_APPLIED: &str = "FullyApplied";

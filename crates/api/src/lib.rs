@@ -1,18 +1,23 @@
-//! Kinds, names and exact strings of Polis and of the platforms it touches.
+//! Kubernetes API types of Polis and of the platforms it uses: kinds, object names, labels and other fixed
+//! strings.
 //!
-//! This room holds words, not deeds: every kind that Polis reads or writes, the strings that others rely on
-//! (labels, annotations, finalizers, condition types, reasons), the rules by which names are made, and the
-//! CRDs generated from the kinds. No I/O and no clock. Every other crate may enter; this one enters none.
+//! This crate defines every kind that Polis reads or writes, the strings that other programs rely on (labels,
+//! annotations, finalizers, condition types, reasons), the functions that compute object names, and the CRDs
+//! generated from the kinds. It has no I/O and no clock. Every other crate may depend on it; it depends on no
+//! crate of the workspace.
 //!
-//! - [`compute`]: our own kinds, `compute.datumapis.com/v1alpha`;
-//! - [`networking`], [`quota`], [`milo`], [`karmada`]: the kinds of others, as far as Polis touches them;
-//! - [`labels`], [`annotations`], [`finalizers`], [`conditions`], [`reasons`]: exact strings, one module each;
-//! - [`names`]: how things are called;
-//! - [`crds`]: the CRD files of our kinds and of the test planes.
+//! - [`compute`]: the kinds of Polis, `compute.datumapis.com/v1alpha`;
+//! - [`networking`], [`quota`], [`milo`], [`karmada`]: kinds of other projects, with the fields that Polis
+//!   uses;
+//! - [`labels`], [`annotations`], [`finalizers`], [`conditions`], [`reasons`]: fixed strings, one module
+//!   each;
+//! - [`names`]: object names;
+//! - [`crds`]: the CRD files of the Polis kinds and of the test planes.
 //!
-//! `kube` and `k8s-openapi` break their APIs a few times a year, so the workspace takes both from here.
+//! The workspace uses `kube` and `k8s-openapi` through the re-exports of this crate, because both break their
+//! APIs a few times a year.
 
-// Several columns of a kind have the same type, which reads as a repeated attribute.
+// Several printer columns of a kind have the same type; clippy reports that as a duplicated attribute.
 #![allow(clippy::duplicated_attributes)]
 
 pub use k8s_openapi;

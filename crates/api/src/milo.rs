@@ -1,4 +1,4 @@
-//! Milo's Project, `resourcemanager.miloapis.com/v1alpha1`.
+//! The Project kind of Milo, `resourcemanager.miloapis.com/v1alpha1`.
 //!
 //! Milo owns the kind. Fields that Polis does not know are kept in `extra` at every level.
 
@@ -15,12 +15,13 @@ pub const GROUP: &str = "resourcemanager.miloapis.com";
 pub const VERSION: &str = "v1alpha1";
 /// Kind of [`Project`], as other objects refer to it.
 pub const PROJECT_KIND: &str = "Project";
-/// Key of an admission request's `userInfo.extra` that names the project the request was made in.
+/// Key of an admission request's `userInfo.extra` that names the project of the request.
 pub const EXTRA_PARENT_NAME: &str = "iam.miloapis.com/parent-name";
-/// Key of an admission request's `userInfo.extra` that says of what kind the parent is: [`PROJECT_KIND`] for a project.
+/// Key of an admission request's `userInfo.extra` that names the kind of the parent: [`PROJECT_KIND`] for a
+/// project.
 pub const EXTRA_PARENT_TYPE: &str = "iam.miloapis.com/parent-type";
 
-/// Whose project it is.
+/// The owner of a project.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "resourcemanager.miloapis.com",
@@ -55,11 +56,11 @@ pub struct OwnerReference {
     pub extra: Extra,
 }
 
-/// What is known about a project.
+/// Observed state of a project.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProjectStatus {
-    /// The state of the project in words: `Ready` when its control plane can be used.
+    /// Conditions of the project: `Ready` when its control plane can be used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,

@@ -1,41 +1,42 @@
-//! How things are called. Every name that Polis makes is made here, by a pure function.
+//! Object names. Pure functions that compute every name that Polis gives to an object.
 //!
-//! A name that is a DNS label has at most 63 characters of `a-z`, `0-9` and `-`, with none of the last at either end.
-//! Names are for people and for addressing; what belongs to what is read from labels and specs, never from a name.
+//! A DNS label has at most 63 characters of `a-z`, `0-9` and `-`, and neither starts nor ends with `-`. Names
+//! are for people and for addressing; controllers read relations between objects from labels and specs, never
+//! from a name.
 
 use sha2::{Digest, Sha256};
 
 /// Longest DNS label, and longest label value.
 pub const MAX_LABEL: usize = 63;
-/// Largest ordinal that a deployment name leaves room for; admission allows 1000 replicas, 0 to 999.
+/// Largest ordinal that fits behind a deployment name; admission allows 1000 replicas, 0 to 999.
 pub const MAX_ORDINAL: u32 = 999;
 
-/// A deployment name keeps this much of the workload's.
+/// Maximum length of the workload's part of a deployment name.
 const WORKLOAD_PART: usize = 30;
-/// Digits of the fingerprint in a name: 40 bits, so that a clash among a million deployments of one namespace,
-/// which would only be noticed as a refused create, has a chance below one in two.
+/// Hex digits of the fingerprint in a name: 40 bits. The chance of a collision among a million deployments of
+/// one namespace is below one in two; a collision shows only as a rejected create.
 const FINGERPRINT: usize = 10;
-/// What is left for the city: 63 less workload, fingerprint, two dashes, and `-999` of the instance.
+/// Maximum length of the city: 63 minus workload, fingerprint, two dashes, and `-999` of the instance.
 const CITY_PART: usize = MAX_LABEL - WORKLOAD_PART - FINGERPRINT - 2 - 4;
-/// Prefix of a project's name in a label.
+/// Prefix of a project's name in a label value.
 const CLUSTER_PREFIX: &str = "cluster-";
 
-/// Why a name cannot be made or read.
+/// A project name that cannot be encoded, or a label value that cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    /// The project's name does not fit in a label.
+    /// The project's name cannot be encoded as a label value.
     #[error(
         "failed to encode project name {0:?} as a label: it must be at most 55 letters, digits, '-', '.' and '/', and end with a letter or digit"
     )]
     ProjectName(String),
-    /// The label does not hold a project's name.
+    /// The label value is not an encoded project name.
     #[error("failed to read a project name from label value {0:?}: expected \"cluster-\" and a name")]
     ClusterLabel(String),
 }
 
 /// Name of the deployment of one placement of a workload in one city.
 ///
-/// Two deployments share a name only if uid, placement and city are all the same, whatever the names are.
+/// Two deployments share a name only if uid, placement and city are all the same, regardless of the names.
 pub fn deployment(workload: &str, workload_uid: &str, placement: &str, city: &str) -> String {
     let fingerprint = fingerprint([workload_uid, placement, city]);
     let parts = [dns_part(workload, WORKLOAD_PART), dns_part(city, CITY_PART), fingerprint];
@@ -47,15 +48,16 @@ pub fn instance(deployment: &str, ordinal: u32) -> String {
     format!("{deployment}-{ordinal}")
 }
 
-/// Namespace, on hub and cells, of a project's namespace.
+/// Name, on the hub and in cells, of the namespace for a project's namespace.
 pub fn hub_namespace(namespace_uid: &str) -> String {
     format!("ns-{namespace_uid}")
 }
 
 /// Value of [`crate::labels::UPSTREAM_CLUSTER_NAME`] for a project.
 ///
-/// Slashes become underscores, so a name with an underscore could not be read back; it is refused, as is one that
-/// does not fit. Without a label an object cannot be brought home, so there is no name that is nearly right.
+/// Slashes become underscores, so a name with an underscore could not be decoded: it is an error, as is a
+/// name that is too long. There is no lossy encoding: Polis finds the project of a hub object only by this
+/// label.
 pub fn cluster_label(project: &str) -> Result<String, NameError> {
     let fits = !project.is_empty()
         && CLUSTER_PREFIX.len() + project.len() <= MAX_LABEL
@@ -75,7 +77,7 @@ pub fn project_of_label(label: &str) -> Result<String, NameError> {
     }
 }
 
-/// The key by which project discovery knows the project of a label: the last segment of its name.
+/// The key of a label's project in project discovery: the last segment of its name.
 pub fn project_key_of_label(label: &str) -> Result<String, NameError> {
     let project = project_of_label(label)?;
     match project.rsplit('/').next() {
@@ -86,19 +88,20 @@ pub fn project_key_of_label(label: &str) -> Result<String, NameError> {
 
 /// Name of the propagation policy of a city.
 ///
-/// `city-` and the city in lower case, spaces as dashes: others look it up by that rule, so cities that differ only
-/// in case or in spaces share a policy. A city that makes no DNS label that way gets a fingerprint.
+/// `city-` and the city in lower case, with dashes for spaces. Other programs look the policy up by this
+/// rule, so cities that differ only in case or in spaces share a policy. If the result is not a DNS label,
+/// the name has a fingerprint.
 pub fn policy(city: &str) -> String {
     let plain = format!("city-{}", city.to_lowercase().replace(' ', "-"));
     if is_dns_label(&plain) {
         return plain;
     }
-    let room = MAX_LABEL - "city-".len() - 1 - FINGERPRINT;
-    join(["city".to_owned(), dns_part(city, room), fingerprint([city])])
+    let city_length = MAX_LABEL - "city-".len() - 1 - FINGERPRINT;
+    join(["city".to_owned(), dns_part(city, city_length), fingerprint([city])])
 }
 
-/// Name of the location of a city: the city itself where that is a DNS label, else what can be kept of it and a
-/// fingerprint, so that cities that differ in case alone are two locations.
+/// Name of the location of a city: the city itself if it is a DNS label, else its usable characters and a
+/// fingerprint, so that cities that differ only in case are two locations.
 pub fn location(city: &str) -> String {
     if is_dns_label(city) {
         return city.to_owned();
@@ -106,7 +109,8 @@ pub fn location(city: &str) -> String {
     join([dns_part(city, CITY_PART), fingerprint([city])])
 }
 
-/// Name of a network in a location, where both are in one namespace of a cell.
+/// Name of the network context of a network in a location. `namespace` is that of the network reference, if
+/// the reference has one.
 pub fn network_context(network: &str, namespace: Option<&str>, location: &str) -> String {
     let plain = format!("{network}-{location}");
     if namespace.is_none() && is_dns_label(&plain) {
@@ -136,7 +140,7 @@ pub fn execution_namespace(cluster: &str) -> String {
     format!("karmada-es-{cluster}")
 }
 
-/// Name of the binding of a propagated object. The API group is not part of it, by Karmada's rule.
+/// Name of the binding of a propagated object. As in Karmada, it does not contain the API group.
 pub fn binding(kind: &str, name: &str) -> String {
     format!("{name}-{kind}").to_lowercase().replace(':', ".")
 }
@@ -151,7 +155,7 @@ pub fn is_dns_label(text: &str) -> bool {
         && !text.ends_with('-')
 }
 
-/// What can be kept of a text in a DNS label: lower case, everything else as single dashes, cut to length.
+/// The part of a text that a DNS label can hold: lower case, other characters as single dashes, truncated.
 fn dns_part(text: &str, max: usize) -> String {
     let mut part = String::with_capacity(max);
     for c in text.chars().map(|c| c.to_ascii_lowercase()) {
@@ -168,7 +172,7 @@ fn dns_part(text: &str, max: usize) -> String {
     part
 }
 
-/// Joins what is not empty with dashes.
+/// Joins the non-empty parts with dashes.
 fn join<const N: usize>(parts: [String; N]) -> String {
     let parts: Vec<String> = parts.into_iter().filter(|p| !p.is_empty()).collect();
     parts.join("-")
@@ -190,15 +194,15 @@ mod tests {
     const UID: &str = "0b7e8a64-3c1f-4a57-9d0e-2f5f6f0f6a11";
 
     #[test]
-    fn a_deployment_is_called_after_its_workload_and_city() {
+    fn a_deployment_is_named_after_its_workload_and_city() {
         let name = deployment("web", UID, "default", "DFW");
         assert!(name.starts_with("web-dfw-"), "{name}");
         assert_eq!(name.len(), "web-dfw-".len() + 10);
-        assert_eq!(name, deployment("web", UID, "default", "DFW"), "the same question has the same answer");
+        assert_eq!(name, deployment("web", UID, "default", "DFW"), "the same input gives the same name");
     }
 
     #[test]
-    fn cities_that_differ_in_case_alone_are_two_deployments() {
+    fn cities_that_differ_only_in_case_are_two_deployments() {
         assert_ne!(deployment("web", UID, "default", "DFW"), deployment("web", UID, "default", "dfw"));
     }
 
@@ -208,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_never_leaves_a_dash_behind() {
+    fn a_truncated_part_does_not_end_with_a_dash() {
         let name = deployment("a-workload-name-of-29-letters-and-more", UID, "default", "dfw");
         assert!(name.starts_with("a-workload-name-of-29-letters-dfw-"), "{name}");
     }
@@ -221,13 +225,13 @@ mod tests {
     }
 
     #[test]
-    fn others_find_a_policy_by_its_city() {
+    fn a_policy_is_named_after_its_city() {
         assert_eq!(policy("DFW"), "city-dfw");
         assert_eq!(policy("New York"), "city-new-york");
     }
 
     #[test]
-    fn names_that_others_rely_on() {
+    fn names_that_other_programs_rely_on() {
         assert_eq!(instance("web-dfw-0123456789", 7), "web-dfw-0123456789-7");
         assert_eq!(hub_namespace(UID), format!("ns-{UID}"));
         assert_eq!(network_binding("web", 0), "web-net-0");
@@ -238,21 +242,21 @@ mod tests {
     }
 
     #[test]
-    fn a_location_is_called_after_its_city_and_no_two_cities_share_one() {
+    fn a_location_is_named_after_its_city_and_no_two_cities_share_one() {
         assert_eq!(location("dfw"), "dfw");
         assert!(location("DFW").starts_with("dfw-"));
         assert!(is_dns_label(&location("New York")) && location("New York") != location("new york"));
     }
 
     #[test]
-    fn a_network_context_is_called_after_network_and_location() {
+    fn a_network_context_is_named_after_network_and_location() {
         assert_eq!(network_context("default", None, "dfw"), "default-dfw");
         assert_ne!(network_context("default", Some("other"), "dfw"), "default-dfw");
         assert!(is_dns_label(&network_context(&"n".repeat(63), None, &"l".repeat(63))));
     }
 
     #[test]
-    fn a_label_leads_back_to_the_project() {
+    fn a_project_name_is_decoded_from_its_label() {
         assert_eq!(cluster_label("datum-cloud").unwrap(), "cluster-datum-cloud");
         assert_eq!(project_key_of_label("cluster-datum-cloud").unwrap(), "datum-cloud");
         assert_eq!(cluster_label("/test-project-abc").unwrap(), "cluster-_test-project-abc");
@@ -260,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_project_that_would_not_come_back_is_refused() {
+    fn names_and_labels_that_cannot_be_converted_are_errors() {
         for name in ["", "a_b", "ends-with-", "ends/", "ümlaut", "a b", &"x".repeat(56)] {
             assert_eq!(cluster_label(name), Err(NameError::ProjectName(name.to_owned())));
         }
@@ -270,7 +274,7 @@ mod tests {
     }
 
     fn project() -> impl Strategy<Value = String> {
-        "[a-z0-9/]([a-z0-9./-]{0,40}[a-z0-9])?".prop_filter("ends well", |name| !name.ends_with('/'))
+        "[a-z0-9/]([a-z0-9./-]{0,40}[a-z0-9])?".prop_filter("no trailing slash", |name| !name.ends_with('/'))
     }
 
     /// Any text of fewer characters than this.
@@ -280,7 +284,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_deployment_name_is_a_label_with_room_for_its_instances(
+        fn deployment_names_and_instance_names_are_dns_labels(
             workload in text(80), uid in "[0-9a-f-]{36}", placement in text(70), city in text(40),
         ) {
             let name = deployment(&workload, &uid, &placement, &city);
@@ -289,7 +293,7 @@ mod tests {
         }
 
         #[test]
-        fn no_two_deployments_share_a_name(
+        fn two_deployments_share_a_name_only_if_all_inputs_are_equal(
             workload in "[a-z][a-z0-9-]{0,40}",
             one in ("[0-9a-f]{4}", "[a-z-]{1,6}", "[a-zA-Z -]{1,6}"),
             other in ("[0-9a-f]{4}", "[a-z-]{1,6}", "[a-zA-Z -]{1,6}"),
@@ -299,14 +303,14 @@ mod tests {
         }
 
         #[test]
-        fn a_policy_name_is_a_label(city in text(90)) {
+        fn a_policy_name_is_a_dns_label(city in text(90)) {
             let name = policy(&city);
             prop_assert!(is_dns_label(&name), "{}", name);
             prop_assert!(name.starts_with("city-"), "{}", name);
         }
 
         #[test]
-        fn a_project_comes_back_from_its_label(project in project()) {
+        fn an_encoded_project_name_is_decoded_unchanged(project in project()) {
             let label = cluster_label(&project).unwrap();
             prop_assert!(label.len() <= MAX_LABEL);
             prop_assert_eq!(project_of_label(&label).unwrap(), project.clone());
@@ -314,7 +318,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_is_taken_as_a_project_comes_back(project in text(70)) {
+        fn every_accepted_project_name_is_decoded_unchanged(project in text(70)) {
             if let Ok(label) = cluster_label(&project) {
                 prop_assert_eq!(project_of_label(&label).unwrap(), project);
             }

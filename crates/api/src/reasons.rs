@@ -1,4 +1,4 @@
-//! Condition reasons. One word may serve several conditions; the comments say which.
+//! Condition reasons. Several conditions may share a reason; the comments name them.
 
 // === Workload and its placements: Available ===
 
@@ -17,7 +17,7 @@ pub const AVAILABLE_DEPLOYMENT_FOUND: &str = "AvailableDeploymentFound";
 
 /// The project may use every city of the placement.
 pub const EVERY_LOCATION_BOUND: &str = "EveryLocationBound";
-/// The project may no longer use a city, and what runs there goes on. Also the reason of the event.
+/// The project may no longer use a city; instances there keep running. Also the reason of the event.
 pub const LOCATION_LOST: &str = "LocationLost";
 
 // === WorkloadDeployment: Available ===
@@ -34,39 +34,39 @@ pub const QUOTA_NOT_GRANTED: &str = "QuotaNotGranted";
 pub const CITY_CODE_MISMATCH: &str = "CityCodeMismatch";
 /// No location serves the city.
 pub const NO_MATCHING_LOCATION: &str = "NoMatchingLocation";
-/// Config maps or secrets that the template refers to have not arrived.
+/// Config maps or secrets that the template refers to are not in the cell yet.
 pub const REFERENCED_DATA_NOT_READY: &str = "ReferencedDataNotReady";
 
 // === WorkloadDeployment: ReplicasReady ===
 
 /// At least one instance was refused quota. Also Instance QuotaGranted and ResourceClaim Granted.
 pub const QUOTA_EXCEEDED: &str = "QuotaExceeded";
-/// Nothing holds the replicas back.
+/// Nothing blocks the replicas.
 pub const REPLICAS_AVAILABLE: &str = "ReplicasAvailable";
-/// Referenced data is on its way.
+/// Referenced data is being propagated.
 pub const AWAITING_PROPAGATION: &str = "AwaitingPropagation";
 
 // === Instance: Programmed, Running, Available, Ready ===
 
 /// Nothing has happened yet; the schema default.
 pub const PENDING: &str = "Pending";
-/// The provider has not begun.
+/// The provider has not started.
 pub const PENDING_PROGRAMMING: &str = "PendingProgramming";
-/// The provider has begun.
+/// The provider has started.
 pub const PROGRAMMING_IN_PROGRESS: &str = "ProgrammingInProgress";
 /// The provider is done. Also networking kinds.
 pub const PROGRAMMED: &str = "Programmed";
 /// Quota was refused.
 pub const PENDING_QUOTA: &str = "PendingQuota";
-/// The image cannot be had.
+/// The image is not available.
 pub const IMAGE_UNAVAILABLE: &str = "ImageUnavailable";
-/// The instance ends again and again.
+/// The instance keeps exiting.
 pub const INSTANCE_CRASHING: &str = "InstanceCrashing";
-/// The spec cannot be run.
+/// The provider cannot run the spec.
 pub const CONFIGURATION_ERROR: &str = "ConfigurationError";
 /// It runs.
 pub const RUNNING: &str = "Running";
-/// It runs, in the words of later providers.
+/// It runs; the reason that later providers write.
 pub const AVAILABLE: &str = "Available";
 /// It is being started.
 pub const STARTING: &str = "Starting";
@@ -76,9 +76,9 @@ pub const STOPPING: &str = "Stopping";
 pub const STOPPED: &str = "Stopped";
 /// It is suspended.
 pub const SUSPENDED: &str = "Suspended";
-/// Gates are left, and nothing more specific is known.
+/// The instance has scheduling gates, and no more specific reason applies.
 pub const SCHEDULING_GATES_PRESENT: &str = "SchedulingGatesPresent";
-/// Gates are left because a network binding was refused.
+/// The instance has scheduling gates because a network binding was refused.
 pub const NETWORK_FAILED_TO_CREATE: &str = "NetworkFailedToCreate";
 
 // === Instance: QuotaGranted; ResourceClaim: Granted ===
@@ -87,11 +87,11 @@ pub const NETWORK_FAILED_TO_CREATE: &str = "NetworkFailedToCreate";
 pub const PENDING_EVALUATION: &str = "PendingEvaluation";
 /// The claim is granted.
 pub const QUOTA_AVAILABLE: &str = "QuotaAvailable";
-/// No quota is kept in this installation.
+/// Quota is not enforced in this installation.
 pub const QUOTA_DISABLED: &str = "QuotaDisabled";
-/// The claim was refused because it is wrong.
+/// The claim was refused because it is invalid.
 pub const VALIDATION_FAILED: &str = "ValidationFailed";
-/// The claim exists and nobody has a budget for it.
+/// The claim is pending; the project may have no budget for it.
 pub const QUOTA_NO_BUDGET: &str = "QuotaNoBudget";
 /// The project's plane cannot be reached.
 pub const QUOTA_BACKEND_UNAVAILABLE: &str = "QuotaBackendUnavailable";
@@ -99,9 +99,9 @@ pub const QUOTA_BACKEND_UNAVAILABLE: &str = "QuotaBackendUnavailable";
 pub const QUOTA_PROJECT_NOT_FOUND: &str = "QuotaProjectNotFound";
 /// The namespace does not exist in the project.
 pub const QUOTA_NAMESPACE_NOT_FOUND: &str = "QuotaNamespaceNotFound";
-/// The registration of the resource does not fit the claim.
+/// The registration of the resource does not match the claim.
 pub const QUOTA_MISCONFIGURED: &str = "QuotaMisconfigured";
-/// The namespace of the instance does not say which project it belongs to.
+/// The project of the instance's namespace cannot be determined.
 pub const QUOTA_PROJECT_ID_UNRESOLVABLE: &str = "QuotaProjectIDUnresolvable";
 
 // === ReferencedDataReady ===
@@ -110,16 +110,16 @@ pub const QUOTA_PROJECT_ID_UNRESOLVABLE: &str = "QuotaProjectIDUnresolvable";
 pub const RESOLVING: &str = "Resolving";
 /// A config map or secret does not exist.
 pub const SOURCE_NOT_FOUND: &str = "SourceNotFound";
-/// A config map or secret is too large to travel.
+/// A config map or secret is too large to propagate.
 pub const SOURCE_TOO_LARGE: &str = "SourceTooLarge";
 /// A config map or secret may not be read.
 pub const SOURCE_UNAUTHORIZED: &str = "SourceUnauthorized";
-/// A config map or secret has a name too long to travel.
+/// The name of a config map or secret is too long to propagate it.
 pub const SOURCE_NAME_TOO_LONG: &str = "SourceNameTooLong";
-/// Done. Also the general word for done on networking kinds.
+/// All referenced data is in the cell. Networking kinds use it too.
 pub const READY: &str = "Ready";
 
-// === Kinds of others ===
+// === Kinds of other projects ===
 
 /// NetworkBinding: its context is ready.
 pub const NETWORK_CONTEXT_READY: &str = "NetworkContextReady";
@@ -131,18 +131,18 @@ pub const LOCATION_NOT_AVAILABLE: &str = "LocationNotAvailable";
 pub const PROJECT_UNRESOLVED: &str = "ProjectUnresolved";
 /// SubnetClaim: its subnet is ready.
 pub const SUBNET_READY: &str = "SubnetReady";
-/// ResourceGrant: it counts.
+/// ResourceGrant: it is in effect.
 pub const GRANT_ACTIVE: &str = "GrantActive";
-/// ResourceGrant: it does not count yet.
+/// ResourceGrant: it is not in effect yet.
 pub const GRANT_PENDING: &str = "GrantPending";
-/// ResourceRegistration: it counts.
+/// ResourceRegistration: it is in effect.
 pub const REGISTRATION_ACTIVE: &str = "RegistrationActive";
-/// ResourceRegistration: it does not count yet.
+/// ResourceRegistration: it is not in effect yet.
 pub const REGISTRATION_PENDING: &str = "RegistrationPending";
 
-/// Project ResourceCleanup: what is on the plane has been told to go.
+/// Project ResourceCleanup: deletion of the objects on the plane has been requested.
 pub const CLEANUP_STARTED: &str = "CleanupStarted";
-/// Project ResourceCleanup: something is kept by its finalizers.
+/// Project ResourceCleanup: objects with finalizers are still on the plane.
 pub const CLEANUP_AWAITING_COMPLETION: &str = "CleanupAwaitingCompletion";
 /// Project ResourceCleanup: the plane is empty.
 pub const CLEANUP_COMPLETE: &str = "CleanupComplete";
@@ -151,20 +151,20 @@ pub const CELL_FOUND: &str = "CellFound";
 
 /// Reasons of Karmada.
 pub mod karmada {
-    /// Cluster Ready: it answers and is well.
+    /// Cluster Ready: it responds and is healthy.
     pub const CLUSTER_READY: &str = "ClusterReady";
-    /// Cluster Ready: it answers and is not well.
+    /// Cluster Ready: it responds and is not healthy.
     pub const CLUSTER_NOT_READY: &str = "ClusterNotReady";
-    /// Cluster Ready: it does not answer.
+    /// Cluster Ready: it does not respond.
     pub const CLUSTER_NOT_REACHABLE: &str = "ClusterNotReachable";
-    /// Cluster Ready: its agent has not been heard of.
+    /// Cluster Ready: its agent has not reported.
     pub const CLUSTER_STATUS_UNKNOWN: &str = "ClusterStatusUnknown";
-    /// Cluster Ready: it answers and its state cannot be read.
+    /// Cluster Ready: it responds, and its status cannot be read.
     pub const STATUS_COLLECTION_FAILED: &str = "StatusCollectionFailed";
     /// Work Applied: the member has the object.
     pub const APPLIED_SUCCESSFUL: &str = "AppliedSuccessful";
     /// Work Applied: the member does not have the object.
     pub const APPLIED_FAILED: &str = "AppliedFailed";
-    /// Work Dispatching: a policy holds changes back.
+    /// Work Dispatching: a policy suspends the propagation of changes.
     pub const SUSPEND_DISPATCHING: &str = "SuspendDispatching";
 }

@@ -1,4 +1,5 @@
-//! Pieces of schema that the derive cannot know: how Kubernetes writes quantities, conditions and rules.
+//! OpenAPI schema fragments that the derive does not generate: quantities, conditions and CEL rules, as
+//! Kubernetes writes them.
 
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
@@ -6,12 +7,12 @@ use serde_json::{Value, json};
 /// The pattern of Kubernetes for quantities: sign, digits, fraction, suffix or exponent.
 pub(crate) const QUANTITY: &str = r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$";
 
-/// One CEL rule of an object or list, with the sentence that the API server answers when it fails.
+/// One CEL rule of an object or list, with the API server's message for an object that violates it.
 pub(crate) fn rule(rule: &str, message: &str) -> Value {
     json!([{ "rule": rule, "message": message }])
 }
 
-/// As [`rule`], with the field that the answer points to.
+/// As [`rule`], with the field that the message refers to.
 pub(crate) fn rule_at(rule: &str, message: &str, field: &str) -> Value {
     json!([{ "rule": rule, "message": message, "fieldPath": field }])
 }
@@ -38,7 +39,7 @@ pub(crate) fn quantities(generator: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "object", "additionalProperties": quantity(generator) })
 }
 
-/// An object of which nothing is known and everything is kept.
+/// An object with unknown fields, all of which are preserved.
 pub(crate) fn open_object(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
 }
@@ -48,7 +49,7 @@ pub(crate) fn open_objects(generator: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "array", "items": open_object(generator) })
 }
 
-/// A plain array of conditions, not a list-map: that is how the readers of these kinds know it.
+/// A plain array of conditions, not a list-map: clients of these kinds expect an array.
 pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
@@ -71,7 +72,7 @@ pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
                     "type": "integer",
                     "format": "int64",
                     "minimum": 0,
-                    "description": "The metadata.generation that the condition was set for. The condition is out of date when the object has moved on.",
+                    "description": "The metadata.generation that the condition was set for. The condition is out of date when the object has a later generation.",
                 },
                 "reason": {
                     "type": "string",

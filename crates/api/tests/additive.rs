@@ -1,8 +1,8 @@
-//! Kinds only grow: whatever the last release stored or accepted, this one reads and accepts, so that managers of both can
-//! work on one plane while an upgrade is under way.
+//! Schema compatibility: this version accepts every object that the last release stored or accepted, and
+//! keeps all its fields, so that managers of both versions can work on one plane during an upgrade.
 //!
-//! `tests/released/` has the schemas of our kinds as last released, without descriptions. At a release, and only then,
-//! `POLIS_WRITE_RELEASED=1 cargo test --test additive` records them anew.
+//! `tests/released/` has the schemas of the Polis kinds in the last release, without descriptions. Run
+//! `POLIS_WRITE_RELEASED=1 cargo test --test additive` to update them at a release, and only then.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -10,20 +10,21 @@ use std::path::PathBuf;
 use polis_api::crds::{self, CrdFile};
 use serde_json::{Value, json};
 
-fn released(file: &CrdFile) -> PathBuf {
+/// The file with the last released schema of a CRD.
+fn released_path(file: &CrdFile) -> PathBuf {
     let plural = file.crd["spec"]["names"]["plural"].as_str().unwrap();
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/released").join(format!("{plural}.json"))
 }
 
-/// What of a definition others rely on.
-fn relied_on(file: &CrdFile) -> Value {
+/// The part of a CRD that clients rely on.
+fn contract(file: &CrdFile) -> Value {
     let versions: Vec<Value> = file.crd["spec"]["versions"]
         .as_array()
         .unwrap()
         .iter()
         .map(|version| {
             let mut schema = version["schema"]["openAPIV3Schema"].clone();
-            strip(&mut schema);
+            remove_descriptions(&mut schema);
             json!({"name": version["name"], "served": version["served"], "storage": version["storage"],
                 "subresources": version["subresources"], "schema": schema})
         })
@@ -31,44 +32,46 @@ fn relied_on(file: &CrdFile) -> Value {
     json!({"group": file.crd["spec"]["group"], "names": file.crd["spec"]["names"], "scope": file.crd["spec"]["scope"], "versions": versions})
 }
 
-/// Takes the descriptions out, but not a field of that name.
-fn strip(schema: &mut Value) {
+/// Removes the descriptions, but not a field with the name `description`.
+fn remove_descriptions(schema: &mut Value) {
     if let Some(object) = schema.as_object_mut() {
         if object.get("description").is_some_and(Value::is_string) {
             object.remove("description");
         }
         for (key, inner) in object.iter_mut() {
             match key.as_str() {
-                "properties" => inner.as_object_mut().unwrap().values_mut().for_each(strip),
-                "items" | "additionalProperties" | "not" => strip(inner),
-                "allOf" | "anyOf" | "oneOf" => inner.as_array_mut().unwrap().iter_mut().for_each(strip),
+                "properties" => inner.as_object_mut().unwrap().values_mut().for_each(remove_descriptions),
+                "items" | "additionalProperties" | "not" => remove_descriptions(inner),
+                "allOf" | "anyOf" | "oneOf" => {
+                    inner.as_array_mut().unwrap().iter_mut().for_each(remove_descriptions)
+                }
                 _ => {}
             }
         }
     }
 }
 
-/// What the new schema refuses or forgets that the old one took, by the path of the field.
-fn losses(path: &str, old: &Value, new: &Value, found: &mut Vec<String>) {
-    let mut lost = |what: &str| found.push(format!("{path}: {what}"));
+/// Adds to `found` the incompatible changes from the old schema to the new one, with the path of the field.
+fn incompatibilities(path: &str, old: &Value, new: &Value, found: &mut Vec<String>) {
+    let mut report = |what: &str| found.push(format!("{path}: {what}"));
     if old["type"] != new["type"] {
-        lost(&format!("type {} became {}", old["type"], new["type"]));
+        report(&format!("type {} became {}", old["type"], new["type"]));
     }
-    let words = |schema: &Value, key: &str| -> BTreeSet<String> {
+    let values = |schema: &Value, key: &str| -> BTreeSet<String> {
         schema[key].as_array().into_iter().flatten().map(Value::to_string).collect()
     };
-    for name in words(new, "required").difference(&words(old, "required")) {
-        // A default fills in what older writers leave out.
+    for name in values(new, "required").difference(&values(old, "required")) {
+        // The API server adds the default to objects of older writers.
         if new["properties"][name.trim_matches('"')]["default"].is_null() {
-            lost(&format!("{name} is required now"));
+            report(&format!("{name} is required now"));
         }
     }
     if !new["enum"].is_null() {
-        for value in words(old, "enum").difference(&words(new, "enum")) {
-            lost(&format!("value {value} is gone"));
+        for value in values(old, "enum").difference(&values(new, "enum")) {
+            report(&format!("value {value} is gone"));
         }
         if old["enum"].is_null() {
-            lost("only some values are taken now");
+            report("only some values are accepted now");
         }
     }
     for (key, narrower) in [
@@ -82,8 +85,8 @@ fn losses(path: &str, old: &Value, new: &Value, found: &mut Vec<String>) {
         ("minProperties", i64::gt),
     ] {
         match (old[key].as_i64(), new[key].as_i64()) {
-            (Some(before), Some(now)) if narrower(&now, &before) => lost(&format!("{key} is narrower")),
-            (None, Some(_)) => lost(&format!("{key} is new")),
+            (Some(before), Some(now)) if narrower(&now, &before) => report(&format!("{key} is narrower")),
+            (None, Some(_)) => report(&format!("{key} is new")),
             _ => {}
         }
     }
@@ -96,7 +99,7 @@ fn losses(path: &str, old: &Value, new: &Value, found: &mut Vec<String>) {
         "x-kubernetes-map-type",
     ] {
         if old[key] != new[key] && !(key == "default" && old[key].is_null()) {
-            lost(&format!("{key} {} became {}", old[key], new[key]));
+            report(&format!("{key} {} became {}", old[key], new[key]));
         }
     }
     let rules = |schema: &Value| -> BTreeSet<String> {
@@ -104,30 +107,30 @@ fn losses(path: &str, old: &Value, new: &Value, found: &mut Vec<String>) {
         rules.map(|rule| rule["rule"].to_string()).collect()
     };
     for rule in rules(new).difference(&rules(old)) {
-        lost(&format!("rule {rule} is new"));
+        report(&format!("rule {rule} is new"));
     }
     for key in ["x-kubernetes-preserve-unknown-fields", "x-kubernetes-int-or-string", "nullable"] {
         if old[key] == true && new[key] != true {
-            lost(&format!("{key} is gone"));
+            report(&format!("{key} is gone"));
         }
     }
     for (name, before) in old["properties"].as_object().into_iter().flatten() {
         match &new["properties"][name] {
             Value::Null => found.push(format!("{path}.{name}: the field is gone")),
-            now => losses(&format!("{path}.{name}"), before, now, found),
+            now => incompatibilities(&format!("{path}.{name}"), before, now, found),
         }
     }
     for below in ["items", "additionalProperties"] {
         if old[below].is_object() {
-            losses(&format!("{path}[]"), &old[below], &new[below], found);
+            incompatibilities(&format!("{path}[]"), &old[below], &new[below], found);
         }
     }
 }
 
 #[test]
-fn nothing_that_the_last_release_stored_or_accepted_is_refused_or_forgotten() {
+fn objects_of_the_last_release_are_accepted_and_keep_their_fields() {
     for file in crds::compute() {
-        let (path, now) = (released(&file), relied_on(&file));
+        let (path, now) = (released_path(&file), contract(&file));
         if std::env::var_os("POLIS_WRITE_RELEASED").is_some() {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(&path, serde_json::to_string_pretty(&now).unwrap() + "\n").unwrap();
@@ -152,14 +155,19 @@ fn nothing_that_the_last_release_stored_or_accepted_is_refused_or_forgotten() {
                     found.push(format!("subresource {} is gone", subresource.0));
                 }
             }
-            losses(version["name"].as_str().unwrap(), &version["schema"], &same["schema"], &mut found);
+            incompatibilities(
+                version["name"].as_str().unwrap(),
+                &version["schema"],
+                &same["schema"],
+                &mut found,
+            );
         }
         assert!(found.is_empty(), "{}: {found:#?}", path.display());
     }
 }
 
 #[test]
-fn what_takes_something_away_is_found_and_what_adds_is_not() {
+fn incompatible_changes_are_found_and_additions_are_not() {
     let old = json!({"type": "object", "required": ["a"], "properties": {
         "a": {"type": "string", "enum": ["x", "y"], "maxLength": 10},
         "b": {"type": "array", "items": {"type": "object", "properties": {"c": {"type": "integer"}}}}}});
@@ -167,7 +175,7 @@ fn what_takes_something_away_is_found_and_what_adds_is_not() {
         let mut new = old.clone();
         change(&mut new);
         let mut found = Vec::new();
-        losses("v1", &old, &new, &mut found);
+        incompatibilities("v1", &old, &new, &mut found);
         found
     };
     assert_eq!(found(&|_| {}), Vec::<String>::new());

@@ -1,4 +1,5 @@
-//! What is read is written back: counts of zero, and fields of others that Polis does not know.
+//! Objects keep their content when they are deserialized and serialized: zero counts, and fields that Polis
+//! does not know.
 
 use polis_api::compute::{Instance, Workload, WorkloadDeployment, WorkloadDeploymentStatus, WorkloadStatus};
 use polis_api::{karmada, milo, networking, quota};
@@ -7,13 +8,13 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-fn through<T: Serialize + DeserializeOwned>(object: &Value) -> Value {
-    let read: T = serde_json::from_value(object.clone()).expect("the object can be read");
-    serde_json::to_value(&read).expect("the object can be written")
+fn round_trip<T: Serialize + DeserializeOwned>(object: &Value) -> Value {
+    let read: T = serde_json::from_value(object.clone()).expect("the object is deserializable");
+    serde_json::to_value(&read).expect("the object is serializable")
 }
 
 #[test]
-fn a_status_writes_its_zeros() {
+fn a_status_serializes_zero_counts() {
     let deployment = serde_json::to_value(WorkloadDeploymentStatus::default()).unwrap();
     assert_eq!(
         deployment,
@@ -27,13 +28,13 @@ fn a_status_writes_its_zeros() {
 }
 
 #[test]
-fn a_status_without_its_counts_is_read_as_zeros() {
+fn missing_counts_of_a_status_are_zero() {
     let status: WorkloadDeploymentStatus = serde_json::from_value(json!({"replicas": 2})).unwrap();
     assert_eq!((status.replicas, status.ready_replicas), (2, 0));
 }
 
 #[test]
-fn a_whole_workload_comes_back_as_it_was() {
+fn a_full_workload_survives_a_round_trip() {
     let workload = json!({
         "apiVersion": "compute.datumapis.com/v1alpha",
         "kind": "Workload",
@@ -91,11 +92,11 @@ fn a_whole_workload_comes_back_as_it_was() {
             }]
         }
     });
-    assert_eq!(through::<Workload>(&workload), workload);
+    assert_eq!(round_trip::<Workload>(&workload), workload);
 }
 
 #[test]
-fn the_smallest_deployment_and_instance_can_be_read() {
+fn a_minimal_deployment_and_instance_are_deserialized() {
     let template = json!({
         "runtime": {"resources": {"instanceType": "datumcloud/d1-standard-2"}},
         "networkInterfaces": [{"network": {"name": "test-network"}}]
@@ -124,30 +125,31 @@ fn the_smallest_deployment_and_instance_can_be_read() {
     assert!(instance.spec.runtime.sandbox.is_none() && instance.spec.runtime.virtual_machine.is_none());
 }
 
-/// Puts a field that nobody knows into every object of a tree, except where the shape is not ours to extend.
-fn sprinkle(object: &mut Value, field: &str, unknown: &Value) {
+/// Adds an unknown field to every object of a tree, except to maps and to types of Kubernetes.
+fn add_unknown_field(object: &mut Value, field: &str, unknown: &Value) {
     match object {
         Value::Object(map) => {
             for (key, value) in map.iter_mut() {
-                // Plain maps, and types of Kubernetes itself, which its own API server would prune.
+                // Plain maps, and types of Kubernetes itself, whose unknown fields its own API server would
+                // prune.
                 let closed =
                     ["topology", "metadata", "conditions", "labelSelector", "taints", "clusterTolerations"];
                 if !closed.contains(&key.as_str()) {
-                    sprinkle(value, field, unknown);
+                    add_unknown_field(value, field, unknown);
                 }
             }
             map.insert(field.to_owned(), unknown.clone());
         }
-        Value::Array(items) => items.iter_mut().for_each(|item| sprinkle(item, field, unknown)),
+        Value::Array(items) => items.iter_mut().for_each(|item| add_unknown_field(item, field, unknown)),
         _ => {}
     }
 }
 
-/// The way of an object through its type: read, then written.
-type Through = fn(&Value) -> Value;
+/// Deserializes an object to its type and serializes it again.
+type RoundTrip = fn(&Value) -> Value;
 
-/// One full object of each foreign kind, and the way through its type.
-fn foreign() -> Vec<(&'static str, Value, Through)> {
+/// One full object of each foreign kind, and its round trip.
+fn foreign_objects() -> Vec<(&'static str, Value, RoundTrip)> {
     let reference = json!({"name": "dfw", "namespace": "infra"});
     let consumer = json!({"apiGroup": "resourcemanager.miloapis.com", "kind": "Project", "name": "p"});
     let selector = json!({"matchLabels": {"a": "b"}});
@@ -186,32 +188,32 @@ fn foreign() -> Vec<(&'static str, Value, Through)> {
         (
             "Project",
             json!({"spec": {"ownerRef": {"kind": "Organization", "name": "o"}}, "status": {}}),
-            through::<milo::Project>,
+            round_trip::<milo::Project>,
         ),
         (
             "Location",
             json!({"spec": {"locationClassName": "datum-managed", "topology": {"a": "b"}, "provider": {"gcp": {}}}, "status": {}}),
-            through::<networking::Location>,
+            round_trip::<networking::Location>,
         ),
         (
             "LocationBinding",
             json!({"spec": {"locationRef": {"name": "dfw"}, "topology": {"a": "b"}}, "status": {}}),
-            through::<networking::LocationBinding>,
+            round_trip::<networking::LocationBinding>,
         ),
         (
             "Network",
             json!({"spec": {"ipam": {"mode": "Auto", "ipv4Range": "10.0.0.0/9"}, "ipFamilies": ["IPv4"], "mtu": 1460}, "status": {}}),
-            through::<networking::Network>,
+            round_trip::<networking::Network>,
         ),
         (
             "NetworkBinding",
             json!({"spec": {"network": {"name": "n"}, "location": reference}, "status": {"networkContextRef": {"name": "c"}}}),
-            through::<networking::NetworkBinding>,
+            round_trip::<networking::NetworkBinding>,
         ),
         (
             "NetworkContext",
             json!({"spec": {"network": {"name": "n"}, "location": reference}, "status": {}}),
-            through::<networking::NetworkContext>,
+            round_trip::<networking::NetworkContext>,
         ),
         (
             "SubnetClaim",
@@ -219,7 +221,7 @@ fn foreign() -> Vec<(&'static str, Value, Through)> {
                 "spec": {"subnetClass": "private", "networkContext": {"name": "c"}, "location": reference, "ipFamily": "IPv4"},
                 "status": {"subnetRef": {"name": "s"}, "startAddress": "10.0.0.0", "prefixLength": 20}
             }),
-            through::<networking::SubnetClaim>,
+            round_trip::<networking::SubnetClaim>,
         ),
         (
             "Subnet",
@@ -227,7 +229,7 @@ fn foreign() -> Vec<(&'static str, Value, Through)> {
                 "spec": {"subnetClass": "private", "networkContext": {"name": "c"}, "location": reference, "ipFamily": "IPv4"},
                 "status": {"prefixLength": 20}
             }),
-            through::<networking::Subnet>,
+            round_trip::<networking::Subnet>,
         ),
         (
             "ResourceClaim",
@@ -238,12 +240,12 @@ fn foreign() -> Vec<(&'static str, Value, Through)> {
                 },
                 "status": {"allocations": [{"resourceType": "r", "status": "Granted", "allocatedAmount": 1}]}
             }),
-            through::<quota::ResourceClaim>,
+            round_trip::<quota::ResourceClaim>,
         ),
         (
             "ResourceGrant",
             json!({"spec": {"consumerRef": consumer, "allowances": [{"resourceType": "r", "buckets": [{"amount": 0}]}]}, "status": {}}),
-            through::<quota::ResourceGrant>,
+            round_trip::<quota::ResourceGrant>,
         ),
         (
             "ResourceRegistration",
@@ -254,7 +256,7 @@ fn foreign() -> Vec<(&'static str, Value, Through)> {
                 },
                 "status": {"observedGeneration": 1}
             }),
-            through::<quota::ResourceRegistration>,
+            round_trip::<quota::ResourceRegistration>,
         ),
         (
             "AllowanceBucket",
@@ -265,7 +267,7 @@ fn foreign() -> Vec<(&'static str, Value, Through)> {
                     "contributingGrantRefs": [{"name": "g"}]
                 }
             }),
-            through::<quota::AllowanceBucket>,
+            round_trip::<quota::AllowanceBucket>,
         ),
         (
             "Cluster",
@@ -279,19 +281,23 @@ fn foreign() -> Vec<(&'static str, Value, Through)> {
                     "nodeSummary": {"totalNum": 0, "readyNum": 0}, "resourceSummary": {"allocatable": {}}
                 }
             }),
-            through::<karmada::Cluster>,
+            round_trip::<karmada::Cluster>,
         ),
-        ("PropagationPolicy", json!({"spec": policy}), through::<karmada::PropagationPolicy>),
-        ("ClusterPropagationPolicy", json!({"spec": policy}), through::<karmada::ClusterPropagationPolicy>),
+        ("PropagationPolicy", json!({"spec": policy}), round_trip::<karmada::PropagationPolicy>),
+        (
+            "ClusterPropagationPolicy",
+            json!({"spec": policy}),
+            round_trip::<karmada::ClusterPropagationPolicy>,
+        ),
         (
             "ResourceBinding",
             json!({"spec": binding, "status": binding_status}),
-            through::<karmada::ResourceBinding>,
+            round_trip::<karmada::ResourceBinding>,
         ),
         (
             "ClusterResourceBinding",
             json!({"spec": binding, "status": binding_status}),
-            through::<karmada::ClusterResourceBinding>,
+            round_trip::<karmada::ClusterResourceBinding>,
         ),
         (
             "Work",
@@ -302,7 +308,7 @@ fn foreign() -> Vec<(&'static str, Value, Through)> {
                     "status": {"a": 1}
                 }]}
             }),
-            through::<karmada::Work>,
+            round_trip::<karmada::Work>,
         ),
         (
             "ResourceInterpreterCustomization",
@@ -310,7 +316,7 @@ fn foreign() -> Vec<(&'static str, Value, Through)> {
                 "retention": lua, "replicaResource": lua, "componentResource": lua, "replicaRevision": lua,
                 "statusReflection": lua, "statusAggregation": lua, "healthInterpretation": lua, "dependencyInterpretation": lua
             }}}),
-            through::<karmada::ResourceInterpreterCustomization>,
+            round_trip::<karmada::ResourceInterpreterCustomization>,
         ),
     ]
 }
@@ -328,7 +334,7 @@ fn api_version(kind: &str) -> &'static str {
     }
 }
 
-fn anything() -> impl Strategy<Value = Value> {
+fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         any::<bool>().prop_map(Value::from),
         any::<i64>().prop_map(Value::from),
@@ -348,17 +354,17 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn fields_of_others_survive_a_read_and_a_write(field in "later[A-Z][a-z]{1,8}", unknown in anything()) {
-        for (kind, mut object, through) in foreign() {
+    fn unknown_fields_of_foreign_kinds_survive_a_round_trip(field in "later[A-Z][a-z]{1,8}", unknown in any_json()) {
+        for (kind, mut object, round_trip) in foreign_objects() {
             for part in ["spec", "status"] {
                 if let Some(part) = object.get_mut(part) {
-                    sprinkle(part, &field, &unknown);
+                    add_unknown_field(part, &field, &unknown);
                 }
             }
             object["apiVersion"] = json!(api_version(kind));
             object["kind"] = json!(kind);
             object["metadata"] = json!({"name": "x"});
-            prop_assert_eq!(through(&object), object, "{}", kind);
+            prop_assert_eq!(round_trip(&object), object, "{}", kind);
         }
     }
 }

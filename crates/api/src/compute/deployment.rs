@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{InstanceTemplateSpec, LocationReference, ScaleSettings};
 use crate::schema;
 
-/// The instances that one workload has in one city.
+/// The instances of one placement of a workload in one city.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "compute.datumapis.com",
@@ -53,20 +53,21 @@ use crate::schema;
 pub struct WorkloadDeploymentSpec {
     /// The workload that this deployment is a part of.
     pub workload_ref: WorkloadReference,
-    /// Name of the placement of the workload that asked for this city.
+    /// Name of the workload's placement that names this city.
     pub placement_name: String,
     /// Code of the city, exactly as the workload spells it.
     pub city_code: String,
-    /// The instance that is copied.
+    /// The template of the instances.
     pub template: InstanceTemplateSpec,
     /// How many instances run.
     pub scale_settings: ScaleSettings,
-    /// The number of instances wanted now; `scaleSettings.minReplicas` when absent. Once set it can be changed through the scale subresource, which API servers do not offer before.
+    /// The desired number of instances; `scaleSettings.minReplicas` when absent. Once set it can be changed
+    /// through the scale subresource, which API servers do not offer while it is absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<i32>,
 }
 
-/// Names a workload of the project. The uid is the one it has on the project's plane, on every plane.
+/// Names a workload of the project. On every plane the UID is the one on the project's plane.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadReference {
@@ -76,17 +77,18 @@ pub struct WorkloadReference {
     pub uid: String,
 }
 
-/// What is known about a deployment.
+/// Observed state of a deployment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadDeploymentStatus {
-    /// The location that serves the deployment. Kept for readers of older versions; the city is chosen by `spec.cityCode`.
+    /// The location that serves the deployment. Kept for readers of older versions; the city is chosen by
+    /// `spec.cityCode`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub location: Option<LocationReference>,
     /// Name of the cell that runs the deployment: of several cells in one city, exactly one does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cell: Option<String>,
-    /// The state of the deployment in words: `Available` is true when at least one instance is ready.
+    /// Conditions of the deployment: `Available` is true when at least one instance is ready.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -101,7 +103,7 @@ pub struct WorkloadDeploymentStatus {
     #[serde(default)]
     #[schemars(!default)]
     pub current_replicas: i32,
-    /// Number of instances that carry the newest template, ready or not.
+    /// Number of instances that have the newest template, ready or not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub updated_replicas: Option<i32>,
     /// Number of instances that should exist.
@@ -112,7 +114,8 @@ pub struct WorkloadDeploymentStatus {
     #[serde(default)]
     #[schemars(!default)]
     pub ready_replicas: i32,
-    /// Label selector, as a string, that finds the instances of this deployment; read by autoscalers through the scale subresource.
+    /// Label selector, as a string, for the instances of this deployment. Autoscalers read it through the
+    /// scale subresource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
     /// True while the deployment is suspended: its instances exist and do not run.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{InstanceNetworkInterface, InstanceRuntime, InstanceVolume};
 use crate::schema;
 
-/// What runs, on which networks, with which volumes.
+/// The runtime of an instance, its networks and its volumes.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "compute.datumapis.com",
@@ -69,7 +69,7 @@ pub struct InstanceSpec {
     /// The location that the instance runs in. Written by controllers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub location: Option<LocationReference>,
-    /// Notes of the controller that made the instance. Written by controllers.
+    /// Data of the controller that created the instance. Written by controllers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controller: Option<InstanceController>,
 }
@@ -84,13 +84,14 @@ pub struct LocationReference {
     pub namespace: String,
 }
 
-/// Notes of the controller that made an instance.
+/// Data of the controller that created an instance.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct InstanceController {
-    /// Fingerprint of the template that the instance was made from; opaque.
+    /// Fingerprint of the template that the instance was created from; opaque.
     pub template_hash: String,
-    /// What must be cleared before the instance may run. An instance with any gate left is not started.
+    /// Gates that controllers remove before the instance may run. A provider does not start an instance that
+    /// has a gate.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub scheduling_gates: Vec<SchedulingGate>,
@@ -101,7 +102,7 @@ pub const GATE_NETWORK: &str = "Network";
 /// Gate that holds an instance until its quota is granted.
 pub const GATE_QUOTA: &str = "Quota";
 
-/// One reason why an instance may not run yet.
+/// A scheduling gate: an instance that has one is not started.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SchedulingGate {
@@ -109,18 +110,19 @@ pub struct SchedulingGate {
     pub name: String,
 }
 
-/// What is known about an instance.
+/// Observed state of an instance.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct InstanceStatus {
-    /// The state of the instance in words: `Programmed` and `Running` by its provider, `Ready` and `QuotaGranted` by Polis.
+    /// Conditions of the instance: its provider writes `Programmed` and `Running`, Polis writes `Ready` and
+    /// `QuotaGranted`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
     /// Addresses, one entry per interface of the spec and in the same order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub network_interfaces: Vec<InstanceNetworkInterfaceStatus>,
-    /// What the provider has seen of the notes in `spec.controller`.
+    /// The part of `spec.controller` that the provider has applied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controller: Option<InstanceControllerStatus>,
     /// True while the instance is suspended: it exists and does not run.
@@ -128,30 +130,30 @@ pub struct InstanceStatus {
     pub suspended: Option<bool>,
 }
 
-/// What is known about one interface of an instance.
+/// Observed state of one interface of an instance.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct InstanceNetworkInterfaceStatus {
-    /// The addresses that the interface was given.
+    /// The addresses assigned to the interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub assignments: Option<NetworkInterfaceAssignments>,
 }
 
-/// Addresses given to an interface.
+/// Addresses assigned to an interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NetworkInterfaceAssignments {
     /// Address inside the network.
     #[serde(rename = "networkIP", default, skip_serializing_if = "Option::is_none")]
     pub network_ip: Option<String>,
-    /// Address seen from outside.
+    /// Address for clients outside the network.
     #[serde(rename = "externalIP", default, skip_serializing_if = "Option::is_none")]
     pub external_ip: Option<String>,
 }
 
-/// What the provider has seen of the controller's notes.
+/// The part of the controller's data that the provider has applied.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct InstanceControllerStatus {
-    /// Fingerprint of the template that the provider has put to work.
+    /// Fingerprint of the template that the provider runs.
     pub observed_template_hash: String,
 }

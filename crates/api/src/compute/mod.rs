@@ -1,10 +1,11 @@
-//! Our own kinds: group `compute.datumapis.com`, version `v1alpha`.
+//! The kinds of Polis: group `compute.datumapis.com`, version `v1alpha`.
 //!
-//! A [`Workload`] is written by a user and names cities; one [`WorkloadDeployment`] exists per placement and
-//! city; an [`Instance`] is one running thing in a cell. All three are namespaced and have a status subresource.
+//! A user writes a [`Workload`], which names cities; one [`WorkloadDeployment`] exists per placement and
+//! city; an [`Instance`] is one running copy in a cell. All three are namespaced and have a status
+//! subresource.
 //!
-//! Integers of a status are required by the schema, and zero is a legal value: they are plain `i32` here and are
-//! always written. Write a status whole; a merge patch made from a diff may leave zeros out and is refused.
+//! The schema requires the integers of a status, and zero is a valid value: they are plain `i32` here and are
+//! always serialized. Write a whole status; the API server rejects a merge patch that omits zeros.
 
 mod deployment;
 mod instance;
@@ -26,7 +27,7 @@ pub use workload::*;
 
 /// API group of the kinds in this module.
 pub const GROUP: &str = "compute.datumapis.com";
-/// The one version, served and stored.
+/// The only version, served and stored.
 pub const VERSION: &str = "v1alpha";
 /// `apiVersion` of every object in this module.
 pub const API_VERSION: &str = "compute.datumapis.com/v1alpha";

@@ -12,7 +12,7 @@ use crate::schema;
 pub struct InstanceNetworkInterface {
     /// The network to attach to.
     pub network: NetworkReference,
-    /// Who may reach the instance through this interface.
+    /// The traffic that may reach the instance through this interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network_policy: Option<InterfaceNetworkPolicy>,
 }
@@ -23,21 +23,21 @@ pub struct InstanceNetworkInterface {
 pub struct NetworkReference {
     /// Name of the network.
     pub name: String,
-    /// Namespace of the network; that of the workload when absent.
+    /// Namespace of the network; the workload's namespace when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
 }
 
-/// Who may reach an instance through an interface.
+/// The traffic that may reach an instance through an interface.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct InterfaceNetworkPolicy {
-    /// Rules for traffic that comes in; a packet that meets one of them is let through.
+    /// Rules for incoming traffic; traffic that matches one of them is allowed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ingress: Vec<IngressRule>,
 }
 
-/// Traffic that is let through: to one of the ports, from one of the peers.
+/// Traffic that is allowed: to one of the ports, from one of the peers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct IngressRule {
@@ -67,7 +67,7 @@ pub struct PolicyPort {
     pub protocol: Option<String>,
 }
 
-/// Somebody who may reach an instance.
+/// Clients that may reach an instance.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyPeer {
@@ -76,13 +76,13 @@ pub struct PolicyPeer {
     pub ip_block: Option<IpBlock>,
 }
 
-/// A range of addresses, less some.
+/// A range of addresses, with exceptions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct IpBlock {
     /// The range, such as `10.0.0.0/8` or `2001:db8::/32`.
     pub cidr: String,
-    /// Ranges inside it that are left out.
+    /// Ranges inside `cidr` that are excluded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub except: Vec<String>,

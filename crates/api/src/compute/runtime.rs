@@ -1,4 +1,4 @@
-//! What an instance runs: a sandbox of containers, or a virtual machine.
+//! Runtime of an instance: a sandbox of containers, or a virtual machine.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use crate::schema;
 
 /// What runs, and how large it is.
 ///
-/// A workload names exactly one of `sandbox` and `virtualMachine`; that is a rule of admission. The schema refuses
-/// only both: deployments and instances made by other tools may name neither.
+/// Admission requires exactly one of `sandbox` and `virtualMachine` in a workload. The schema rejects only
+/// both: deployments and instances that other tools create may have neither.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = schema::rule(
@@ -36,7 +36,7 @@ pub struct InstanceRuntime {
 pub struct InstanceRuntimeResources {
     /// Name of the instance type, such as `datumcloud/d1-standard-2`.
     pub instance_type: String,
-    /// Changes to the size that the instance type gives, by resource name.
+    /// Amounts that replace those of the instance type, by resource name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::quantities")]
     pub requests: BTreeMap<String, Quantity>,
@@ -57,7 +57,7 @@ pub struct SandboxRuntime {
     pub image_pull_secrets: Vec<ImagePullSecret>,
 }
 
-/// Names a secret beside the workload.
+/// Names a secret in the workload's namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ImagePullSecret {
@@ -90,7 +90,7 @@ pub struct SandboxContainer {
     /// Limits and requests of this container alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<ContainerResources>,
-    /// Volumes of the instance that this container sees.
+    /// Volumes of the instance that are attached to this container.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volume_attachments: Vec<VolumeAttachment>,
     /// Ports that the container listens on.
@@ -107,13 +107,13 @@ pub struct ContainerResources {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::quantities")]
     pub limits: BTreeMap<String, Quantity>,
-    /// What the container is sure to get, by resource name.
+    /// The amount that the container is guaranteed, by resource name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::quantities")]
     pub requests: BTreeMap<String, Quantity>,
 }
 
-/// A volume of the instance, attached.
+/// The attachment of a volume of the instance.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeAttachment {
@@ -128,7 +128,7 @@ pub struct VolumeAttachment {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NamedPort {
-    /// Name of the port, unique among its neighbours; network policies may refer to it.
+    /// Name of the port, unique in its list; network policies may refer to it.
     pub name: String,
     /// Number of the port, 1 to 65535.
     #[schemars(range(min = 1, max = 65535))]

@@ -6,10 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::schema;
 
-/// Instances are made and removed one at a time, in the order of their ordinals, each waiting for the one before to be ready.
+/// Instances are created and deleted one at a time, in the order of their ordinals; each waits until the one
+/// before it is ready.
 pub const ORDERED_READY: &str = "OrderedReady";
 
-/// How many instances run in each city, and how that number is found.
+/// How many instances run in each city, and how that number is determined.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = schema::rule_at(
@@ -18,15 +19,15 @@ pub const ORDERED_READY: &str = "OrderedReady";
     ".maxReplicas",
 )))]
 pub struct ScaleSettings {
-    /// The least number of instances per city.
+    /// The minimum number of instances per city.
     pub min_replicas: i32,
-    /// The greatest number of instances per city; needs metrics that say when to add one.
+    /// The maximum number of instances per city; requires `metrics`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_replicas: Option<i32>,
-    /// What is measured to find the number of instances between the least and the greatest.
+    /// The metrics that determine the number of instances between the minimum and the maximum.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub metrics: Vec<MetricSpec>,
-    /// In which order instances are made, replaced and removed. `OrderedReady` is the only policy there is.
+    /// The order in which instances are created, replaced and deleted. `OrderedReady` is the only policy.
     #[serde(default = "ordered_ready")]
     #[schemars(!default, extend("default" = ORDERED_READY))]
     pub instance_management_policy: String,
@@ -47,7 +48,7 @@ impl Default for ScaleSettings {
     }
 }
 
-/// One measured quantity and the value it should have.
+/// A metric and its target value.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MetricSpec {
@@ -60,13 +61,13 @@ pub struct MetricSpec {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceMetric {
-    /// Name of the resource; `cpu` is understood.
+    /// Name of the resource; only `cpu` is supported.
     pub name: String,
-    /// The value to hold; exactly one kind of target is given.
+    /// The target value; set exactly one of its fields.
     pub target: MetricTarget,
 }
 
-/// The value that a metric should have.
+/// The target value of a metric.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MetricTarget {

@@ -1,4 +1,4 @@
-//! The template from which instances are made.
+//! The template from which controllers create instances.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,18 @@ use serde::{Deserialize, Serialize};
 
 use super::InstanceSpec;
 
-/// Metadata and spec that every instance is made with.
+/// Metadata and spec of every instance that is created from the template.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct InstanceTemplateSpec {
     /// Labels and annotations that every instance gets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<EmbeddedMetadata>,
-    /// What every instance looks like.
+    /// Spec of every instance.
     pub spec: InstanceSpec,
 }
 
-/// The part of object metadata that makes sense in a template.
+/// The object metadata that a template may set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EmbeddedMetadata {
@@ -31,10 +31,10 @@ pub struct EmbeddedMetadata {
     /// Labels to set.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Accepted and ignored: the name of an object made from a template is chosen by the controller.
+    /// Accepted and ignored: the controller chooses the name of an object that is created from a template.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Accepted and ignored: an object made from a template lives beside its owner.
+    /// Accepted and ignored: an object that is created from a template is in its owner's namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
 }

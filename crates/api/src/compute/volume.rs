@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use super::EmbeddedMetadata;
 use crate::schema;
 
-/// The disk type that a disk has when it names none.
+/// The default disk type.
 pub const DISK_TYPE_STANDARD: &str = "pd-standard";
 
-/// A volume and where its content comes from: at most one source.
+/// A volume with at most one source of its content.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = schema::rule(
@@ -23,40 +23,40 @@ pub const DISK_TYPE_STANDARD: &str = "pd-standard";
 pub struct InstanceVolume {
     /// Name of the volume, a DNS label, unique in the instance.
     pub name: String,
-    /// A disk made for the instance.
+    /// A disk that is created for the instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<DiskSource>,
-    /// The content of a config map beside the workload.
+    /// The content of a config map in the workload's namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map: Option<ConfigMapVolumeSource>,
-    /// The content of a secret beside the workload.
+    /// The content of a secret in the workload's namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<SecretVolumeSource>,
 }
 
-/// A disk made for an instance.
+/// A disk that is created for an instance.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DiskSource {
     /// Name of the device in the instance, unique; `persistent-disk-<index of the volume>` when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_name: Option<String>,
-    /// What the disk looks like.
+    /// Metadata and spec of the disk.
     pub template: DiskTemplate,
 }
 
-/// Metadata and spec that a disk is made with.
+/// Metadata and spec of a disk.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DiskTemplate {
     /// Labels and annotations of the disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<EmbeddedMetadata>,
-    /// Type, size and first content of the disk.
+    /// Type, size and initial content of the disk.
     pub spec: DiskSpec,
 }
 
-/// Type, size and first content of a disk.
+/// Type, size and initial content of a disk.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DiskSpec {
@@ -66,7 +66,7 @@ pub struct DiskSpec {
     /// Size of the disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<DiskResources>,
-    /// What the disk holds when it is new; empty when absent.
+    /// Initial content of the disk; empty when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub populator: Option<DiskPopulator>,
 }
@@ -85,13 +85,13 @@ impl Default for DiskSpec {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DiskResources {
-    /// What the disk asks for; the key is `storage`.
+    /// Requested size; the key is `storage`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::quantities")]
     pub requests: BTreeMap<String, Quantity>,
 }
 
-/// What a new disk holds.
+/// Initial content of a disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DiskPopulator {

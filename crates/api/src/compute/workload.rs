@@ -1,4 +1,4 @@
-//! Workload: what a user asks for, by city.
+//! Workload: the instances that a user requests, by city.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::{InstanceTemplateSpec, ScaleSettings};
 use crate::schema;
 
-/// What the instances look like and where they run.
+/// The template of the instances, and the placements where they run.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "compute.datumapis.com",
@@ -43,10 +43,11 @@ use crate::schema;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadSpec {
-    /// The instance that is copied into every city.
+    /// The template of the instances in every city.
     pub template: InstanceTemplateSpec,
-    /// Where the workload runs and how many instances run there; at least one placement, each with a name of its own.
-    // Far more than any workload names; the API server needs a bound to price the rule.
+    /// Where the workload runs and how many instances run there; at least one placement, each with a unique
+    /// name.
+    // The API server needs a bound to estimate the cost of the rule. No workload needs this many placements.
     #[schemars(
         length(min = 1, max = 256),
         extend("x-kubernetes-validations" = schema::rule(
@@ -57,31 +58,32 @@ pub struct WorkloadSpec {
     pub placements: Vec<WorkloadPlacement>,
 }
 
-/// A group of cities that are scaled alike.
+/// A group of cities with the same scale settings.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadPlacement {
     /// Name of the placement, a DNS label, unique in the workload.
     #[schemars(length(max = 63))]
     pub name: String,
-    /// Codes of the cities to run in, exactly as the locations of the project spell them (upper and lower case differ).
+    /// Codes of the cities to run in, exactly as the locations of the project spell them (upper and lower
+    /// case differ).
     pub city_codes: Vec<String>,
     /// How many instances run in each city.
     pub scale_settings: ScaleSettings,
 }
 
-/// What is known about the workload.
+/// Observed state of a workload.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadStatus {
-    /// The state of the workload in words: `Available` is true when at least one placement is available.
+    /// Conditions of the workload: `Available` is true when at least one placement is available.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
     /// Generation of the spec that this status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Number of deployments that exist, those on their way out included.
+    /// Number of deployments that exist, including those that are being deleted.
     #[serde(default)]
     #[schemars(!default)]
     pub deployments: i32,
@@ -93,7 +95,7 @@ pub struct WorkloadStatus {
     #[serde(default)]
     #[schemars(!default)]
     pub current_replicas: i32,
-    /// Number of instances that carry the newest template, ready or not, over all deployments.
+    /// Number of instances that have the newest template, ready or not, over all deployments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub updated_replicas: Option<i32>,
     /// Number of instances that should exist, over all deployments.
@@ -107,19 +109,19 @@ pub struct WorkloadStatus {
     /// The state of each placement, one entry per placement.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub placements: Vec<WorkloadPlacementStatus>,
-    /// Reserved for the status of a gateway in front of the workload. Polis never writes it and keeps what it finds.
+    /// Reserved for the status of a gateway in front of the workload. Polis never changes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::open_object")]
     pub gateway: Option<BTreeMap<String, Value>>,
 }
 
-/// What is known about one placement of a workload.
+/// Observed state of one placement of a workload.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadPlacementStatus {
     /// Name of the placement.
     pub name: String,
-    /// The state of the placement in words: `Available` is true when at least one of its deployments is available.
+    /// Conditions of the placement: `Available` is true when at least one of its deployments is available.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -131,7 +133,7 @@ pub struct WorkloadPlacementStatus {
     #[serde(default)]
     #[schemars(!default)]
     pub current_replicas: i32,
-    /// Number of instances of the placement that carry the newest template, ready or not.
+    /// Number of instances of the placement that have the newest template, ready or not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub updated_replicas: Option<i32>,
     /// Number of instances that should exist in the placement.

@@ -1,25 +1,26 @@
-//! The steps from a derived CRD to one that an API server takes without a warning.
+//! Changes that turn a derived CRD into one that an API server accepts without a warning.
 //!
-//! Each step is a pure change of the CRD's JSON and does one thing.
+//! Each function makes one change to the CRD's JSON, without I/O.
 
 use serde_json::{Map, Value, json};
 
 use crate::{annotations, conditions, reasons, schema};
 
-/// What the API server writes when a condition was never set: the beginning of Unix time.
+/// Transition time of a condition that was never set: the start of Unix time.
 ///
-/// It does not move while the status stays `Unknown`, so it says nothing about how long anything has waited.
+/// It does not change while the status stays `Unknown`, so it does not show how long an instance has waited.
 const NEVER: &str = "1970-01-01T00:00:00Z";
 
-/// Names the list kind; API servers fill it in, and a file that leaves it out differs from what they hand back.
-pub(super) fn name_the_list(crd: &mut Value) {
+/// Sets the list kind. API servers default it, and a file without it would differ from the object that they
+/// return.
+pub(super) fn set_list_kind(crd: &mut Value) {
     let names = &mut crd["spec"]["names"];
     let list = format!("{}List", names["kind"].as_str().unwrap_or_default());
     names["listKind"] = json!(list);
 }
 
-/// Drops titles, and defaults that only say that a Rust field may be left out.
-pub(super) fn drop_noise(crd: &mut Value) {
+/// Removes titles, and defaults that only mark a Rust field as optional.
+pub(super) fn remove_titles_and_empty_defaults(crd: &mut Value) {
     visit(root(crd), "", &mut |_, node| {
         node.remove("title");
         if node.get("default").is_some_and(is_empty) {
@@ -28,15 +29,15 @@ pub(super) fn drop_noise(crd: &mut Value) {
     });
 }
 
-/// Drops `nullable`: then `null` means absent, as for every kind of Kubernetes, and is never stored.
-pub(super) fn forbid_null(crd: &mut Value) {
+/// Removes `nullable`: then `null` means absent, as in Kubernetes' own kinds, and is never stored.
+pub(super) fn remove_nullable(crd: &mut Value) {
     visit(root(crd), "", &mut |_, node| {
         node.remove("nullable");
     });
 }
 
-/// Writes out the two types of an int-or-string, which the derive's own clean-up empties.
-pub(super) fn say_int_or_string(crd: &mut Value) {
+/// Sets the two types of an int-or-string, which the derive removes.
+pub(super) fn restore_int_or_string(crd: &mut Value) {
     visit(root(crd), "", &mut |_, node| {
         if node.get("x-kubernetes-int-or-string") == Some(&json!(true)) {
             node.insert("anyOf".into(), json!([{ "type": "integer" }, { "type": "string" }]));
@@ -44,7 +45,7 @@ pub(super) fn say_int_or_string(crd: &mut Value) {
     });
 }
 
-/// Adds the fields that every object has.
+/// Adds `apiVersion`, `kind` and `metadata`.
 pub(super) fn add_type_and_metadata(crd: &mut Value) {
     let properties = &mut root(crd)["properties"];
     properties["apiVersion"] = json!({ "type": "string", "description": "Group and version of the schema that the object follows." });
@@ -52,18 +53,19 @@ pub(super) fn add_type_and_metadata(crd: &mut Value) {
     properties["metadata"] = json!({ "type": "object" });
 }
 
-/// Says of types borrowed from core/v1 what Kubernetes says of them and the derive does not know.
-pub(super) fn describe_core_types(crd: &mut Value) {
+/// Adds the list types, map types, defaults and patterns that Kubernetes has for core/v1 types and the derive
+/// omits.
+pub(super) fn complete_core_types(crd: &mut Value) {
     visit(root(crd), "", &mut |name, node| match name {
         "configMap" => {
             node.insert("x-kubernetes-map-type".into(), json!("atomic"));
-            name_may_be_empty(node);
-            list_is_atomic(node, "items");
+            default_empty_name(node);
+            set_list_atomic(node, "items");
         }
-        "secret" => list_is_atomic(node, "items"),
+        "secret" => set_list_atomic(node, "items"),
         "configMapKeyRef" | "secretKeyRef" => {
             node.insert("x-kubernetes-map-type".into(), json!("atomic"));
-            name_may_be_empty(node);
+            default_empty_name(node);
         }
         "fieldRef" | "resourceFieldRef" => {
             node.insert("x-kubernetes-map-type".into(), json!("atomic"));
@@ -71,7 +73,7 @@ pub(super) fn describe_core_types(crd: &mut Value) {
         "divisor" => {
             node.insert("pattern".into(), json!(schema::QUANTITY));
         }
-        // Alpha in Kubernetes, and nothing here could honour it: better refused than ignored.
+        // Alpha in Kubernetes and not supported here: the API server should reject it, not ignore it.
         "valueFrom" => {
             node.get_mut("properties").and_then(Value::as_object_mut).map(|p| p.remove("fileKeyRef"));
         }
@@ -79,7 +81,7 @@ pub(super) fn describe_core_types(crd: &mut Value) {
     });
 }
 
-/// Gives every Instance a status from the start, so that a reader never meets one without conditions.
+/// Sets a default status, so that every Instance has conditions from its creation.
 pub(super) fn default_instance_status(crd: &mut Value) {
     let unknown = |type_: &str, reason: &str, message: &str| {
         json!({
@@ -101,15 +103,15 @@ pub(super) fn default_instance_status(crd: &mut Value) {
     });
 }
 
-/// Marks a CRD for a kind of others: good enough for tests, and never to be applied over the owner's.
+/// Marks a CRD for a kind of another project: it is for tests, and must not replace the owner's CRD.
 pub(super) fn mark_minimal(crd: &mut Value) {
     crd["metadata"]["annotations"][annotations::MINIMAL_CRD] = json!("true");
     let root = root(crd);
-    let what = root["description"].as_str().unwrap_or_default();
-    root["description"] = json!(format!("{what} Minimal definition for tests; not the owner's."));
+    let description = root["description"].as_str().unwrap_or_default();
+    root["description"] = json!(format!("{description} Minimal definition for tests; not the owner's."));
 }
 
-/// The schema of the one version.
+/// The schema of the only version.
 fn root(crd: &mut Value) -> &mut Value {
     &mut crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 }
@@ -125,7 +127,7 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-fn name_may_be_empty(node: &mut Map<String, Value>) {
+fn default_empty_name(node: &mut Map<String, Value>) {
     node["properties"]["name"]["default"] = json!("");
     if let Some(required) = node.get_mut("required").and_then(Value::as_array_mut) {
         required.retain(|field| field != "name");
@@ -135,22 +137,22 @@ fn name_may_be_empty(node: &mut Map<String, Value>) {
     }
 }
 
-fn list_is_atomic(node: &mut Map<String, Value>, list: &str) {
+fn set_list_atomic(node: &mut Map<String, Value>, list: &str) {
     node["properties"][list]["x-kubernetes-list-type"] = json!("atomic");
 }
 
 /// Visits every schema of a tree, with the name of the property it describes (empty for items and values).
-pub(super) fn visit(schema: &mut Value, name: &str, step: &mut impl FnMut(&str, &mut Map<String, Value>)) {
+pub(super) fn visit(schema: &mut Value, name: &str, change: &mut impl FnMut(&str, &mut Map<String, Value>)) {
     let Some(node) = schema.as_object_mut() else { return };
-    step(name, node);
+    change(name, node);
     if let Some(properties) = node.get_mut("properties").and_then(Value::as_object_mut) {
         for (name, property) in properties.iter_mut() {
-            visit(property, name, step);
+            visit(property, name, change);
         }
     }
     for inner in ["items", "additionalProperties"] {
         if let Some(inner) = node.get_mut(inner) {
-            visit(inner, "", step);
+            visit(inner, "", change);
         }
     }
 }

@@ -1,18 +1,18 @@
-//! Facts of the schemas that readers of the kinds rely on.
+//! Properties of the schemas that clients of the kinds rely on.
 
 use std::sync::LazyLock;
 
 use super::*;
 
-/// Our CRDs, made once: deriving a schema takes a tenth of a second in a debug build.
-static OURS: LazyLock<Vec<CrdFile>> = LazyLock::new(compute);
+/// The CRDs of the Polis kinds, built once: deriving a schema takes 0.1 s in a debug build.
+static COMPUTE_CRDS: LazyLock<Vec<CrdFile>> = LazyLock::new(compute);
 
-/// The CRD of one of our kinds.
+/// The CRD of a Polis kind.
 fn crd(kind: &str) -> &'static Value {
-    &OURS.iter().find(|file| file.crd["spec"]["names"]["kind"] == kind).expect("a kind of ours").crd
+    &COMPUTE_CRDS.iter().find(|file| file.crd["spec"]["names"]["kind"] == kind).expect("a Polis kind").crd
 }
 
-/// The schema of a field of one of our kinds, by a path such as `spec.placements[].name`.
+/// The schema of a field of a Polis kind, by a path such as `spec.placements[].name`.
 fn field(kind: &str, path: &str) -> Value {
     let mut node = &crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
     for step in path.split('.') {
@@ -45,7 +45,7 @@ fn names_of(columns: &[(String, String, i64)]) -> Vec<(&str, i64)> {
 }
 
 #[test]
-fn a_workload_is_shown_in_the_columns_that_people_know() {
+fn a_workload_has_these_printer_columns() {
     let expected =
         ["Age", "Available", "Reason", "Deployments", "Replicas", "Ready", "Desired", "Up-to-date"];
     assert_eq!(names_of(&columns("Workload")), expected.map(|name| (name, 0)));
@@ -53,7 +53,7 @@ fn a_workload_is_shown_in_the_columns_that_people_know() {
 }
 
 #[test]
-fn a_deployment_shows_its_location_only_when_asked_for_more() {
+fn a_deployment_shows_its_location_only_in_wide_output() {
     let expected = [
         ("Age", 0),
         ("Available", 0),
@@ -69,7 +69,7 @@ fn a_deployment_shows_its_location_only_when_asked_for_more() {
 }
 
 #[test]
-fn an_instance_shows_its_message_and_quota_only_when_asked_for_more() {
+fn an_instance_shows_its_message_and_quota_only_in_wide_output() {
     let expected = [
         ("Age", 0),
         ("Ready", 0),
@@ -83,7 +83,7 @@ fn an_instance_shows_its_message_and_quota_only_when_asked_for_more() {
 }
 
 #[test]
-fn counts_of_a_status_are_required_and_later_ones_are_not() {
+fn original_counts_of_a_status_are_required_and_later_ones_are_not() {
     let counts = ["currentReplicas", "desiredReplicas", "readyReplicas", "replicas"];
     assert_eq!(required("WorkloadDeployment", "status"), counts);
     assert_eq!(required("Workload", "status"), [&["currentReplicas", "deployments"], &counts[1..]].concat());
@@ -116,7 +116,7 @@ fn specs_require_what_the_api_requires() {
 #[test]
 fn defaults_are_exactly_those_of_the_api() {
     let mut defaults = Vec::new();
-    for file in OURS.iter() {
+    for file in COMPUTE_CRDS.iter() {
         let kind = file.crd["spec"]["names"]["kind"].as_str().expect("kind").to_owned();
         let mut schema = file.crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone();
         finish::visit(&mut schema, "", &mut |name, node| {
@@ -146,7 +146,7 @@ fn defaults_are_exactly_those_of_the_api() {
 fn a_new_instance_has_four_unknown_conditions() {
     let default = field("Instance", "status")["default"].clone();
     let conditions = default["conditions"].as_array().expect("conditions").clone();
-    let seen: Vec<_> = conditions
+    let actual: Vec<_> = conditions
         .iter()
         .map(|c| (c["type"].as_str().unwrap(), c["status"].as_str().unwrap(), c["reason"].as_str().unwrap()))
         .collect();
@@ -156,14 +156,15 @@ fn a_new_instance_has_four_unknown_conditions() {
         ("Ready", "Unknown", "Pending"),
         ("QuotaGranted", "Unknown", "PendingEvaluation"),
     ];
-    assert_eq!(seen, expected);
+    assert_eq!(actual, expected);
     assert!(conditions.iter().all(|c| c["lastTransitionTime"] == "1970-01-01T00:00:00Z"));
-    let status: crate::compute::InstanceStatus = serde_json::from_value(default).expect("reads as a status");
+    let status: crate::compute::InstanceStatus =
+        serde_json::from_value(default).expect("the default is a valid status");
     assert_eq!(status.conditions.len(), 4);
 }
 
 #[test]
-fn lists_merge_as_their_owners_expect() {
+fn lists_have_the_list_types_of_the_api() {
     let list_type = |path: &str| field("Instance", path)["x-kubernetes-list-type"].clone();
     for by_name in [
         "spec.volumes",
@@ -212,23 +213,23 @@ fn a_deployment_scales_by_its_replicas() {
 }
 
 #[test]
-fn every_field_of_ours_says_what_it_is() {
-    for file in OURS.iter() {
+fn every_field_of_a_polis_kind_has_a_description() {
+    for file in COMPUTE_CRDS.iter() {
         let mut schema = file.crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone();
-        let mut silent = Vec::new();
+        let mut undescribed = Vec::new();
         finish::visit(&mut schema, "root", &mut |name, node| {
-            let said = node.get("description").and_then(Value::as_str).is_some_and(|d| !d.is_empty());
-            if !name.is_empty() && name != "metadata" && !said {
-                silent.push(name.to_owned());
+            let described = node.get("description").and_then(Value::as_str).is_some_and(|d| !d.is_empty());
+            if !name.is_empty() && name != "metadata" && !described {
+                undescribed.push(name.to_owned());
             }
         });
-        assert!(silent.is_empty(), "{}: no description for {silent:?}", file.path().display());
+        assert!(undescribed.is_empty(), "{}: no description for {undescribed:?}", file.path().display());
     }
 }
 
 #[test]
-fn our_kinds_are_offered_inside_projects_and_accept_no_null() {
-    for file in OURS.iter() {
+fn polis_kinds_are_offered_inside_projects_and_accept_no_null() {
+    for file in COMPUTE_CRDS.iter() {
         assert_eq!(file.crd["metadata"]["annotations"]["discovery.miloapis.com/parent-contexts"], "Project");
         assert_eq!(file.crd["spec"]["scope"], "Namespaced");
         assert!(file.crd["spec"]["versions"][0]["subresources"]["status"].is_object());
@@ -237,7 +238,7 @@ fn our_kinds_are_offered_inside_projects_and_accept_no_null() {
 }
 
 #[test]
-fn minimal_definitions_are_marked_and_keep_what_they_do_not_know() {
+fn minimal_crds_are_marked_and_preserve_unknown_fields() {
     for file in [platform(), karmada()].concat() {
         let name = file.path();
         assert_eq!(
@@ -251,7 +252,7 @@ fn minimal_definitions_are_marked_and_keep_what_they_do_not_know() {
 }
 
 #[test]
-fn a_file_reads_back_as_the_crd_it_was_made_from() {
+fn a_file_parses_to_the_crd_that_it_was_written_from() {
     for file in [compute(), platform(), karmada()].concat() {
         let read: Value = serde_saphyr::from_str(&file.yaml()).expect("valid YAML");
         assert_eq!(read, file.crd, "{}", file.path().display());

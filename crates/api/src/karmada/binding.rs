@@ -1,4 +1,4 @@
-//! ResourceBinding and ClusterResourceBinding: an object, the clusters chosen for it, and what they say about it.
+//! ResourceBinding and ClusterResourceBinding: an object, the clusters chosen for it, and its status in each.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{Placement, Suspension};
 use crate::{Extra, schema};
 
-/// One object of a namespace, and the clusters that it goes to.
+/// A namespaced object, and the clusters that it is propagated to.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "work.karmada.io",
@@ -22,13 +22,13 @@ use crate::{Extra, schema};
     category = "karmada-io",
     derive = "PartialEq",
     derive = "Default",
-    doc = "Binds an object of a namespace to the clusters chosen for it."
+    doc = "Binds a namespaced object to the clusters chosen for it."
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceBindingSpec {
     /// The object on the hub.
     pub resource: ObjectReference,
-    /// Whether what the object depends on goes along.
+    /// Whether the dependencies of the object are propagated too.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub propagate_deps: bool,
     /// Replicas of the object; absent when it has none.
@@ -40,11 +40,11 @@ pub struct ResourceBindingSpec {
     /// The placement of the policy that claimed the object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<Placement>,
-    /// Bindings that this one follows.
+    /// Bindings of the objects that depend on this one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::open_objects")]
     pub required_by: Vec<Value>,
-    /// Clusters that are being left.
+    /// Clusters that the object is being evicted from.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::open_objects")]
     pub graceful_eviction_tasks: Vec<Value>,
@@ -54,7 +54,7 @@ pub struct ResourceBindingSpec {
     /// `Abort` or `Overwrite`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conflict_resolution: Option<String>,
-    /// Holds changes back.
+    /// Suspends scheduling and the propagation of changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspension: Option<Suspension>,
     /// Whether members keep their copies when the object is deleted on the hub.
@@ -65,7 +65,7 @@ pub struct ResourceBindingSpec {
     pub extra: Extra,
 }
 
-/// One object without a namespace, and the clusters that it goes to.
+/// A cluster-scoped object, and the clusters that it is propagated to.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "work.karmada.io",
@@ -77,7 +77,7 @@ pub struct ResourceBindingSpec {
     category = "karmada-io",
     derive = "PartialEq",
     derive = "Default",
-    doc = "Binds an object without a namespace to the clusters chosen for it."
+    doc = "Binds a cluster-scoped object to the clusters chosen for it."
 )]
 #[serde(transparent)]
 pub struct ClusterResourceBindingSpec(pub ResourceBindingSpec);
@@ -98,7 +98,7 @@ pub struct ObjectReference {
     /// Its UID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
-    /// The version of it that the binding was made from.
+    /// The version of the object that the binding was created from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource_version: Option<String>,
     /// Fields that Polis does not know.
@@ -120,7 +120,7 @@ pub struct TargetCluster {
     pub extra: Extra,
 }
 
-/// What is known about a binding.
+/// Observed state of a binding.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BindingStatus {
@@ -133,11 +133,11 @@ pub struct BindingStatus {
     /// When clusters were last chosen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_scheduled_time: Option<Time>,
-    /// The state of the binding in words: `Scheduled`, `FullyApplied`.
+    /// Conditions of the binding: `Scheduled`, `FullyApplied`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
-    /// What each member says about its copy.
+    /// The status of the copy on each member.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub aggregated_status: Vec<AggregatedStatusItem>,
     /// Fields that Polis does not know.
@@ -145,7 +145,7 @@ pub struct BindingStatus {
     pub extra: Extra,
 }
 
-/// What one member says about its copy.
+/// The status of the copy on one member.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AggregatedStatusItem {
@@ -158,7 +158,7 @@ pub struct AggregatedStatusItem {
     /// Whether the member has the copy.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub applied: bool,
-    /// Why it has not.
+    /// Why the member does not have the copy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied_message: Option<String>,
     /// `Healthy`, `Unhealthy` or `Unknown`.

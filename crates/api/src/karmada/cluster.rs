@@ -9,16 +9,16 @@ use serde_json::Value;
 
 use crate::{Extra, schema};
 
-/// Karmada reaches the member.
+/// Karmada connects to the member.
 pub const SYNC_MODE_PUSH: &str = "Push";
-/// An agent on the member reaches Karmada.
+/// An agent on the member connects to Karmada.
 pub const SYNC_MODE_PULL: &str = "Pull";
 /// Taint on a member whose `Ready` is false or not known yet.
 pub const TAINT_NOT_READY: &str = "cluster.karmada.io/not-ready";
 /// Taint on a member whose `Ready` is unknown.
 pub const TAINT_UNREACHABLE: &str = "cluster.karmada.io/unreachable";
 
-/// How a member cluster is reached, and what may be scheduled to it.
+/// Connection to a member cluster, and the taints that restrict scheduling to it.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "cluster.karmada.io",
@@ -36,21 +36,21 @@ pub struct ClusterSpec {
     /// Identity of the cluster: the UID of its namespace `kube-system`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// `Push` when Karmada reaches the member, `Pull` when an agent on the member reaches Karmada.
+    /// `Push` when Karmada connects to the member, `Pull` when an agent on the member connects to Karmada.
     pub sync_mode: String,
     /// URL of the member's API server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_endpoint: Option<String>,
-    /// Secret with the keys `token` and `caBundle` for reaching the member.
+    /// Secret with the keys `token` and `caBundle` for connections to the member.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<LocalSecretReference>,
     /// Secret with a token that may impersonate users on the member.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub impersonator_secret_ref: Option<LocalSecretReference>,
-    /// Whether the certificate of the member is taken on trust.
+    /// Whether Karmada skips the verification of the member's certificate.
     #[serde(rename = "insecureSkipTLSVerification", default, skip_serializing_if = "std::ops::Not::not")]
     pub insecure_skip_tls_verification: bool,
-    /// Who runs the member.
+    /// Provider of the member.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
     /// Region of the member.
@@ -59,7 +59,7 @@ pub struct ClusterSpec {
     /// Zones of the member.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub zones: Vec<String>,
-    /// What keeps objects off the member.
+    /// Taints that keep objects off the member.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub taints: Vec<Taint>,
     /// Fields that Polis does not know.
@@ -80,7 +80,7 @@ pub struct LocalSecretReference {
     pub extra: Extra,
 }
 
-/// What is known about a member cluster.
+/// Observed state of a member cluster.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterStatus {
@@ -90,18 +90,18 @@ pub struct ClusterStatus {
     /// The kinds that the member serves.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub api_enablements: Vec<ApiEnablement>,
-    /// The state of the member in words: `Ready`, `CompleteAPIEnablements`.
+    /// Conditions of the member: `Ready`, `CompleteAPIEnablements`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
-    /// How many nodes the member has.
+    /// Number of nodes of the member.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_summary: Option<NodeSummary>,
-    /// What the member has and uses, as Karmada counts it.
+    /// Capacity and usage of the member, as Karmada computes them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::open_object")]
     pub resource_summary: Option<Value>,
-    /// What Karmada does about conditions of the member.
+    /// Actions that Karmada takes on conditions of the member.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remedy_actions: Vec<String>,
     /// Fields that Polis does not know.
@@ -136,7 +136,7 @@ pub struct ApiResource {
     pub extra: Extra,
 }
 
-/// How many nodes a member has.
+/// Number of nodes of a member.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeSummary {

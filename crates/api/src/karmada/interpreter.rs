@@ -1,4 +1,4 @@
-//! ResourceInterpreterCustomization: scripts that teach the federation about a kind.
+//! ResourceInterpreterCustomization: Lua scripts that define how the federation handles a kind.
 
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Extra;
 
-/// Scripts for one kind.
+/// The scripts for one kind.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "config.karmada.io",
@@ -17,7 +17,7 @@ use crate::Extra;
     category = "karmada-io",
     derive = "PartialEq",
     derive = "Default",
-    doc = "Teaches the federation how to read and write objects of one kind, in Lua."
+    doc = "Defines in Lua how the federation reads and writes objects of one kind."
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceInterpreterCustomizationSpec {
@@ -43,11 +43,11 @@ pub struct CustomizationTarget {
     pub extra: Extra,
 }
 
-/// The scripts, by what they answer.
+/// The scripts, one per operation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CustomizationRules {
-    /// `Retain(desired, observed)`: what of the member's object is kept.
+    /// `Retain(desired, observed)`: the desired object with the fields that the member keeps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retention: Option<LuaRule>,
     /// `GetReplicas(object)`: how many replicas it has and what each needs.
@@ -59,16 +59,16 @@ pub struct CustomizationRules {
     /// `ReviseReplica(object, replicas)`: the object with another number of replicas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replica_revision: Option<LuaRule>,
-    /// `ReflectStatus(observed)`: what of the member's status is carried back.
+    /// `ReflectStatus(observed)`: the part of the member's status that is reported to the hub.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status_reflection: Option<LuaRule>,
     /// `AggregateStatus(desired, items)`: the hub object with the status of all members.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status_aggregation: Option<LuaRule>,
-    /// `InterpretHealth(observed)`: whether the member's object is well.
+    /// `InterpretHealth(observed)`: whether the member's object is healthy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health_interpretation: Option<LuaRule>,
-    /// `GetDependencies(desired)`: what else must go along.
+    /// `GetDependencies(desired)`: the objects that must be propagated too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dependency_interpretation: Option<LuaRule>,
     /// Fields that Polis does not know.

@@ -1,7 +1,8 @@
-//! Kinds of Karmada, as far as Polis touches them.
+//! Kinds of Karmada, with the fields that Polis uses.
 //!
 //! Karmada owns these kinds. Fields that Polis does not know are kept in `extra` at every level, so that a
-//! read–modify–write through these types loses nothing. Sets of words that Karmada may extend are strings here.
+//! read–modify–write through these types loses nothing. Enumerations that Karmada may extend are strings
+//! here.
 
 mod binding;
 mod cluster;

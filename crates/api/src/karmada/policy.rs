@@ -1,4 +1,4 @@
-//! PropagationPolicy and ClusterPropagationPolicy: which objects go to which clusters.
+//! PropagationPolicy and ClusterPropagationPolicy: which objects are propagated to which clusters.
 
 use k8s_openapi::api::core::v1::Toleration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -9,12 +9,12 @@ use serde_json::Value;
 
 use crate::{Extra, schema};
 
-/// A member object that Karmada does not manage is left alone.
+/// A member object that Karmada does not manage stays unchanged.
 pub const CONFLICT_ABORT: &str = "Abort";
 /// A member object that Karmada does not manage is taken over.
 pub const CONFLICT_OVERWRITE: &str = "Overwrite";
 
-/// What goes where.
+/// The objects that a policy claims, and the clusters that they are propagated to.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "policy.karmada.io",
@@ -26,36 +26,36 @@ pub const CONFLICT_OVERWRITE: &str = "Overwrite";
     category = "karmada-io",
     derive = "PartialEq",
     derive = "Default",
-    doc = "Sends objects of its own namespace to member clusters."
+    doc = "Propagates objects of its own namespace to member clusters."
 )]
 #[serde(rename_all = "camelCase")]
 pub struct PropagationSpec {
-    /// What the policy claims.
+    /// The objects that the policy claims.
     #[serde(default)]
     #[schemars(!default)]
     pub resource_selectors: Vec<ResourceSelector>,
-    /// Whether what the objects depend on goes along.
+    /// Whether the dependencies of the objects are propagated too.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub propagate_deps: bool,
-    /// Where the objects go.
+    /// The clusters that the objects are propagated to.
     #[serde(default)]
     pub placement: Placement,
-    /// Which of several policies wins; the higher one.
+    /// Priority of the policy; of several policies, the one with the highest priority claims an object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
-    /// `Always` or `Never`: whether the policy takes over what a lower one claimed.
+    /// `Always` or `Never`: whether the policy takes over objects that a policy of lower priority claimed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preemption: Option<String>,
     /// The scheduler that chooses clusters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduler_name: Option<String>,
-    /// `Abort` or `Overwrite`: what to do about an object that the member already has.
+    /// `Abort` or `Overwrite`: what Karmada does with an object that the member already has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conflict_resolution: Option<String>,
     /// `Lazy`: changes of the policy wait until the object changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub activation_preference: Option<String>,
-    /// Holds changes back.
+    /// Suspends the propagation of changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspension: Option<Suspension>,
     /// Whether members keep their copies when the object is deleted on the hub.
@@ -66,7 +66,7 @@ pub struct PropagationSpec {
     pub extra: Extra,
 }
 
-/// What goes where; the same words as in a [`PropagationSpec`].
+/// The spec of a ClusterPropagationPolicy; the same fields as a [`PropagationSpec`].
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "policy.karmada.io",
@@ -77,7 +77,7 @@ pub struct PropagationSpec {
     category = "karmada-io",
     derive = "PartialEq",
     derive = "Default",
-    doc = "Sends objects of any namespace, and of none, to member clusters."
+    doc = "Propagates objects of any namespace, and cluster-scoped objects, to member clusters."
 )]
 #[serde(transparent)]
 pub struct ClusterPropagationSpec(pub PropagationSpec);
@@ -90,10 +90,10 @@ pub struct ResourceSelector {
     pub api_version: String,
     /// The kind.
     pub kind: String,
-    /// Namespace of the objects; that of the policy when absent.
+    /// Namespace of the objects; the policy's namespace when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// Name of the object. Wins over the labels.
+    /// Name of the object. If set, the labels are ignored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Labels of the objects.
@@ -108,19 +108,19 @@ pub struct ResourceSelector {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Placement {
-    /// Which clusters fit; all when absent.
+    /// The clusters that may be chosen; all when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster_affinity: Option<ClusterAffinity>,
     /// Groups of clusters in order of preference.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cluster_affinities: Vec<ClusterAffinityTerm>,
-    /// Taints that do not matter.
+    /// Taints that are tolerated.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cluster_tolerations: Vec<Toleration>,
-    /// How many clusters, and how far apart.
+    /// How many clusters are chosen, and how they are spread.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub spread_constraints: Vec<SpreadConstraint>,
-    /// How replicas are shared out.
+    /// How replicas are divided among the clusters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::open_object")]
     pub replica_scheduling: Option<Value>,
@@ -129,7 +129,7 @@ pub struct Placement {
     pub extra: Extra,
 }
 
-/// Which clusters fit.
+/// The clusters that may be chosen.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterAffinity {
@@ -143,7 +143,7 @@ pub struct ClusterAffinity {
     /// Names of the clusters; any when empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cluster_names: Vec<String>,
-    /// Names of clusters that never fit.
+    /// Names of clusters that are never chosen.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exclude: Vec<String>,
     /// Fields that Polis does not know.
@@ -167,7 +167,7 @@ pub struct ClusterAffinityTerm {
     /// Names of the clusters; any when empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cluster_names: Vec<String>,
-    /// Names of clusters that never fit.
+    /// Names of clusters that are never chosen.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exclude: Vec<String>,
     /// Fields that Polis does not know.
@@ -185,10 +185,10 @@ pub struct SpreadConstraint {
     /// Label that groups clusters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spread_by_label: Option<String>,
-    /// The most groups.
+    /// The maximum number of groups.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_groups: Option<i64>,
-    /// The fewest groups.
+    /// The minimum number of groups.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_groups: Option<i64>,
     /// Fields that Polis does not know.
@@ -196,17 +196,17 @@ pub struct SpreadConstraint {
     pub extra: Extra,
 }
 
-/// Holds changes back.
+/// Suspends scheduling and the propagation of changes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Suspension {
-    /// Whether no member gets changes.
+    /// Whether the propagation of changes to all members is suspended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dispatching: Option<bool>,
-    /// Members that get no changes.
+    /// Members that changes are not propagated to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dispatching_on_clusters: Option<SuspendClusters>,
-    /// Whether no clusters are chosen; on bindings only.
+    /// Whether scheduling is suspended; on bindings only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduling: Option<bool>,
     /// Fields that Polis does not know.
@@ -214,7 +214,7 @@ pub struct Suspension {
     pub extra: Extra,
 }
 
-/// Members that get no changes.
+/// Members that changes are not propagated to.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SuspendClusters {

@@ -1,4 +1,4 @@
-//! Work: what one member should have, and what it says about it.
+//! Work: the objects that one member should have, and their status on the member.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::CustomResource;
@@ -21,14 +21,14 @@ use crate::{Extra, schema};
     category = "karmada-io",
     derive = "PartialEq",
     derive = "Default",
-    doc = "What one member cluster should have, in the namespace of that member on the hub."
+    doc = "The objects that one member cluster should have, in the member's namespace on the hub."
 )]
 #[serde(rename_all = "camelCase")]
 pub struct WorkSpec {
-    /// What the member should have.
+    /// The objects that the member should have.
     #[serde(default)]
     pub workload: WorkloadTemplate,
-    /// Whether changes are held back.
+    /// Whether the propagation of changes is suspended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend_dispatching: Option<bool>,
     /// Whether the member keeps its copy when the work is deleted.
@@ -52,15 +52,15 @@ pub struct WorkloadTemplate {
     pub extra: Extra,
 }
 
-/// What is known about a work.
+/// Observed state of a work.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkStatus {
-    /// The state of the work in words: `Applied`, `Dispatching`.
+    /// Conditions of the work: `Applied`, `Dispatching`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
-    /// What the member says about each manifest.
+    /// The status of each manifest on the member.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub manifest_statuses: Vec<ManifestStatus>,
     /// Fields that Polis does not know.
@@ -68,11 +68,11 @@ pub struct WorkStatus {
     pub extra: Extra,
 }
 
-/// What a member says about one manifest.
+/// The status of one manifest on a member.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ManifestStatus {
-    /// Which manifest.
+    /// The manifest.
     #[serde(default)]
     pub identifier: ResourceIdentifier,
     /// Its status on the member, as the interpreter reflects it.
@@ -91,7 +91,7 @@ pub struct ManifestStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceIdentifier {
-    /// Place in the list of manifests.
+    /// Index in the list of manifests.
     #[serde(default)]
     pub ordinal: i64,
     /// API group.

@@ -1,4 +1,4 @@
-//! Location and LocationBinding: places, and the places that a project may use.
+//! Location (a place where workloads can run) and LocationBinding (a location that a project may use).
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::{Extra, schema};
 
-/// Where a location is and who runs it.
+/// The class, the topology and the provider of a location.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "networking.datumapis.com",
@@ -27,7 +27,7 @@ pub struct LocationSpec {
     /// `datum-managed` or `self-managed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub location_class_name: Option<String>,
-    /// Name for people.
+    /// Display name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub display_name: Option<String>,
     /// Where the location is, by keys such as `topology.datum.net/city-code`.
@@ -42,11 +42,11 @@ pub struct LocationSpec {
     pub extra: Extra,
 }
 
-/// What is known about a location.
+/// Observed state of a location.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LocationStatus {
-    /// The state of the location in words: `Ready`.
+    /// Conditions of the location: `Ready`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -55,7 +55,7 @@ pub struct LocationStatus {
     pub extra: Extra,
 }
 
-/// A location, as a project sees it.
+/// A location that a project may use.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "networking.datumapis.com",
@@ -74,7 +74,7 @@ pub struct LocationBindingSpec {
     /// Class of the location.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub location_class_name: Option<String>,
-    /// Name for people.
+    /// Display name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub display_name: Option<String>,
     /// Where the location is, copied from it.
@@ -85,11 +85,11 @@ pub struct LocationBindingSpec {
     pub extra: Extra,
 }
 
-/// What is known about a location in a project.
+/// Observed state of a location binding.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LocationBindingStatus {
-    /// The state of the location in words: `Available`.
+    /// Conditions of the binding: `Available`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,

@@ -1,11 +1,12 @@
-//! Kinds of the network services operator, `networking.datumapis.com/v1alpha`, as far as Polis touches them.
+//! Kinds of the network services operator, `networking.datumapis.com/v1alpha`, with the fields that Polis
+//! uses.
 //!
 //! The operator owns these kinds. Fields that Polis does not know are kept in `extra` at every level.
 //!
-//! Locations exist in two forms: namespaced in the operator's first version, cluster-scoped since. Polis takes the
-//! cluster-scoped form, because that is what platforms now have and what LocationBindings point to by bare name.
-//! [`LocationReference`] keeps an optional namespace, so that bindings and claims of the first form are read and
-//! written back unharmed.
+//! Locations exist in two forms: namespaced in the operator's first version, cluster-scoped since. Polis uses
+//! the cluster-scoped form, because platforms have it now and LocationBindings refer to it by name alone.
+//! [`LocationReference`] has an optional namespace, so that bindings and claims of the first form are read
+//! and written back unchanged.
 
 mod location;
 mod network;

@@ -1,4 +1,5 @@
-//! Network, NetworkBinding and NetworkContext: a network, the wish for it somewhere, and it there.
+//! Network; NetworkBinding (a request for a network in a location); NetworkContext (the network in that
+//! location).
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::CustomResource;
@@ -8,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::LocationReference;
 use crate::{Extra, schema};
 
-/// Addresses of a network.
+/// Addresses and packet size of a network.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "networking.datumapis.com",
@@ -19,11 +20,11 @@ use crate::{Extra, schema};
     status = "NetworkStatus",
     derive = "PartialEq",
     derive = "Default",
-    doc = "A network of a project, wherever it is used."
+    doc = "A network of a project, in all locations."
 )]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkSpec {
-    /// How addresses are found.
+    /// How addresses are allocated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipam: Option<NetworkIpam>,
     /// `IPv4`, `IPv6`, or both.
@@ -37,7 +38,7 @@ pub struct NetworkSpec {
     pub extra: Extra,
 }
 
-/// How addresses of a network are found.
+/// How addresses of a network are allocated.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkIpam {
@@ -55,11 +56,11 @@ pub struct NetworkIpam {
     pub extra: Extra,
 }
 
-/// What is known about a network.
+/// Observed state of a network.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkStatus {
-    /// The state of the network in words: `Ready`.
+    /// Conditions of the network: `Ready`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -68,7 +69,7 @@ pub struct NetworkStatus {
     pub extra: Extra,
 }
 
-/// A network, wanted in a location.
+/// A request for a network in a location.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "networking.datumapis.com",
@@ -79,13 +80,13 @@ pub struct NetworkStatus {
     status = "NetworkBindingStatus",
     derive = "PartialEq",
     derive = "Default",
-    doc = "Asks for a network in a location."
+    doc = "Requests a network in a location."
 )]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkBindingSpec {
     /// The network.
     pub network: NetworkReference,
-    /// Where it is wanted.
+    /// The location that needs the network.
     pub location: LocationReference,
     /// Fields that Polis does not know.
     #[serde(flatten)]
@@ -98,7 +99,7 @@ pub struct NetworkBindingSpec {
 pub struct NetworkReference {
     /// Name of the network.
     pub name: String,
-    /// Namespace of the network; that of the referrer when absent.
+    /// Namespace of the network; the namespace of the referring object when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
     /// Fields that Polis does not know.
@@ -106,14 +107,14 @@ pub struct NetworkReference {
     pub extra: Extra,
 }
 
-/// What is known about a network that was asked for.
+/// Observed state of a network binding.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkBindingStatus {
-    /// The network in that location.
+    /// The network context: the network in that location.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network_context_ref: Option<NetworkContextReference>,
-    /// The state of the binding in words: `Ready`.
+    /// Conditions of the binding: `Ready`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -128,7 +129,7 @@ pub struct NetworkBindingStatus {
 pub struct NetworkContextReference {
     /// Name of the network context.
     pub name: String,
-    /// Namespace of the network context; that of the referrer when absent.
+    /// Namespace of the network context; the namespace of the referring object when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
     /// Fields that Polis does not know.
@@ -160,11 +161,11 @@ pub struct NetworkContextSpec {
     pub extra: Extra,
 }
 
-/// What is known about a network in a location.
+/// Observed state of a network context.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkContextStatus {
-    /// The state of the network context in words: `Programmed`, `Ready`.
+    /// Conditions of the network context: `Programmed`, `Ready`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,

@@ -1,4 +1,4 @@
-//! SubnetClaim and Subnet: addresses asked for, and addresses had.
+//! SubnetClaim (a request for a range of addresses) and Subnet (the allocated range).
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::CustomResource;
@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 use super::{LocationReference, NetworkContextReference};
 use crate::{Extra, schema};
 
-/// The class of subnets that Polis asks for.
+/// The class of subnets that Polis requests.
 pub const SUBNET_CLASS_PRIVATE: &str = "private";
 /// IPv4.
 pub const IPV4: &str = "IPv4";
 /// IPv6.
 pub const IPV6: &str = "IPv6";
 
-/// Addresses, wanted.
+/// A request for a range of addresses.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "networking.datumapis.com",
@@ -26,22 +26,22 @@ pub const IPV6: &str = "IPv6";
     status = "SubnetClaimStatus",
     derive = "PartialEq",
     derive = "Default",
-    doc = "Asks for a range of addresses of a network in a location."
+    doc = "Requests a range of addresses of a network in a location."
 )]
 #[serde(rename_all = "camelCase")]
 pub struct SubnetClaimSpec {
-    /// Class of the subnet; Polis asks for `private`.
+    /// Class of the subnet; Polis requests `private`.
     pub subnet_class: String,
-    /// The network and location to take them from.
+    /// The network in the location that the addresses are allocated from.
     pub network_context: NetworkContextReference,
     /// The location.
     pub location: LocationReference,
     /// `IPv4` or `IPv6`.
     pub ip_family: String,
-    /// First address, when it matters.
+    /// Requested first address; any when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_address: Option<String>,
-    /// Size, when it matters.
+    /// Requested prefix length; any when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix_length: Option<i32>,
     /// Fields that Polis does not know.
@@ -49,20 +49,20 @@ pub struct SubnetClaimSpec {
     pub extra: Extra,
 }
 
-/// What is known about addresses that were asked for.
+/// Observed state of a subnet claim.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SubnetClaimStatus {
-    /// The subnet that holds them.
+    /// The subnet with the allocated addresses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subnet_ref: Option<SubnetReference>,
     /// First address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_address: Option<String>,
-    /// Size.
+    /// Prefix length.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix_length: Option<i32>,
-    /// The state of the claim in words: `Ready`.
+    /// Conditions of the claim: `Ready`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -99,7 +99,7 @@ pub struct SubnetReference {
 pub struct SubnetSpec {
     /// Class of the subnet.
     pub subnet_class: String,
-    /// The network and location that they are taken from.
+    /// The network in the location that the addresses are allocated from.
     pub network_context: NetworkContextReference,
     /// The location.
     pub location: LocationReference,
@@ -108,7 +108,7 @@ pub struct SubnetSpec {
     /// First address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_address: Option<String>,
-    /// Size.
+    /// Prefix length.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix_length: Option<i32>,
     /// Fields that Polis does not know.
@@ -116,17 +116,17 @@ pub struct SubnetSpec {
     pub extra: Extra,
 }
 
-/// What is known about a range of addresses.
+/// Observed state of a subnet.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SubnetStatus {
     /// First address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_address: Option<String>,
-    /// Size.
+    /// Prefix length.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix_length: Option<i32>,
-    /// The state of the subnet in words: `Allocated`, `Programmed`, `Ready`.
+    /// Conditions of the subnet: `Allocated`, `Programmed`, `Ready`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,

@@ -1,4 +1,4 @@
-//! ResourceClaim: amounts asked for, and the decision.
+//! ResourceClaim: a request for quota, and the decision on it.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
@@ -9,18 +9,19 @@ use crate::{Extra, schema};
 
 /// A request was granted.
 pub const ALLOCATION_GRANTED: &str = "Granted";
-/// A request was denied, for good.
+/// A request was denied; the decision is final.
 pub const ALLOCATION_DENIED: &str = "Denied";
 /// A request is not decided.
 pub const ALLOCATION_PENDING: &str = "Pending";
 /// Resource: number of instances.
 pub const RESOURCE_INSTANCES: &str = "compute.datumapis.com/instances";
-/// Resource: processors, in thousandths.
+/// Resource: CPU, in millicores.
 pub const RESOURCE_VCPUS: &str = "compute.datumapis.com/vcpus";
 /// Resource: memory, in MiB.
 pub const RESOURCE_MEMORY: &str = "compute.datumapis.com/memory";
 
-/// Amounts, wanted by somebody for something. Never revisited once decided: to change it, delete and create.
+/// Amounts of quota that a consumer requests for an object. A decision is final: to change a claim, delete it
+/// and create a new one.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "quota.miloapis.com",
@@ -31,16 +32,16 @@ pub const RESOURCE_MEMORY: &str = "compute.datumapis.com/memory";
     status = "ResourceClaimStatus",
     derive = "PartialEq",
     derive = "Default",
-    doc = "Asks for a part of somebody's quota."
+    doc = "Requests a part of a consumer's quota."
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceClaimSpec {
-    /// Whose quota is used.
+    /// The consumer whose quota is used.
     pub consumer_ref: ConsumerReference,
-    /// What is wanted.
+    /// The requested amounts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub requests: Vec<ResourceRequest>,
-    /// What it is wanted for.
+    /// The object that the amounts are for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource_ref: Option<ResourceReference>,
     /// Fields that Polis does not know.
@@ -99,17 +100,17 @@ pub struct ResourceRequest {
     pub extra: Extra,
 }
 
-/// What was decided.
+/// The decision on a claim.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceClaimStatus {
-    /// Generation that was decided on.
+    /// Generation of the spec that the decision is on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// The decision on each request.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allocations: Vec<RequestAllocation>,
-    /// The decision in words: `Granted`.
+    /// Conditions of the claim: `Granted`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -126,19 +127,19 @@ pub struct RequestAllocation {
     pub resource_type: String,
     /// `Granted`, `Denied` or `Pending`.
     pub status: String,
-    /// Why, as one word.
+    /// Reason of the decision, as one CamelCase word.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Why, for people.
+    /// Explanation of the decision, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// How much was granted.
+    /// The granted amount.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocated_amount: Option<i64>,
-    /// The bucket that it was taken from.
+    /// The bucket that the amount is taken from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocating_bucket: Option<String>,
-    /// When it was decided.
+    /// When the decision last changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_transition_time: Option<Time>,
     /// Fields that Polis does not know.

@@ -1,4 +1,5 @@
-//! ResourceGrant and AllowanceBucket: amounts given, and the count of what is left.
+//! ResourceGrant (amounts that a consumer gets) and AllowanceBucket (limit and usage of one resource of one
+//! consumer).
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
@@ -9,7 +10,7 @@ use serde_json::Value;
 use super::ConsumerReference;
 use crate::{Extra, schema};
 
-/// Amounts, given to somebody.
+/// Amounts of quota that a consumer gets.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "quota.miloapis.com",
@@ -24,9 +25,9 @@ use crate::{Extra, schema};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceGrantSpec {
-    /// Who gets them.
+    /// The consumer that gets the amounts.
     pub consumer_ref: ConsumerReference,
-    /// What is given.
+    /// The amounts, by resource.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allowances: Vec<Allowance>,
     /// Fields that Polis does not know.
@@ -40,7 +41,7 @@ pub struct ResourceGrantSpec {
 pub struct Allowance {
     /// The resource.
     pub resource_type: String,
-    /// The amounts, which add up.
+    /// The amounts; the grant gives their sum.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub buckets: Vec<AllowanceAmount>,
     /// Fields that Polis does not know.
@@ -59,14 +60,14 @@ pub struct AllowanceAmount {
     pub extra: Extra,
 }
 
-/// What is known about a grant.
+/// Observed state of a grant.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceGrantStatus {
-    /// Generation that was looked at.
+    /// Generation of the spec that this status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// The state of the grant in words: `Active`.
+    /// Conditions of the grant: `Active`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -86,7 +87,7 @@ pub struct ResourceGrantStatus {
     status = "AllowanceBucketStatus",
     derive = "PartialEq",
     derive = "Default",
-    doc = "Counts what one consumer has and uses of one resource. Written by the quota system alone."
+    doc = "Limit and usage of one resource of one consumer. Only the quota system writes it."
 )]
 #[serde(rename_all = "camelCase")]
 pub struct AllowanceBucketSpec {
@@ -99,33 +100,33 @@ pub struct AllowanceBucketSpec {
     pub extra: Extra,
 }
 
-/// What a consumer has and uses of a resource.
+/// Limit and usage of one resource of one consumer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AllowanceBucketStatus {
-    /// Generation that was looked at.
+    /// Generation of the spec that this status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// What was given.
+    /// The sum of the grants.
     #[serde(default)]
     pub limit: i64,
-    /// What is used.
+    /// The sum of the granted claims.
     #[serde(default)]
     pub allocated: i64,
-    /// What is left; never below zero.
+    /// Limit minus allocated amount; never below zero.
     #[serde(default)]
     pub available: i64,
-    /// How many claims use it.
+    /// Number of granted claims.
     #[serde(default)]
     pub claim_count: i32,
-    /// How many grants give it.
+    /// Number of grants.
     #[serde(default)]
     pub grant_count: i32,
-    /// The grants that give it.
+    /// The grants that the limit is the sum of.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::open_objects")]
     pub contributing_grant_refs: Vec<Value>,
-    /// When it was last counted.
+    /// When the status was last computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_reconciliation: Option<Time>,
     /// Fields that Polis does not know.

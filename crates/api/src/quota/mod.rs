@@ -1,7 +1,7 @@
-//! Kinds of Milo's quota system, `quota.miloapis.com/v1alpha1`, as far as Polis touches them.
+//! Kinds of Milo's quota system, `quota.miloapis.com/v1alpha1`, with the fields that Polis uses.
 //!
-//! Milo owns these kinds. Fields that Polis does not know are kept in `extra` at every level. Grants, buckets and
-//! claims of a project live on the plane of the project; registrations on the platform's own.
+//! Milo owns these kinds. Fields that Polis does not know are kept in `extra` at every level. Grants, buckets
+//! and claims of a project are on the project's plane; registrations are on the platform's plane.
 
 mod claim;
 mod grant;

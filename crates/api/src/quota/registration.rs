@@ -1,4 +1,4 @@
-//! ResourceRegistration: a resource that quota is kept of.
+//! ResourceRegistration: a resource with quota.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::CustomResource;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Extra, schema};
 
-/// A resource that quota is kept of.
+/// A resource with quota: its consumers and its units.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "quota.miloapis.com",
@@ -17,30 +17,30 @@ use crate::{Extra, schema};
     status = "ResourceRegistrationStatus",
     derive = "PartialEq",
     derive = "Default",
-    doc = "Makes a resource known to the quota system."
+    doc = "Registers a resource with the quota system."
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceRegistrationSpec {
-    /// The kind that consumes it.
+    /// The kind of its consumers.
     pub consumer_type: KindReference,
     /// `Entity`, `Allocation` or `Feature`.
     #[serde(rename = "type")]
     pub type_: String,
     /// Name of the resource, unique.
     pub resource_type: String,
-    /// What it is, for people.
+    /// Description of the resource, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// Unit of amounts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_unit: Option<String>,
-    /// Unit for people.
+    /// Unit of amounts that are shown to people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub display_unit: Option<String>,
     /// How many base units make one display unit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit_conversion_factor: Option<i64>,
-    /// The kinds that claims may be made for.
+    /// The kinds of objects that claims may be for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub claiming_resources: Vec<KindReference>,
     /// Fields that Polis does not know.
@@ -62,14 +62,14 @@ pub struct KindReference {
     pub extra: Extra,
 }
 
-/// What is known about a registration.
+/// Observed state of a registration.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceRegistrationStatus {
-    /// Generation that was looked at.
+    /// Generation of the spec that this status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// The state of the registration in words: `Active`.
+    /// Conditions of the registration: `Active`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
