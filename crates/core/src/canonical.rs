@@ -1,31 +1,31 @@
-//! One form for one meaning.
+//! The canonical JSON form of objects, for comparisons and hashes.
 //!
-//! The same object comes back from different planes in different clothes: keys in another order, an empty list
-//! where nothing was, `null` for absent. A pass through Karmada's Lua interpreters drops empty lists and empty
-//! maps altogether. Comparing clothes would write for ever and would replace instances that nobody changed, so
-//! everything that is compared or hashed goes through here first.
+//! Planes return the same object in different forms: with keys in another order, with an empty list for an
+//! absent one, or with `null`. Karmada's Lua interpreters drop empty lists and empty maps. Comparing these
+//! forms directly would cause endless writes and would replace unchanged instances, so every comparison and
+//! every hash uses the canonical form.
 //!
-//! The form: members that are `null`, an empty list or an empty object are left out, from the inside outwards;
-//! keys are sorted. Elements of a list always stay, since their number and order carry meaning (an empty ingress
-//! rule lets everything in). Zero, `false` and the empty string are values and stay.
+//! The canonical form omits members that are `null`, an empty list or an empty object, innermost first, and
+//! sorts the keys. List elements are kept, because their number and order have a meaning (an empty ingress
+//! rule allows all traffic). Zero, `false` and the empty string are values and are kept.
 
 use serde::Serialize;
 use serde_json::Value;
 
-/// The canonical value of anything that serialises.
+/// The canonical value of a serialisable object.
 pub fn value(of: &impl Serialize) -> Value {
-    // The kinds hold strings, numbers, lists and maps with string keys: nothing that JSON cannot say.
-    let mut value = serde_json::to_value(of).expect("a kind serialises to JSON");
+    // The API types contain only strings, numbers, lists and maps with string keys, which JSON can represent.
+    let mut value = serde_json::to_value(of).expect("an API type serialises to JSON");
     prune(&mut value);
     value
 }
 
-/// Whether two things mean the same.
+/// Whether two objects have the same canonical form.
 pub fn same(one: &impl Serialize, other: &impl Serialize) -> bool {
     value(one) == value(other)
 }
 
-/// The canonical text: no spaces, keys in byte order whatever map serde_json was built with.
+/// The canonical text: no spaces, keys in byte order even if serde_json keeps the insertion order.
 pub fn text(of: &impl Serialize) -> String {
     let mut out = String::new();
     write(&value(of), &mut out);
@@ -36,14 +36,14 @@ fn prune(value: &mut Value) {
     match value {
         Value::Object(members) => {
             members.values_mut().for_each(prune);
-            members.retain(|_, member| !is_nothing(member));
+            members.retain(|_, member| !is_empty(member));
         }
         Value::Array(elements) => elements.iter_mut().for_each(prune),
         _ => {}
     }
 }
 
-fn is_nothing(value: &Value) -> bool {
+fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::Array(elements) => elements.is_empty(),
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_becomes_empty_by_pruning_goes_too() {
+    fn a_member_that_is_empty_after_pruning_is_omitted() {
         assert!(same(&json!({"metadata": {"labels": {}}}), &json!({})));
     }
 
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_element_of_a_list_still_counts() {
+    fn an_empty_list_element_is_kept() {
         assert!(!same(&json!({"ingress": [{}]}), &json!({})));
         assert!(!same(&json!({"ingress": [{}]}), &json!({"ingress": [{}, {}]})));
     }
@@ -137,12 +137,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_text_reads_back_as_the_canonical_value(input in any_json()) {
+        fn the_text_parses_as_the_canonical_value(input in any_json()) {
             prop_assert_eq!(serde_json::from_str::<Value>(&text(&input)).unwrap(), value(&input));
         }
 
         #[test]
-        fn canonical_once_is_canonical_twice(input in any_json()) {
+        fn the_canonical_form_is_idempotent(input in any_json()) {
             prop_assert_eq!(value(&value(&input)), value(&input));
         }
     }

@@ -1,12 +1,13 @@
-//! Cities that a project may use.
+//! The cities that a project may use.
 //!
-//! A LocationBinding in the project is the one answer to "may this project use this city": admission and the workload
-//! controller both ask here. A binding whose `Available` condition is there and not True does not count, nor does one
-//! that is on its way out; one without the condition counts, since its existence is the permission. City codes are
-//! taken verbatim: `DFW` and `dfw` are two cities.
+//! A project may use a city if it has a LocationBinding for it; admission and the workload controller both
+//! decide here. A binding is skipped if it is being deleted, or if it has an `Available` condition that is
+//! not True. A binding without the condition counts: its existence is the permission. City codes are compared
+//! verbatim: `DFW` and `dfw` are two cities.
 //!
-//! A plane that does not serve the kind has no bindings either way. What that means depends on the [`Ground`]: a bare
-//! cluster must work, so every city is open; on a platform the lack of bindings is no permission, so none is.
+//! On a plane that does not serve the kind, the [`TenancyMode`] decides: a single cluster must work without
+//! bindings, so every city is allowed; in a project of Milo no binding means no permission, so no city is
+//! allowed.
 
 use std::collections::BTreeSet;
 
@@ -16,86 +17,90 @@ use polis_api::networking::LocationBinding;
 
 use crate::{conditions, owner};
 
-/// What the projects stand on.
+/// How project planes are provided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ground {
-    /// One cluster, with nobody around it who would bind cities.
-    Bare,
-    /// A platform, which says for each project what it may use.
-    Platform,
+pub enum TenancyMode {
+    /// One cluster is the only project, and nothing creates LocationBindings for it.
+    Single,
+    /// Milo provides one plane per project, and LocationBindings state which cities each project may use.
+    Milo,
 }
 
 /// The cities that a project may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cities {
-    /// Every city.
+    /// Every city with a non-empty code.
     Any,
-    /// These cities.
+    /// The cities that have a usable binding.
     Bound(BTreeSet<String>),
 }
 
-/// A binding that offers no city, and why.
+/// A LocationBinding that is skipped, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Skipped {
+pub struct SkippedBinding {
     /// Name of the binding.
     pub binding: String,
-    /// Why it does not count.
-    pub why: Unusable,
+    /// Why it is skipped.
+    pub reason: SkipReason,
 }
 
-/// The most bindings that a person is told of at once.
-const TOLD: usize = 5;
+/// The number of skipped bindings that a message names.
+const MAX_NAMED: usize = 5;
 
-/// Why a binding does not count.
+/// Why a binding is skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unusable {
+pub enum SkipReason {
     /// Its topology names no city.
     NoCity,
-    /// It says itself that it is not available.
+    /// Its `Available` condition is not True.
     NotAvailable,
-    /// It is on its way out.
-    Leaving,
+    /// It is being deleted.
+    Deleting,
 }
 
-impl std::fmt::Display for Skipped {
+impl std::fmt::Display for SkippedBinding {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let why = match self.why {
-            Unusable::NoCity => "names no city",
-            Unusable::NotAvailable => "says that it is not available",
-            Unusable::Leaving => "is being deleted",
+        let reason = match self.reason {
+            SkipReason::NoCity => "names no city",
+            SkipReason::NotAvailable => "is not available",
+            SkipReason::Deleting => "is being deleted",
         };
-        write!(f, "{} {why}", self.binding)
+        write!(f, "{} {reason}", self.binding)
     }
 }
 
-/// What a person is told about bindings that do not count; nothing if all do.
-pub fn skipped_in_words(skipped: &[Skipped]) -> Option<String> {
-    let told: Vec<String> = skipped.iter().take(TOLD).map(Skipped::to_string).collect();
-    let more = match skipped.len().saturating_sub(TOLD) {
+/// The message about skipped bindings; `None` if there are none.
+pub fn skipped_message(skipped: &[SkippedBinding]) -> Option<String> {
+    let named: Vec<String> = skipped.iter().take(MAX_NAMED).map(SkippedBinding::to_string).collect();
+    let more = match skipped.len().saturating_sub(MAX_NAMED) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    (!told.is_empty()).then(|| format!("bindings that do not count: {}{more}", told.join(", ")))
+    (!named.is_empty()).then(|| format!("ignored LocationBindings: {}{more}", named.join(", ")))
 }
 
 impl Cities {
-    /// The cities of a project, and its bindings that do not count. `bindings` is none where its plane does not serve
+    /// The cities of a project, and its skipped bindings. `bindings` is `None` if the plane does not serve
     /// the kind.
-    pub fn of_project(ground: Ground, bindings: Option<&[LocationBinding]>) -> (Cities, Vec<Skipped>) {
-        match (ground, bindings) {
-            (Ground::Bare, None) => (Cities::Any, Vec::new()),
-            (Ground::Platform, None) => Cities::bound(&[]),
+    pub fn of_project(
+        tenancy: TenancyMode,
+        bindings: Option<&[LocationBinding]>,
+    ) -> (Cities, Vec<SkippedBinding>) {
+        match (tenancy, bindings) {
+            (TenancyMode::Single, None) => (Cities::Any, Vec::new()),
+            (TenancyMode::Milo, None) => Cities::bound(&[]),
             (_, Some(bindings)) => Cities::bound(bindings),
         }
     }
 
-    /// The cities of some bindings, and the bindings that do not count, sorted by name.
-    pub fn bound(bindings: &[LocationBinding]) -> (Cities, Vec<Skipped>) {
+    /// The cities of the usable bindings, and the skipped bindings sorted by name.
+    pub fn bound(bindings: &[LocationBinding]) -> (Cities, Vec<SkippedBinding>) {
         let (mut cities, mut skipped) = (BTreeSet::new(), Vec::new());
         for binding in bindings {
             match usable(binding) {
                 Ok(city) => _ = cities.insert(city.to_owned()),
-                Err(why) => skipped.push(Skipped { binding: owner::name(&binding.metadata).to_owned(), why }),
+                Err(reason) => skipped
+                    .push(SkippedBinding { binding: owner::name(&binding.metadata).to_owned(), reason }),
             }
         }
         skipped.sort_by(|a, b| a.binding.cmp(&b.binding));
@@ -103,15 +108,15 @@ impl Cities {
     }
 
     /// Whether the project may use a city.
-    pub fn allow(&self, city: &str) -> bool {
+    pub fn allows(&self, city: &str) -> bool {
         match self {
             Cities::Any => !city.is_empty(),
             Cities::Bound(cities) => cities.contains(city),
         }
     }
 
-    /// What a person is told about the choice: the cities in order, or that there is none.
-    pub fn in_words(&self) -> String {
+    /// The allowed cities as a message, sorted.
+    pub fn describe(&self) -> String {
         match self {
             Cities::Any => "any city may be used".into(),
             Cities::Bound(cities) if cities.is_empty() => "no city is bound to this project".into(),
@@ -123,19 +128,19 @@ impl Cities {
     }
 }
 
-/// The city that a binding offers.
-fn usable(binding: &LocationBinding) -> Result<&str, Unusable> {
+/// The city of a binding, or why the binding is skipped.
+fn usable(binding: &LocationBinding) -> Result<&str, SkipReason> {
     if owner::is_deleting(&binding.metadata) {
-        return Err(Unusable::Leaving);
+        return Err(SkipReason::Deleting);
     }
     let available =
         binding.status.as_ref().and_then(|status| conditions::find(&status.conditions, AVAILABLE));
     if available.is_some_and(|condition| condition.status != "True") {
-        return Err(Unusable::NotAvailable);
+        return Err(SkipReason::NotAvailable);
     }
     match binding.spec.topology.get(TOPOLOGY_CITY_CODE).map(String::as_str) {
         Some(city) if !city.is_empty() => Ok(city),
-        _ => Err(Unusable::NoCity),
+        _ => Err(SkipReason::NoCity),
     }
 }
 
@@ -159,90 +164,90 @@ mod tests {
     }
 
     #[test]
-    fn a_binding_is_the_permission() {
+    fn a_binding_allows_its_city() {
         let (cities, skipped) =
             Cities::bound(&[mk_binding("a", Some("dfw"), None), mk_binding("b", Some("ord"), Some("True"))]);
-        assert!(cities.allow("dfw") && cities.allow("ord") && !cities.allow("lhr"));
+        assert!(cities.allows("dfw") && cities.allows("ord") && !cities.allows("lhr"));
         assert_eq!(skipped, []);
     }
 
     #[test]
-    fn a_binding_that_says_it_is_not_available_does_not_count() {
+    fn a_binding_that_is_not_available_is_skipped() {
         for status in ["False", "Unknown"] {
             let (cities, skipped) = Cities::bound(&[mk_binding("a", Some("dfw"), Some(status))]);
-            assert!(!cities.allow("dfw"));
-            assert_eq!(skipped, [Skipped { binding: "a".into(), why: Unusable::NotAvailable }]);
+            assert!(!cities.allows("dfw"));
+            assert_eq!(skipped, [SkippedBinding { binding: "a".into(), reason: SkipReason::NotAvailable }]);
         }
     }
 
     #[test]
-    fn a_binding_without_a_city_is_named_and_skipped() {
+    fn a_binding_without_a_city_is_skipped() {
         let (cities, skipped) =
             Cities::bound(&[mk_binding("b", None, None), mk_binding("a", Some(""), None)]);
-        assert!(!cities.allow(""));
+        assert!(!cities.allows(""));
         assert_eq!(
-            skipped.iter().map(|s| (s.binding.as_str(), s.why)).collect::<Vec<_>>(),
-            [("a", Unusable::NoCity), ("b", Unusable::NoCity)]
+            skipped.iter().map(|s| (s.binding.as_str(), s.reason)).collect::<Vec<_>>(),
+            [("a", SkipReason::NoCity), ("b", SkipReason::NoCity)]
         );
     }
 
     #[test]
-    fn bindings_that_do_not_count_are_told_with_their_reasons_and_not_all_of_many() {
-        let of = |number: usize, why| Skipped { binding: format!("b-{number}"), why };
-        assert_eq!(skipped_in_words(&[]), None);
+    fn the_message_names_at_most_five_skipped_bindings_with_their_reasons() {
+        let of = |number: usize, reason| SkippedBinding { binding: format!("b-{number}"), reason };
+        assert_eq!(skipped_message(&[]), None);
         assert_eq!(
-            skipped_in_words(&[of(1, Unusable::NotAvailable), of(2, Unusable::Leaving)]).unwrap(),
-            "bindings that do not count: b-1 says that it is not available, b-2 is being deleted"
+            skipped_message(&[of(1, SkipReason::NotAvailable), of(2, SkipReason::Deleting)]).unwrap(),
+            "ignored LocationBindings: b-1 is not available, b-2 is being deleted"
         );
-        let many: Vec<_> = (0..100).map(|number| of(number, Unusable::NoCity)).collect();
-        assert!(skipped_in_words(&many).unwrap().ends_with("b-4 names no city and 95 more"));
+        let many: Vec<_> = (0..100).map(|number| of(number, SkipReason::NoCity)).collect();
+        assert!(skipped_message(&many).unwrap().ends_with("b-4 names no city and 95 more"));
     }
 
     #[test]
-    fn a_binding_on_its_way_out_does_not_count() {
+    fn a_binding_that_is_being_deleted_is_skipped() {
         let (cities, skipped) = Cities::bound(&[deleting(mk_binding("a", Some("dfw"), None))]);
-        assert!(!cities.allow("dfw"));
-        assert_eq!(skipped[0].why, Unusable::Leaving);
+        assert!(!cities.allows("dfw"));
+        assert_eq!(skipped[0].reason, SkipReason::Deleting);
     }
 
     #[test]
     fn one_usable_binding_of_two_is_enough() {
         let (cities, _) =
             Cities::bound(&[mk_binding("a", Some("dfw"), Some("False")), mk_binding("b", Some("dfw"), None)]);
-        assert!(cities.allow("dfw"));
+        assert!(cities.allows("dfw"));
     }
 
     #[test]
-    fn city_codes_are_verbatim() {
-        assert!(!mk_cities(&["DFW"]).allow("dfw"));
+    fn city_codes_are_compared_verbatim() {
+        assert!(!mk_cities(&["DFW"]).allows("dfw"));
     }
 
     #[test]
-    fn a_bare_cluster_without_the_kind_allows_every_city_but_the_empty_one() {
-        let (cities, skipped) = Cities::of_project(Ground::Bare, None);
+    fn a_single_cluster_without_the_kind_allows_every_city_but_the_empty_one() {
+        let (cities, skipped) = Cities::of_project(TenancyMode::Single, None);
         assert_eq!((&cities, skipped), (&Cities::Any, vec![]));
-        assert!(cities.allow("anywhere"));
-        assert!(!cities.allow(""));
+        assert!(cities.allows("anywhere"));
+        assert!(!cities.allows(""));
     }
 
     #[test]
-    fn a_project_of_a_platform_without_the_kind_may_use_no_city() {
-        assert_eq!(Cities::of_project(Ground::Platform, None), (mk_cities(&[]), vec![]));
+    fn a_milo_project_without_the_kind_may_use_no_city() {
+        assert_eq!(Cities::of_project(TenancyMode::Milo, None), (mk_cities(&[]), vec![]));
     }
 
     #[test]
-    fn where_the_kind_is_served_its_bindings_are_the_only_word() {
-        for ground in [Ground::Bare, Ground::Platform] {
-            assert_eq!(Cities::of_project(ground, Some(&[])).0, mk_cities(&[]), "{ground:?}");
+    fn where_the_kind_is_served_only_bindings_allow_a_city() {
+        for tenancy in [TenancyMode::Single, TenancyMode::Milo] {
+            assert_eq!(Cities::of_project(tenancy, Some(&[])).0, mk_cities(&[]), "{tenancy:?}");
             let bindings = [mk_binding("a", Some("dfw"), None), mk_binding("b", None, None)];
-            let (cities, skipped) = Cities::of_project(ground, Some(&bindings));
-            assert_eq!((cities, skipped.len()), (mk_cities(&["dfw"]), 1), "{ground:?}");
+            let (cities, skipped) = Cities::of_project(tenancy, Some(&bindings));
+            assert_eq!((cities, skipped.len()), (mk_cities(&["dfw"]), 1), "{tenancy:?}");
         }
     }
 
     #[test]
-    fn the_choice_is_told_in_order() {
-        assert_eq!(mk_cities(&["ord", "dfw"]).in_words(), "cities bound to this project: dfw, ord");
-        assert_eq!(mk_cities(&[]).in_words(), "no city is bound to this project");
+    fn the_message_lists_the_cities_in_order() {
+        assert_eq!(mk_cities(&["ord", "dfw"]).describe(), "cities bound to this project: dfw, ord");
+        assert_eq!(mk_cities(&[]).describe(), "no city is bound to this project");
     }
 }

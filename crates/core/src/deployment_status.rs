@@ -1,158 +1,162 @@
-//! What a deployment says about itself, in its cell.
+//! The status of a WorkloadDeployment in its cell.
 //!
-//! Four counters that the schema requires, and `updatedReplicas`:
-//! - `replicas` exist, `desiredReplicas` should;
-//! - `updatedReplicas` carry the newest template, ready or not;
-//! - `currentReplicas` carry it and their provider has put it to work;
-//! - `readyReplicas` are ready.
+//! Counters of instances (the schema requires all but `updatedReplicas`):
+//! - `replicas`: exist; `desiredReplicas`: should exist;
+//! - `updatedReplicas`: have the newest template, ready or not;
+//! - `currentReplicas`: have the newest template, and their provider has applied it;
+//! - `readyReplicas`: are ready.
 //!
-//! The deployment is available when one instance is ready. If none is, the worst cause is told. `ReplicasReady` is
-//! about what holds replicas back from outside (quota), so it is True even while nothing has started.
+//! `Available` is True when one instance is ready; otherwise its reason is the worst cause. `ReplicasReady`
+//! reports only what blocks replicas from outside (quota), so it is True even while no instance has started.
 
 use polis_api::compute::{Instance, WorkloadDeployment, WorkloadDeploymentStatus};
 use polis_api::conditions::{AVAILABLE, PROGRAMMED, QUOTA_GRANTED, READY, REPLICAS_READY};
 use polis_api::{labels, reasons};
 
-use crate::conditions::{self, Verdict};
-use crate::instances::{self, Step, Until};
+use crate::conditions::{self, DesiredCondition};
+use crate::instances::{self, InstanceAction, WaitReason};
 use crate::networks::NetworkState;
 use crate::{Time, canonical, owner, ranking, suspension, template};
 
-/// What is known about a deployment in its cell.
+/// The observed state that the status of a deployment is computed from.
 #[derive(Clone, Copy, Debug)]
-pub struct Facts<'a> {
-    /// Instances of the namespace; those of others are left out here.
+pub struct DeploymentStatusInput<'a> {
+    /// Instances of the namespace; those of other deployments are ignored.
     pub instances: &'a [Instance],
-    /// How far its networks are.
+    /// The state of its networks.
     pub networks: &'a NetworkState,
     /// Name of the cell.
     pub cell: Option<&'a str>,
-    /// The city that the cell serves, where the cell knows it.
+    /// The city that the cell serves, if it is known.
     pub city: Option<&'a str>,
-    /// The step that the instances are at.
-    pub step: Option<&'a Step>,
+    /// The next action on its instances.
+    pub action: Option<&'a InstanceAction>,
 }
 
-/// The status that a deployment should have, or `None` when it has it.
+/// The status that a deployment should have, or `None` if it is up to date.
 pub fn status(
     deployment: &WorkloadDeployment,
-    facts: &Facts,
+    input: &DeploymentStatusInput,
     now: &Time,
 ) -> Option<WorkloadDeploymentStatus> {
-    let standing = deployment.status.clone();
-    let mut ours: Vec<_> =
-        facts.instances.iter().filter(|instance| instances::belongs(instance, deployment)).collect();
-    ours.sort_by_key(|instance| owner::name(&instance.metadata));
+    let existing = deployment.status.clone();
+    let mut owned: Vec<_> =
+        input.instances.iter().filter(|instance| instances::belongs(instance, deployment)).collect();
+    owned.sort_by_key(|instance| owner::name(&instance.metadata));
     let hash = template::hash(&deployment.spec.template);
-    let updated: Vec<_> = ours
+    let updated: Vec<_> = owned
         .iter()
         .filter(|instance| template::is_current(instance, &deployment.spec.template, &hash))
         .collect();
 
-    let mut status = standing.clone().unwrap_or_default();
-    status.replicas = count(ours.len());
+    let mut status = existing.clone().unwrap_or_default();
+    status.replicas = count(owned.len());
     status.desired_replicas = count(instances::desired(deployment) as usize);
     status.updated_replicas = Some(count(updated.len()));
-    status.current_replicas = count(updated.iter().filter(|instance| at_work(instance)).count());
-    status.ready_replicas = count(ours.iter().filter(|instance| instances::is_ready(instance)).count());
+    status.current_replicas = count(updated.iter().filter(|instance| is_applied(instance)).count());
+    status.ready_replicas = count(owned.iter().filter(|instance| instances::is_ready(instance)).count());
     status.observed_generation = deployment.metadata.generation;
     status.selector =
         Some(format!("{}={}", labels::WORKLOAD_DEPLOYMENT_UID, owner::uid(&deployment.metadata)));
-    status.suspended = suspension::wish(deployment);
-    if let Some(cell) = facts.cell {
+    status.suspended = suspension::requested(deployment);
+    if let Some(cell) = input.cell {
         status.cell = Some(cell.to_owned());
     }
     let generation = deployment.metadata.generation;
-    for verdict in [available(deployment, &ours, facts), replicas_ready(&ours)] {
-        conditions::set(&mut status.conditions, &verdict, generation, now);
+    for condition in [available(deployment, &owned, input), replicas_ready(&owned)] {
+        conditions::set(&mut status.conditions, &condition, generation, now);
     }
-    let unchanged = standing.is_some_and(|standing| canonical::same(&standing, &status));
+    let unchanged = existing.is_some_and(|existing| canonical::same(&existing, &status));
     (!unchanged).then_some(status)
 }
 
-/// Lists are bounded far below this by what an API server holds.
+/// Converts a length; an API server cannot hold enough objects to exceed an `i32`.
 fn count(number: usize) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
 
-/// Whether the provider has put the instance's own template to work.
-fn at_work(instance: &Instance) -> bool {
+/// Whether the provider has applied the template of the instance.
+fn is_applied(instance: &Instance) -> bool {
     let Some(status) = &instance.status else { return false };
     let observed = status.controller.as_ref().map(|controller| controller.observed_template_hash.as_str());
     conditions::is_true(&status.conditions, PROGRAMMED)
         && observed.is_some()
-        && observed == template::fingerprint(instance)
+        && observed == template::instance_hash(instance)
 }
 
-fn without_quota(ours: &[&Instance]) -> usize {
-    let refused = |instance: &&&Instance| {
+fn denied_quota(owned: &[&Instance]) -> usize {
+    let denied = |instance: &&&Instance| {
         instance.status.as_ref().is_some_and(|status| conditions::is_false(&status.conditions, QUOTA_GRANTED))
     };
-    ours.iter().filter(refused).count()
+    owned.iter().filter(denied).count()
 }
 
-fn available(deployment: &WorkloadDeployment, ours: &[&Instance], facts: &Facts) -> Verdict {
-    let ready = ours.iter().filter(|instance| instances::is_ready(instance)).count();
+fn available(
+    deployment: &WorkloadDeployment,
+    owned: &[&Instance],
+    input: &DeploymentStatusInput,
+) -> DesiredCondition {
+    let ready = owned.iter().filter(|instance| instances::is_ready(instance)).count();
     if ready > 0 {
-        return Verdict::yes(
+        return DesiredCondition::new_true(
             AVAILABLE,
             reasons::STABLE_INSTANCE_FOUND,
-            format!("{ready} of {} instances are ready", ours.len()),
+            format!("{ready} of {} instances are ready", owned.len()),
         );
     }
-    let mut causes = vec![(reasons::PROVISIONING_INSTANCES, in_words(ours, facts.step))];
-    match facts.networks {
+    let mut causes = vec![(reasons::PROVISIONING_INSTANCES, not_ready_message(owned, input.action))];
+    match input.networks {
         NetworkState::Ready => {}
-        NetworkState::Pending(words) => causes.push((reasons::PROVISIONING_NETWORK, words.clone())),
-        NetworkState::Refused(words) => causes.push((reasons::NETWORK_FAILED_TO_CREATE, words.clone())),
+        NetworkState::Pending(message) => causes.push((reasons::PROVISIONING_NETWORK, message.clone())),
+        NetworkState::Refused(message) => causes.push((reasons::NETWORK_FAILED_TO_CREATE, message.clone())),
     }
-    if without_quota(ours) > 0 {
+    if denied_quota(owned) > 0 {
         causes.push((
             reasons::QUOTA_NOT_GRANTED,
-            format!("{} instances were refused quota", without_quota(ours)),
+            format!("quota was denied for {} instances", denied_quota(owned)),
         ));
     }
-    if let Some(city) = facts.city.filter(|city| *city != deployment.spec.city_code) {
-        let words =
+    if let Some(city) = input.city.filter(|city| *city != deployment.spec.city_code) {
+        let message =
             format!("this cell serves city {city}, the deployment is for {}", deployment.spec.city_code);
-        causes.push((reasons::CITY_CODE_MISMATCH, words));
+        causes.push((reasons::CITY_CODE_MISMATCH, message));
     }
     let fallback = (reasons::PROVISIONING_INSTANCES, String::new());
     let (reason, message) = ranking::worst(causes, |(reason, _)| reason).unwrap_or(fallback);
-    Verdict::no(AVAILABLE, reason, message)
+    DesiredCondition::new_false(AVAILABLE, reason, message)
 }
 
-/// Why no instance is ready: what the steps are stuck on, else the worst of the instances' own reasons.
-fn in_words(ours: &[&Instance], step: Option<&Step>) -> String {
-    match step {
-        Some(Step::Wait { name, until: Until::NameFits }) => {
+/// Why no instance is ready: the reason why the plan waits, else the worst reason of the instances.
+fn not_ready_message(owned: &[&Instance], action: Option<&InstanceAction>) -> String {
+    match action {
+        Some(InstanceAction::Wait { name, reason: WaitReason::NameTooLong }) => {
             return format!(
                 "instance name {name} is longer than 63 characters; use a deployment with a shorter name"
             );
         }
-        Some(Step::Wait { name, until: Until::NameFree }) => {
-            return format!("instance {name} exists and belongs to somebody else; remove it");
+        Some(InstanceAction::Wait { name, reason: WaitReason::NameTaken }) => {
+            return format!("instance {name} exists and does not belong to this deployment; delete it");
         }
         _ => {}
     }
-    let told = ours.iter().filter_map(|instance| {
+    let causes = owned.iter().filter_map(|instance| {
         let ready = conditions::find(&instance.status.as_ref()?.conditions, READY)?;
         Some((owner::name(&instance.metadata), ready.reason.as_str()))
     });
-    match ranking::worst(told, |(_, reason)| reason) {
+    match ranking::worst(causes, |(_, reason)| reason) {
         Some((name, reason)) => format!("no instance is ready; {name}: {reason}"),
-        None if ours.is_empty() => "no instance exists yet".into(),
+        None if owned.is_empty() => "no instance exists yet".into(),
         None => "no instance is ready yet".into(),
     }
 }
 
-fn replicas_ready(ours: &[&Instance]) -> Verdict {
-    match without_quota(ours) {
-        0 => Verdict::yes(REPLICAS_READY, reasons::REPLICAS_AVAILABLE, ""),
-        refused => Verdict::no(
+fn replicas_ready(owned: &[&Instance]) -> DesiredCondition {
+    match denied_quota(owned) {
+        0 => DesiredCondition::new_true(REPLICAS_READY, reasons::REPLICAS_AVAILABLE, ""),
+        denied => DesiredCondition::new_false(
             REPLICAS_READY,
             reasons::QUOTA_EXCEEDED,
-            format!("{refused} instances were refused quota"),
+            format!("quota was denied for {denied} instances"),
         ),
     }
 }
@@ -169,15 +173,21 @@ mod tests {
 
     const READY_NETWORKS: NetworkState = NetworkState::Ready;
 
-    fn facts(instances: &[Instance]) -> Facts<'_> {
-        Facts { instances, networks: &READY_NETWORKS, cell: Some("dfw-1"), city: None, step: None }
+    fn input(instances: &[Instance]) -> DeploymentStatusInput<'_> {
+        DeploymentStatusInput {
+            instances,
+            networks: &READY_NETWORKS,
+            cell: Some("dfw-1"),
+            city: None,
+            action: None,
+        }
     }
 
-    fn status_of(deployment: &WorkloadDeployment, facts: Facts) -> WorkloadDeploymentStatus {
-        status(deployment, &facts, &at(5)).unwrap()
+    fn status_of(deployment: &WorkloadDeployment, input: DeploymentStatusInput) -> WorkloadDeploymentStatus {
+        status(deployment, &input, &at(5)).unwrap()
     }
 
-    fn told<'a>(status: &'a WorkloadDeploymentStatus, kind: &str) -> (&'a str, &'a str) {
+    fn condition<'a>(status: &'a WorkloadDeploymentStatus, kind: &str) -> (&'a str, &'a str) {
         let condition = conditions::find(&status.conditions, kind).unwrap();
         (condition.status.as_str(), condition.reason.as_str())
     }
@@ -190,14 +200,14 @@ mod tests {
     }
 
     #[test]
-    fn counters_count_what_they_say() {
+    fn counters_count_existing_updated_current_and_ready_instances() {
         let deployment = mk_deployment_of("web", 4);
         let mut old = ready(mk_instance(&deployment, 0));
         old.spec.controller.as_mut().unwrap().template_hash = "0123456789abcdef".into();
-        let mut unseen = ready(mk_instance(&deployment, 2));
-        unseen.status.as_mut().unwrap().controller = None;
-        let instances = [old, ready(mk_instance(&deployment, 1)), unseen];
-        let status = status_of(&deployment, facts(&instances));
+        let mut unobserved = ready(mk_instance(&deployment, 2));
+        unobserved.status.as_mut().unwrap().controller = None;
+        let instances = [old, ready(mk_instance(&deployment, 1)), unobserved];
+        let status = status_of(&deployment, input(&instances));
         assert_eq!(
             (
                 status.replicas,
@@ -211,75 +221,76 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_of_another_implementation_counts_by_its_own_fingerprint() {
+    fn an_instance_of_another_implementation_counts_by_its_own_template_hash() {
         let deployment = mk_deployment("web");
         let mut adopted = mk_instance(&deployment, 0);
         adopted.spec.controller.as_mut().unwrap().template_hash = "6b7c9d4f".into();
-        let status = status_of(&deployment, facts(&[ready(adopted)]));
+        let status = status_of(&deployment, input(&[ready(adopted)]));
         assert_eq!((status.updated_replicas, status.current_replicas), (Some(1), 1));
     }
 
     #[test]
-    fn instances_of_others_are_not_counted() {
-        let mut theirs = ready(mk_instance(&mk_deployment("web"), 0));
-        theirs.metadata.owner_references.as_mut().unwrap()[0].uid = "uid-stranger".into();
-        assert_eq!(status_of(&mk_deployment("web"), facts(&[theirs])).replicas, 0);
+    fn instances_of_other_deployments_are_not_counted() {
+        let mut other = ready(mk_instance(&mk_deployment("web"), 0));
+        other.metadata.owner_references.as_mut().unwrap()[0].uid = "uid-other".into();
+        assert_eq!(status_of(&mk_deployment("web"), input(&[other])).replicas, 0);
     }
 
     #[test]
-    fn one_ready_instance_makes_it_available() {
+    fn one_ready_instance_makes_the_deployment_available() {
         let deployment = mk_deployment_of("web", 2);
-        let status = status_of(&deployment, facts(&[ready(mk_instance(&deployment, 0)), mk_denied(1)]));
-        assert_eq!(told(&status, "Available"), ("True", "StableInstanceFound"));
-        assert_eq!(told(&status, "ReplicasReady"), ("False", "QuotaExceeded"));
+        let status = status_of(&deployment, input(&[ready(mk_instance(&deployment, 0)), mk_denied(1)]));
+        assert_eq!(condition(&status, "Available"), ("True", "StableInstanceFound"));
+        assert_eq!(condition(&status, "ReplicasReady"), ("False", "QuotaExceeded"));
     }
 
     #[test]
-    fn without_a_ready_instance_the_worst_cause_is_told() {
+    fn without_a_ready_instance_the_worst_cause_is_reported() {
         let (pending, refused) = (NetworkState::Pending("soon".into()), NetworkState::Refused("no".into()));
         let (starting, denied) = ([mk_instance(&mk_deployment("web"), 0)], [mk_denied(0)]);
-        let all = Facts { networks: &refused, city: Some("ord"), ..facts(&denied) };
+        let all = DeploymentStatusInput { networks: &refused, city: Some("ord"), ..input(&denied) };
         let table = [
-            (facts(&[]), "ProvisioningInstances"),
-            (facts(&starting), "ProvisioningInstances"),
-            (Facts { networks: &pending, ..facts(&starting) }, "ProvisioningNetwork"),
-            (Facts { networks: &pending, ..facts(&denied) }, "QuotaNotGranted"),
-            (Facts { networks: &refused, ..facts(&denied) }, "NetworkFailedToCreate"),
+            (input(&[]), "ProvisioningInstances"),
+            (input(&starting), "ProvisioningInstances"),
+            (DeploymentStatusInput { networks: &pending, ..input(&starting) }, "ProvisioningNetwork"),
+            (DeploymentStatusInput { networks: &pending, ..input(&denied) }, "QuotaNotGranted"),
+            (DeploymentStatusInput { networks: &refused, ..input(&denied) }, "NetworkFailedToCreate"),
             (all, "CityCodeMismatch"),
         ];
-        for (facts, reason) in table {
-            let status = status_of(&mk_deployment("web"), facts);
-            assert_eq!(told(&status, "Available"), ("False", reason));
+        for (input, reason) in table {
+            let status = status_of(&mk_deployment("web"), input);
+            assert_eq!(condition(&status, "Available"), ("False", reason));
         }
     }
 
     #[test]
-    fn the_message_names_what_stands_in_the_way() {
+    fn the_message_names_the_blocking_instance() {
         let crashing = with_conditions(
             mk_instance(&mk_deployment("web"), 0),
             vec![mk_condition("Ready", "False", "InstanceCrashing")],
         );
-        let status = status_of(&mk_deployment("web"), facts(&[crashing]));
+        let status = status_of(&mk_deployment("web"), input(&[crashing]));
         assert_eq!(status.conditions[0].message, "no instance is ready; web-0: InstanceCrashing");
-        let step = Step::Wait { name: "web-0".into(), until: Until::NameFree };
-        let status = status_of(&mk_deployment("web"), Facts { step: Some(&step), ..facts(&[]) });
+        let action = InstanceAction::Wait { name: "web-0".into(), reason: WaitReason::NameTaken };
+        let status =
+            status_of(&mk_deployment("web"), DeploymentStatusInput { action: Some(&action), ..input(&[]) });
         assert_eq!(
             status.conditions[0].message,
-            "instance web-0 exists and belongs to somebody else; remove it"
+            "instance web-0 exists and does not belong to this deployment; delete it"
         );
     }
 
     #[test]
-    fn replicas_are_ready_when_nothing_outside_holds_them_back() {
-        let status = status_of(&mk_deployment("web"), facts(&[]));
-        assert_eq!(told(&status, "ReplicasReady"), ("True", "ReplicasAvailable"));
+    fn replicas_are_ready_when_no_quota_is_denied() {
+        let status = status_of(&mk_deployment("web"), input(&[]));
+        assert_eq!(condition(&status, "ReplicasReady"), ("True", "ReplicasAvailable"));
     }
 
     #[test]
-    fn cell_selector_and_generation_are_told() {
+    fn cell_selector_and_generation_are_reported() {
         let mut deployment = mk_deployment("web");
         deployment.metadata.generation = Some(3);
-        let status = status_of(&deployment, facts(&[]));
+        let status = status_of(&deployment, input(&[]));
         assert_eq!(status.cell.as_deref(), Some("dfw-1"));
         assert_eq!(status.selector.as_deref(), Some("compute.datumapis.com/workload-deployment-uid=uid-web"));
         assert_eq!(status.observed_generation, Some(3));
@@ -287,27 +298,27 @@ mod tests {
     }
 
     #[test]
-    fn suspension_is_told_when_it_was_asked_for() {
+    fn suspension_is_reported_when_it_is_requested() {
         let mut deployment = mk_deployment("web");
-        assert_eq!(status_of(&deployment, facts(&[])).suspended, None);
+        assert_eq!(status_of(&deployment, input(&[])).suspended, None);
         deployment.metadata.annotations = Some(metadata::map([(SUSPENDED, "true")]));
-        assert_eq!(status_of(&deployment, facts(&[])).suspended, Some(true));
+        assert_eq!(status_of(&deployment, input(&[])).suspended, Some(true));
     }
 
     #[test]
-    fn a_deployment_on_its_way_out_wants_nothing() {
-        assert_eq!(status_of(&deleting(mk_deployment_of("web", 3)), facts(&[])).desired_replicas, 0);
+    fn a_terminating_deployment_desires_no_replicas() {
+        assert_eq!(status_of(&deleting(mk_deployment_of("web", 3)), input(&[])).desired_replicas, 0);
     }
 
     #[test]
-    fn a_status_that_is_right_is_not_written_again() {
+    fn an_unchanged_status_is_not_written_again() {
         let mut deployment = mk_deployment_of("web", 2);
         let instances = [ready(mk_instance(&deployment, 0)), mk_denied(1)];
-        deployment.status = status(&deployment, &facts(&instances), &at(5));
-        assert_eq!(status(&deployment, &facts(&instances), &at(99)), None);
+        deployment.status = status(&deployment, &input(&instances), &at(5));
+        assert_eq!(status(&deployment, &input(&instances), &at(99)), None);
         let reversed: Vec<_> = instances.iter().rev().cloned().collect();
-        assert_eq!(status(&deployment, &facts(&reversed), &at(99)), None);
+        assert_eq!(status(&deployment, &input(&reversed), &at(99)), None);
         deployment.spec.template = mk_template("app:2");
-        assert!(status(&deployment, &facts(&instances), &at(99)).is_some());
+        assert!(status(&deployment, &input(&instances), &at(99)).is_some());
     }
 }

@@ -1,14 +1,14 @@
-//! Deployments: what a workload needs in which city.
+//! The WorkloadDeployments that a workload needs.
 //!
-//! One deployment per placement and city, for the cities that the project may use. It belongs to a workload when its
-//! spec names the workload's UID and nobody else controls it; its name is for people. A deployment that the workload
-//! asks for and that already exists under another name (made by an earlier version) is kept, not replaced.
+//! A workload has one deployment per placement and city, in the cities that the project may use. A deployment
+//! belongs to a workload if its spec has the workload's UID and no other controller owns it; its name does
+//! not matter. A deployment that already exists under another name, created by an earlier version, is kept.
 //!
-//! Losing a city is not asking for less: when a binding goes away, no new deployment is made there and the running one
-//! stays, kept up to date. Removal is the user's decision, by taking the city out of the workload.
+//! When the project loses a LocationBinding, no new deployment is created in that city, and the existing one
+//! is kept and updated. It is deleted only when the user removes the city from the workload.
 //!
-//! The workload controller writes the spec except `replicas`, which belongs to the scale subresource; the label with
-//! the workload's UID; and the owner reference. Every other key of the metadata is somebody else's.
+//! The workload controller writes the spec except `replicas`, which belongs to the scale subresource, the
+//! label with the workload's UID, and the owner reference. All other metadata belongs to other writers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,67 +21,58 @@ use polis_api::{labels, names};
 use crate::canonical;
 use crate::cities::Cities;
 use crate::metadata::{self, Map};
-use crate::owner::{self, Exact};
+use crate::owner::{self, DeletionPlan, ObjectRef};
 
-/// What a new deployment carries from its first write on, so that no second write has to add it.
+/// Metadata that a new deployment is created with, so that no second write has to add it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Birth {
+pub struct InitialMetadata {
     /// Finalizers, such as the federator's.
     pub finalizers: Vec<String>,
-    /// Annotations, such as the record of the hub namespace.
+    /// Annotations, such as the recorded hub namespace.
     pub annotations: Map,
 }
 
-/// One thing to do. Steps are independent of one another.
+/// An action on one deployment. The actions of a plan are independent of one another.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Step {
-    /// Make this deployment.
+pub enum DeploymentAction {
+    /// Create this deployment.
     Create(Box<WorkloadDeployment>),
-    /// Write this deployment over the standing one of the same resource version.
+    /// Replace the existing deployment; the object carries its resource version.
     Update(Box<WorkloadDeployment>),
-    /// Nobody asks for it any more.
-    Remove(Exact),
-    /// The deployment that is wanted is on its way out: make it anew when it is gone.
-    AwaitRemoval {
+    /// Delete a deployment that the workload no longer needs.
+    Delete(ObjectRef),
+    /// The needed deployment is terminating: create it again when it is gone.
+    AwaitDeletion {
         /// Name of the deployment.
         name: String,
     },
-    /// The name is taken by a deployment of somebody else, which stays as it is.
-    Refuse {
+    /// A deployment of another owner has the name; it is left unchanged.
+    NameConflict {
         /// Name of the deployment.
         name: String,
-        /// UID of the workload that it names.
+        /// UID of the workload in its spec.
         workload_uid: String,
     },
 }
 
-/// Everything that a workload needs done about its deployments.
+/// All actions on the deployments of a workload.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
-    /// What to do, removals first, then by placement and city.
-    pub steps: Vec<Step>,
-    /// Cities asked for that the project may not use and that have no deployment, by placement.
-    pub unbound: Vec<Site>,
-    /// Cities that the project may no longer use and whose deployment goes on.
-    pub stranded: Vec<Site>,
+pub struct DeploymentPlan {
+    /// Deletions first, then by placement and city.
+    pub actions: Vec<DeploymentAction>,
+    /// Cities of the spec that the project may not use and that have no deployment.
+    pub unbound: Vec<PlacementCity>,
+    /// Cities that the project may no longer use and whose deployment is kept.
+    pub stranded: Vec<PlacementCity>,
 }
 
 /// One city of one placement.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Site {
+pub struct PlacementCity {
     /// Name of the placement.
     pub placement: String,
     /// City code, verbatim.
     pub city: String,
-}
-
-/// What to do about a workload that is being deleted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Withdrawal {
-    /// Nothing is left: release the finalizer.
-    Done,
-    /// Delete these and come back when they are gone; empty when all are already on their way.
-    Remove(Vec<Exact>),
 }
 
 /// Whether a deployment belongs to a workload.
@@ -92,131 +83,146 @@ pub fn belongs(deployment: &WorkloadDeployment, workload: &Workload) -> bool {
         && owner::controller(&deployment.metadata).is_none_or(|controller| controller.uid == uid)
 }
 
-/// What a workload needs, given the deployments of its namespace.
+/// Plans the deployments of a workload.
 ///
-/// `standing` holds at least those that name the workload's UID and those that bear a name the workload would use.
-pub fn plan(workload: &Workload, standing: &[WorkloadDeployment], cities: &Cities, birth: &Birth) -> Plan {
-    let mut plan = Plan::default();
-    let mut places = places(workload, standing);
-    let mut asked = BTreeSet::new();
-    let mut steps = BTreeMap::new();
+/// `existing` contains at least the deployments that have the workload's UID in their spec, and those with a
+/// name that the workload would use.
+pub fn plan(
+    workload: &Workload,
+    existing: &[WorkloadDeployment],
+    cities: &Cities,
+    initial: &InitialMetadata,
+) -> DeploymentPlan {
+    let mut plan = DeploymentPlan::default();
+    let mut deployed = by_city(workload, existing);
+    let mut requested = BTreeSet::new();
+    let mut actions = BTreeMap::new();
 
     for placement in &workload.spec.placements {
         for city in &placement.city_codes {
-            let site = Site { placement: placement.name.clone(), city: city.clone() };
-            if !asked.insert(site.clone()) {
-                continue; // named twice
+            let target = PlacementCity { placement: placement.name.clone(), city: city.clone() };
+            if !requested.insert(target.clone()) {
+                continue; // listed twice
             }
-            let current = places.remove(&site);
-            if !cities.allow(city) {
+            let current = deployed.remove(&target);
+            if !cities.allows(city) {
                 let list = if current.is_some() { &mut plan.stranded } else { &mut plan.unbound };
-                list.push(site.clone());
+                list.push(target.clone());
             }
-            let step = match current {
+            let action = match current {
                 Some(current) if owner::is_deleting(&current.metadata) => {
-                    Some(Step::AwaitRemoval { name: owner::name(&current.metadata).to_owned() })
+                    Some(DeploymentAction::AwaitDeletion { name: owner::name(&current.metadata).to_owned() })
                 }
-                Some(current) => {
-                    updated(current, workload, placement, city).map(|new| Step::Update(Box::new(new)))
-                }
-                None if !cities.allow(city) => None,
-                None => Some(create(workload, placement, city, standing, birth)),
+                Some(current) => updated(current, workload, placement, city)
+                    .map(|new| DeploymentAction::Update(Box::new(new))),
+                None if !cities.allows(city) => None,
+                None => Some(create(workload, placement, city, existing, initial)),
             };
-            steps.extend(step.map(|step| (site, step)));
+            actions.extend(action.map(|action| (target, action)));
         }
     }
-    plan.steps = orphans(workload, standing, &asked);
-    plan.steps.extend(steps.into_values());
+    plan.actions = orphans(workload, existing, &requested);
+    plan.actions.extend(actions.into_values());
     plan.unbound.sort();
     plan.stranded.sort();
     plan
 }
 
-/// What to do with the deployments of a workload that is being deleted.
-pub fn withdrawal(workload: &Workload, standing: &[WorkloadDeployment]) -> Withdrawal {
-    let mine: Vec<_> = standing.iter().filter(|deployment| belongs(deployment, workload)).collect();
-    if mine.is_empty() {
-        return Withdrawal::Done;
+/// Plans the deletion of the deployments of a workload that is being deleted.
+pub fn deletion_plan(workload: &Workload, existing: &[WorkloadDeployment]) -> DeletionPlan {
+    let owned: Vec<_> = existing.iter().filter(|deployment| belongs(deployment, workload)).collect();
+    if owned.is_empty() {
+        return DeletionPlan::Done;
     }
-    Withdrawal::Remove(exact(mine.into_iter()))
+    DeletionPlan::Delete(object_refs(owned.into_iter()))
 }
 
-/// The deployment of each site. Of two for one site the rightly named one counts, then the older, then by name.
-fn places<'a>(
+/// The deployment of each city. Of two for one city, the one with the expected name is kept, then the older,
+/// then the first by name.
+fn by_city<'a>(
     workload: &Workload,
-    standing: &'a [WorkloadDeployment],
-) -> BTreeMap<Site, &'a WorkloadDeployment> {
-    let mut mine: Vec<_> = standing.iter().filter(|deployment| belongs(deployment, workload)).collect();
-    mine.sort_by_key(|deployment| preference(workload, deployment));
-    let mut places = BTreeMap::new();
-    for deployment in mine {
-        places.entry(site(deployment)).or_insert(deployment);
+    existing: &'a [WorkloadDeployment],
+) -> BTreeMap<PlacementCity, &'a WorkloadDeployment> {
+    let mut owned: Vec<_> = existing.iter().filter(|deployment| belongs(deployment, workload)).collect();
+    owned.sort_by_key(|deployment| preference(workload, deployment));
+    let mut deployed = BTreeMap::new();
+    for deployment in owned {
+        deployed.entry(placement_city(deployment)).or_insert(deployment);
     }
-    places
+    deployed
 }
 
 fn preference(workload: &Workload, deployment: &WorkloadDeployment) -> (bool, Option<crate::Time>, String) {
     let name = owner::name(&deployment.metadata);
-    let site = site(deployment);
-    let own = deployment_name(workload, &site.placement, &site.city);
-    (name != own, deployment.metadata.creation_timestamp.clone(), name.to_owned())
+    let target = placement_city(deployment);
+    let expected = deployment_name(workload, &target.placement, &target.city);
+    (name != expected, deployment.metadata.creation_timestamp.clone(), name.to_owned())
 }
 
-fn site(deployment: &WorkloadDeployment) -> Site {
-    Site { placement: deployment.spec.placement_name.clone(), city: deployment.spec.city_code.clone() }
+fn placement_city(deployment: &WorkloadDeployment) -> PlacementCity {
+    PlacementCity {
+        placement: deployment.spec.placement_name.clone(),
+        city: deployment.spec.city_code.clone(),
+    }
 }
 
 fn deployment_name(workload: &Workload, placement: &str, city: &str) -> String {
     names::deployment(owner::name(&workload.metadata), owner::uid(&workload.metadata), placement, city)
 }
 
-/// Deployments of the workload that nobody asks for, and seconds for one site.
-fn orphans(workload: &Workload, standing: &[WorkloadDeployment], asked: &BTreeSet<Site>) -> Vec<Step> {
-    let kept: BTreeSet<_> = places(workload, standing)
+/// Deletes deployments of the workload in cities that the spec does not list, and second deployments of one
+/// city.
+fn orphans(
+    workload: &Workload,
+    existing: &[WorkloadDeployment],
+    requested: &BTreeSet<PlacementCity>,
+) -> Vec<DeploymentAction> {
+    let kept: BTreeSet<_> = by_city(workload, existing)
         .values()
         .map(|deployment| owner::name(&deployment.metadata).to_owned())
         .collect();
-    let orphaned = standing.iter().filter(|deployment| belongs(deployment, workload)).filter(|deployment| {
-        !asked.contains(&site(deployment)) || !kept.contains(owner::name(&deployment.metadata))
+    let orphaned = existing.iter().filter(|deployment| belongs(deployment, workload)).filter(|deployment| {
+        !requested.contains(&placement_city(deployment)) || !kept.contains(owner::name(&deployment.metadata))
     });
-    exact(orphaned).into_iter().map(Step::Remove).collect()
+    object_refs(orphaned).into_iter().map(DeploymentAction::Delete).collect()
 }
 
-fn exact<'a>(deployments: impl Iterator<Item = &'a WorkloadDeployment>) -> Vec<Exact> {
-    let staying = deployments.filter(|deployment| !owner::is_deleting(&deployment.metadata));
-    let mut exact: Vec<_> = staying.map(|deployment| Exact::of(&deployment.metadata)).collect();
-    exact.sort_by(|a, b| a.name.cmp(&b.name));
-    exact
+/// The deployments that are not terminating, sorted by name.
+fn object_refs<'a>(deployments: impl Iterator<Item = &'a WorkloadDeployment>) -> Vec<ObjectRef> {
+    let remaining = deployments.filter(|deployment| !owner::is_deleting(&deployment.metadata));
+    let mut objects: Vec<_> = remaining.map(|deployment| ObjectRef::of(&deployment.metadata)).collect();
+    objects.sort_by(|a, b| a.name.cmp(&b.name));
+    objects
 }
 
 fn create(
     workload: &Workload,
     placement: &WorkloadPlacement,
     city: &str,
-    standing: &[WorkloadDeployment],
-    birth: &Birth,
-) -> Step {
+    existing: &[WorkloadDeployment],
+    initial: &InitialMetadata,
+) -> DeploymentAction {
     let name = deployment_name(workload, &placement.name, city);
-    if let Some(other) = standing.iter().find(|deployment| owner::name(&deployment.metadata) == name) {
-        return Step::Refuse { name, workload_uid: other.spec.workload_ref.uid.clone() };
+    if let Some(other) = existing.iter().find(|deployment| owner::name(&deployment.metadata) == name) {
+        return DeploymentAction::NameConflict { name, workload_uid: other.spec.workload_ref.uid.clone() };
     }
     let metadata = ObjectMeta {
         name: Some(name),
         namespace: workload.metadata.namespace.clone(),
         labels: Some(own_labels(workload)),
-        annotations: Some(birth.annotations.clone()).filter(|map| !map.is_empty()),
-        finalizers: Some(birth.finalizers.clone()).filter(|list| !list.is_empty()),
+        annotations: Some(initial.annotations.clone()).filter(|map| !map.is_empty()),
+        finalizers: Some(initial.finalizers.clone()).filter(|list| !list.is_empty()),
         owner_references: Some(vec![owner::controller_reference(workload)]),
         ..Default::default()
     };
-    Step::Create(Box::new(WorkloadDeployment {
+    DeploymentAction::Create(Box::new(WorkloadDeployment {
         metadata,
-        spec: wanted(workload, placement, city, None),
+        spec: desired_spec(workload, placement, city, None),
         status: None,
     }))
 }
 
-/// The deployment as the workload wants it, or `None` when it is so already.
+/// The deployment with the desired spec and metadata, or `None` if it is up to date.
 fn updated(
     current: &WorkloadDeployment,
     workload: &Workload,
@@ -224,7 +230,7 @@ fn updated(
     city: &str,
 ) -> Option<WorkloadDeployment> {
     let mut new = current.clone();
-    let spec = wanted(workload, placement, city, current.spec.replicas);
+    let spec = desired_spec(workload, placement, city, current.spec.replicas);
     let mut changed = !canonical::same(&spec, &current.spec);
     if changed {
         new.spec = spec;
@@ -234,7 +240,7 @@ fn updated(
     changed.then_some(new)
 }
 
-fn wanted(
+fn desired_spec(
     workload: &Workload,
     placement: &WorkloadPlacement,
     city: &str,
@@ -263,14 +269,14 @@ mod tests {
     use crate::cities::mk_cities;
     use crate::testing::{deleting, mk_placement, mk_template, mk_workload};
 
-    fn plan_of(workload: &Workload, standing: &[WorkloadDeployment], cities: &[&str]) -> Plan {
-        plan(workload, standing, &mk_cities(cities), &Birth::default())
+    fn plan_of(workload: &Workload, existing: &[WorkloadDeployment], cities: &[&str]) -> DeploymentPlan {
+        plan(workload, existing, &mk_cities(cities), &InitialMetadata::default())
     }
 
-    /// The deployments that a workload makes in an empty namespace, as stored.
-    fn mk_made(workload: &Workload, cities: &[&str]) -> Vec<WorkloadDeployment> {
-        let made = plan_of(workload, &[], cities).steps.into_iter().map(|step| match step {
-            Step::Create(deployment) => {
+    /// The stored deployments of a workload that was planned in an empty namespace.
+    fn mk_deployed(workload: &Workload, cities: &[&str]) -> Vec<WorkloadDeployment> {
+        let deployed = plan_of(workload, &[], cities).actions.into_iter().map(|action| match action {
+            DeploymentAction::Create(deployment) => {
                 let mut deployment = *deployment;
                 deployment.metadata.uid = Some(format!("uid-{}", owner::name(&deployment.metadata)));
                 deployment.metadata.resource_version = Some("7".into());
@@ -278,15 +284,15 @@ mod tests {
             }
             other => panic!("{other:?}"),
         });
-        made.collect()
+        deployed.collect()
     }
 
     #[test]
     fn a_placement_gets_one_deployment_per_city() {
         let workload = mk_workload("web", &["ord", "dfw"]);
-        let made = mk_made(&workload, &["dfw", "ord"]);
-        assert_eq!(made.iter().map(|d| d.spec.city_code.as_str()).collect::<Vec<_>>(), ["dfw", "ord"]);
-        let first = &made[0];
+        let deployed = mk_deployed(&workload, &["dfw", "ord"]);
+        assert_eq!(deployed.iter().map(|d| d.spec.city_code.as_str()).collect::<Vec<_>>(), ["dfw", "ord"]);
+        let first = &deployed[0];
         assert_eq!(first.spec.workload_ref, WorkloadReference { name: "web".into(), uid: "uid-web".into() });
         assert_eq!(first.metadata.labels, Some(metadata::map([(labels::WORKLOAD_UID, "uid-web")])));
         assert!(owner::is_controlled_by(&first.metadata, "uid-web"));
@@ -295,114 +301,126 @@ mod tests {
     }
 
     #[test]
-    fn what_is_as_wanted_is_left_alone() {
+    fn deployments_that_are_up_to_date_need_no_action() {
         let workload = mk_workload("web", &["dfw", "ord"]);
         assert_eq!(
-            plan_of(&workload, &mk_made(&workload, &["dfw", "ord"]), &["dfw", "ord"]),
-            Plan::default()
+            plan_of(&workload, &mk_deployed(&workload, &["dfw", "ord"]), &["dfw", "ord"]),
+            DeploymentPlan::default()
         );
     }
 
     #[test]
-    fn a_new_deployment_is_born_with_finalizer_and_record() {
-        let birth = Birth { finalizers: vec!["f".into()], annotations: metadata::map([("a", "ns-1")]) };
+    fn a_new_deployment_is_created_with_finalizer_and_recorded_hub_namespace() {
+        let initial =
+            InitialMetadata { finalizers: vec!["f".into()], annotations: metadata::map([("a", "ns-1")]) };
         let workload = mk_workload("web", &["dfw"]);
-        let Step::Create(made) = &plan(&workload, &[], &Cities::Any, &birth).steps[0] else { panic!() };
-        assert_eq!(made.metadata.finalizers, Some(vec!["f".to_owned()]));
-        assert_eq!(made.metadata.annotations, Some(metadata::map([("a", "ns-1")])));
+        let DeploymentAction::Create(deployed) = &plan(&workload, &[], &Cities::Any, &initial).actions[0]
+        else {
+            panic!()
+        };
+        assert_eq!(deployed.metadata.finalizers, Some(vec!["f".to_owned()]));
+        assert_eq!(deployed.metadata.annotations, Some(metadata::map([("a", "ns-1")])));
     }
 
     #[test]
     fn a_city_that_the_project_may_not_use_gets_no_deployment() {
         let plan = plan_of(&mk_workload("web", &["dfw", "lhr"]), &[], &["dfw"]);
-        assert_eq!(plan.steps.len(), 1);
-        assert_eq!(plan.unbound, [Site { placement: "default".into(), city: "lhr".into() }]);
+        assert_eq!(plan.actions.len(), 1);
+        assert_eq!(plan.unbound, [PlacementCity { placement: "default".into(), city: "lhr".into() }]);
     }
 
     #[test]
     fn a_city_that_is_bound_later_gets_its_deployment() {
         let workload = mk_workload("web", &["dfw", "lhr"]);
-        let plan = plan_of(&workload, &mk_made(&workload, &["dfw"]), &["dfw", "lhr"]);
-        assert!(matches!(plan.steps.as_slice(), [Step::Create(made)] if made.spec.city_code == "lhr"));
+        let plan = plan_of(&workload, &mk_deployed(&workload, &["dfw"]), &["dfw", "lhr"]);
+        assert!(
+            matches!(plan.actions.as_slice(), [DeploymentAction::Create(deployed)] if deployed.spec.city_code == "lhr")
+        );
     }
 
     #[test]
-    fn losing_a_city_removes_nothing_and_is_told() {
+    fn losing_a_city_deletes_nothing_and_is_reported() {
         let workload = mk_workload("web", &["dfw"]);
-        let plan = plan_of(&workload, &mk_made(&workload, &["dfw"]), &[]);
-        assert_eq!(plan.steps, []);
-        assert_eq!(plan.stranded, [Site { placement: "default".into(), city: "dfw".into() }]);
+        let plan = plan_of(&workload, &mk_deployed(&workload, &["dfw"]), &[]);
+        assert_eq!(plan.actions, []);
+        assert_eq!(plan.stranded, [PlacementCity { placement: "default".into(), city: "dfw".into() }]);
     }
 
     #[test]
-    fn a_deployment_in_a_lost_city_still_follows_its_workload() {
+    fn a_deployment_in_a_lost_city_is_still_updated() {
         let mut workload = mk_workload("web", &["dfw"]);
-        let made = mk_made(&workload, &["dfw"]);
+        let deployed = mk_deployed(&workload, &["dfw"]);
         workload.spec.template = mk_template("app:2");
-        assert!(matches!(plan_of(&workload, &made, &[]).steps.as_slice(), [Step::Update(_)]));
+        assert!(matches!(
+            plan_of(&workload, &deployed, &[]).actions.as_slice(),
+            [DeploymentAction::Update(_)]
+        ));
     }
 
     #[test]
-    fn a_city_taken_out_of_the_workload_removes_its_deployment_and_no_other() {
-        let made = mk_made(&mk_workload("web", &["dfw", "ord"]), &["dfw", "ord"]);
-        let plan = plan_of(&mk_workload("web", &["dfw"]), &made, &["dfw", "ord"]);
-        assert_eq!(plan.steps, [Step::Remove(Exact::of(&made[1].metadata))]);
+    fn removing_a_city_from_the_workload_deletes_its_deployment_and_no_other() {
+        let deployed = mk_deployed(&mk_workload("web", &["dfw", "ord"]), &["dfw", "ord"]);
+        let plan = plan_of(&mk_workload("web", &["dfw"]), &deployed, &["dfw", "ord"]);
+        assert_eq!(plan.actions, [DeploymentAction::Delete(ObjectRef::of(&deployed[1].metadata))]);
     }
 
     #[test]
-    fn an_orphan_on_its_way_out_is_not_deleted_again() {
-        let made = mk_made(&mk_workload("web", &["dfw"]), &["dfw"]);
-        let plan = plan_of(&mk_workload("web", &["ord"]), &[deleting(made[0].clone())], &[]);
-        assert_eq!(plan.steps, []);
+    fn a_terminating_orphan_is_not_deleted_again() {
+        let deployed = mk_deployed(&mk_workload("web", &["dfw"]), &["dfw"]);
+        let plan = plan_of(&mk_workload("web", &["ord"]), &[deleting(deployed[0].clone())], &[]);
+        assert_eq!(plan.actions, []);
     }
 
     #[test]
-    fn a_changed_template_updates_in_place_and_keeps_what_others_wrote() {
+    fn a_changed_template_is_updated_in_place_and_fields_of_other_writers_are_kept() {
         let mut workload = mk_workload("web", &["dfw"]);
-        let mut made = mk_made(&workload, &["dfw"]);
-        made[0].spec.replicas = Some(4);
-        made[0].metadata.annotations =
+        let mut deployed = mk_deployed(&workload, &["dfw"]);
+        deployed[0].spec.replicas = Some(4);
+        deployed[0].metadata.annotations =
             Some(metadata::map([("compute.datumapis.com/federation-namespace", "ns-1")]));
-        made[0].metadata.labels.as_mut().unwrap().insert("team".into(), "blue".into());
-        assert_eq!(plan_of(&workload, &made, &["dfw"]).steps, []);
+        deployed[0].metadata.labels.as_mut().unwrap().insert("team".into(), "blue".into());
+        assert_eq!(plan_of(&workload, &deployed, &["dfw"]).actions, []);
 
         workload.spec.template = mk_template("app:2");
-        let plan = plan_of(&workload, &made, &["dfw"]);
-        let [Step::Update(new)] = plan.steps.as_slice() else { panic!("{plan:?}") };
+        let plan = plan_of(&workload, &deployed, &["dfw"]);
+        let [DeploymentAction::Update(new)] = plan.actions.as_slice() else { panic!("{plan:?}") };
         assert_eq!(new.spec.template, mk_template("app:2"));
         assert_eq!(new.spec.replicas, Some(4));
-        assert_eq!(new.metadata, made[0].metadata);
+        assert_eq!(new.metadata, deployed[0].metadata);
     }
 
     #[test]
-    fn a_name_taken_by_another_workload_is_refused() {
+    fn a_name_taken_by_another_workload_is_a_conflict() {
         let workload = mk_workload("web", &["dfw"]);
-        let mut made = mk_made(&workload, &["dfw"]);
-        made[0].spec.workload_ref.uid = "uid-other".into();
-        made[0].metadata.owner_references = None;
-        let name = owner::name(&made[0].metadata).to_owned();
-        let refusal = Step::Refuse { name, workload_uid: "uid-other".into() };
-        assert_eq!(plan_of(&workload, &made, &["dfw"]).steps, [refusal]);
+        let mut deployed = mk_deployed(&workload, &["dfw"]);
+        deployed[0].spec.workload_ref.uid = "uid-other".into();
+        deployed[0].metadata.owner_references = None;
+        let name = owner::name(&deployed[0].metadata).to_owned();
+        let conflict = DeploymentAction::NameConflict { name, workload_uid: "uid-other".into() };
+        assert_eq!(plan_of(&workload, &deployed, &["dfw"]).actions, [conflict]);
     }
 
     #[test]
-    fn a_deployment_that_somebody_else_controls_is_neither_updated_nor_removed() {
+    fn a_deployment_with_another_controller_is_neither_updated_nor_deleted() {
         let workload = mk_workload("web", &["dfw"]);
-        let mut made = mk_made(&workload, &["dfw"]);
-        made[0].metadata.owner_references.as_mut().unwrap()[0].uid = "uid-stranger".into();
-        assert!(matches!(plan_of(&workload, &made, &["dfw"]).steps.as_slice(), [Step::Refuse { .. }]));
-        assert_eq!(plan_of(&mk_workload("web", &["ord"]), &made, &[]).steps, []);
-        assert_eq!(withdrawal(&workload, &made), Withdrawal::Done);
+        let mut deployed = mk_deployed(&workload, &["dfw"]);
+        deployed[0].metadata.owner_references.as_mut().unwrap()[0].uid = "uid-other".into();
+        assert!(matches!(
+            plan_of(&workload, &deployed, &["dfw"]).actions.as_slice(),
+            [DeploymentAction::NameConflict { .. }]
+        ));
+        assert_eq!(plan_of(&mk_workload("web", &["ord"]), &deployed, &[]).actions, []);
+        assert_eq!(deletion_plan(&workload, &deployed), DeletionPlan::Done);
     }
 
     #[test]
-    fn a_deployment_of_no_controller_that_names_the_workload_is_adopted() {
+    fn a_deployment_without_controller_that_references_the_workload_is_adopted() {
         let workload = mk_workload("web", &["dfw"]);
-        let mut made = mk_made(&workload, &["dfw"]);
-        made[0].metadata.owner_references = None;
-        made[0].metadata.labels = None;
-        let plan = plan_of(&workload, &made, &["dfw"]);
-        let [Step::Update(new)] = plan.steps.as_slice() else { panic!("{plan:?}") };
+        let mut deployed = mk_deployed(&workload, &["dfw"]);
+        deployed[0].metadata.owner_references = None;
+        deployed[0].metadata.labels = None;
+        let plan = plan_of(&workload, &deployed, &["dfw"]);
+        let [DeploymentAction::Update(new)] = plan.actions.as_slice() else { panic!("{plan:?}") };
         assert!(owner::is_controlled_by(&new.metadata, "uid-web"));
         assert_eq!(metadata::label(&new.metadata, labels::WORKLOAD_UID), Some("uid-web"));
     }
@@ -410,67 +428,76 @@ mod tests {
     #[test]
     fn a_deployment_under_an_older_name_is_kept() {
         let workload = mk_workload("web", &["dfw"]);
-        let mut made = mk_made(&workload, &["dfw"]);
-        made[0].metadata.name = Some("web-default-dfw".into());
-        assert_eq!(plan_of(&workload, &made, &["dfw"]).steps, []);
+        let mut deployed = mk_deployed(&workload, &["dfw"]);
+        deployed[0].metadata.name = Some("web-default-dfw".into());
+        assert_eq!(plan_of(&workload, &deployed, &["dfw"]).actions, []);
     }
 
     #[test]
-    fn of_two_deployments_for_one_city_the_rightly_named_one_stays() {
+    fn of_two_deployments_for_one_city_the_one_with_the_expected_name_is_kept() {
         let workload = mk_workload("web", &["dfw"]);
-        let mut made = mk_made(&workload, &["dfw"]);
-        let mut older = made[0].clone();
+        let mut deployed = mk_deployed(&workload, &["dfw"]);
+        let mut older = deployed[0].clone();
         older.metadata.name = Some("a-web".into());
-        made.insert(0, older);
-        assert_eq!(plan_of(&workload, &made, &["dfw"]).steps, [Step::Remove(Exact::of(&made[0].metadata))]);
+        deployed.insert(0, older);
+        assert_eq!(
+            plan_of(&workload, &deployed, &["dfw"]).actions,
+            [DeploymentAction::Delete(ObjectRef::of(&deployed[0].metadata))]
+        );
     }
 
     #[test]
-    fn a_wanted_deployment_on_its_way_out_is_waited_for() {
+    fn a_needed_deployment_that_is_terminating_is_awaited() {
         let workload = mk_workload("web", &["dfw"]);
-        let made = deleting(mk_made(&workload, &["dfw"]).remove(0));
-        let name = owner::name(&made.metadata).to_owned();
-        assert_eq!(plan_of(&workload, &[made], &["dfw"]).steps, [Step::AwaitRemoval { name }]);
+        let deployed = deleting(mk_deployed(&workload, &["dfw"]).remove(0));
+        let name = owner::name(&deployed.metadata).to_owned();
+        assert_eq!(
+            plan_of(&workload, &[deployed], &["dfw"]).actions,
+            [DeploymentAction::AwaitDeletion { name }]
+        );
     }
 
     #[test]
-    fn a_city_named_twice_is_one_deployment_and_two_placements_are_two() {
+    fn a_city_listed_twice_gets_one_deployment_and_two_placements_get_two() {
         let mut workload = mk_workload("web", &["dfw", "dfw"]);
         workload.spec.placements.push(mk_placement("extra", &["dfw"]));
-        let made = mk_made(&workload, &["dfw"]);
-        assert_eq!(made.len(), 2);
-        assert_ne!(made[0].metadata.name, made[1].metadata.name);
+        let deployed = mk_deployed(&workload, &["dfw"]);
+        assert_eq!(deployed.len(), 2);
+        assert_ne!(deployed[0].metadata.name, deployed[1].metadata.name);
     }
 
     #[test]
     fn the_order_of_the_input_does_not_matter() {
         let mut workload = mk_workload("web", &["dfw", "ord"]);
         workload.spec.placements.push(mk_placement("a", &["ord"]));
-        let mut made = mk_made(&workload, &["dfw", "ord"]);
+        let mut deployed = mk_deployed(&workload, &["dfw", "ord"]);
         workload.spec.placements.truncate(1);
         workload.spec.template = mk_template("app:2");
-        let one = plan_of(&workload, &made, &["dfw"]);
-        made.reverse();
-        assert_eq!(plan_of(&workload, &made, &["dfw"]), one);
+        let one = plan_of(&workload, &deployed, &["dfw"]);
+        deployed.reverse();
+        assert_eq!(plan_of(&workload, &deployed, &["dfw"]), one);
     }
 
     #[test]
-    fn a_workload_that_goes_takes_all_its_deployments_and_waits_for_them() {
+    fn deleting_a_workload_deletes_all_its_deployments_and_waits_for_them() {
         let workload = mk_workload("web", &["dfw", "ord"]);
-        let mut made = mk_made(&workload, &["dfw", "ord"]);
-        made[0] = deleting(made[0].clone());
-        assert_eq!(withdrawal(&workload, &made), Withdrawal::Remove(vec![Exact::of(&made[1].metadata)]));
-        assert_eq!(withdrawal(&workload, &[made.remove(0)]), Withdrawal::Remove(vec![]));
-        assert_eq!(withdrawal(&workload, &[]), Withdrawal::Done);
+        let mut deployed = mk_deployed(&workload, &["dfw", "ord"]);
+        deployed[0] = deleting(deployed[0].clone());
+        assert_eq!(
+            deletion_plan(&workload, &deployed),
+            DeletionPlan::Delete(vec![ObjectRef::of(&deployed[1].metadata)])
+        );
+        assert_eq!(deletion_plan(&workload, &[deployed.remove(0)]), DeletionPlan::Delete(vec![]));
+        assert_eq!(deletion_plan(&workload, &[]), DeletionPlan::Done);
     }
 
     #[test]
     fn an_empty_uid_owns_no_deployment() {
         let mut workload = mk_workload("web", &["dfw"]);
-        let mut made = mk_made(&workload, &["dfw"]);
+        let mut deployed = mk_deployed(&workload, &["dfw"]);
         workload.metadata.uid = None;
-        made[0].spec.workload_ref.uid = String::new();
-        made[0].metadata.owner_references = None;
-        assert!(!belongs(&made[0], &workload));
+        deployed[0].spec.workload_ref.uid = String::new();
+        deployed[0].metadata.owner_references = None;
+        assert!(!belongs(&deployed[0], &workload));
     }
 }

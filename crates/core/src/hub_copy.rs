@@ -1,15 +1,16 @@
-//! The copy of a deployment on the hub, and the status that comes back.
+//! The hub copy of a WorkloadDeployment, and the status that the project's deployment gets from it.
 //!
-//! The copy has the name of its deployment, the project's spec whole, the city as a label for the policy to find it,
-//! and the annotations that speak to the cell. Absence travels too: an annotation gone in the project goes on the hub.
-//! Labels, other annotations, owners and finalizers of the project stay at home, and what Karmada wrote on the hub
-//! stays there.
+//! The copy has the name and the whole spec of the project's deployment, a city label that the propagation
+//! policy selects by, and the annotations that the cell reads. An annotation that is removed in the project
+//! is removed on the hub. Other labels, annotations, owner references and finalizers of the project are not
+//! copied, and metadata that Karmada wrote on the hub is kept.
 //!
-//! Where the copy stands is recorded on the project's deployment, with the finalizer, in one write before the first
-//! write on the hub. The finalizer works from that record alone, so the record is never rewritten.
+//! The hub namespace is recorded on the project's deployment, together with the finalizer, in one write
+//! before the first write on the hub. The finalizer uses only this record, so the record is never changed.
 //!
-//! Status comes back whole, from the one cell that runs the deployment. Generations do not: they count another plane's
-//! changes, and a reader who compared them with the project's would wait for ever.
+//! The status is copied whole from the one cell that runs the deployment, except the observed generations:
+//! they count changes on another plane, and a client that compares them with the project's generation would
+//! wait forever.
 
 use polis_api::annotations::{EXPECTED_REFERENCED_DATA, FEDERATION_NAMESPACE, SUSPENDED};
 use polis_api::compute::{WorkloadDeployment, WorkloadDeploymentStatus};
@@ -17,39 +18,39 @@ use polis_api::conditions::AVAILABLE;
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use polis_api::{finalizers, labels, reasons};
 
-use crate::conditions::{self, Verdict};
-use crate::identity::Identity;
+use crate::conditions::{self, DesiredCondition};
 use crate::metadata::{self, Map};
+use crate::tenant::Tenant;
 use crate::{Time, canonical, owner};
 
-/// Annotations of the project's deployment that speak to the cell.
-pub const MIRRORED: [&str; 2] = [SUSPENDED, EXPECTED_REFERENCED_DATA];
+/// Annotations of the project's deployment that are copied to the hub because the cell reads them.
+pub const MIRRORED_ANNOTATIONS: [&str; 2] = [SUSPENDED, EXPECTED_REFERENCED_DATA];
 
 /// What to do about the hub copy.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Step {
-    /// It is as it should be.
-    Leave,
-    /// Make it.
+pub enum HubCopyAction {
+    /// The copy is up to date.
+    None,
+    /// Create the copy.
     Create(Box<WorkloadDeployment>),
-    /// Write this over the standing one of the same resource version.
+    /// Replace the existing copy; the object carries its resource version.
     Update(Box<WorkloadDeployment>),
-    /// An earlier copy of the name is on its way out: come back when it is gone.
-    AwaitRemoval,
+    /// An earlier copy of the same name is terminating: retry when it is gone.
+    AwaitDeletion,
 }
 
-/// Why a deployment cannot be federated. Waiting does not help; a change of its spec does.
+/// Why a deployment cannot be federated. A retry does not help; the spec must change.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CityError {
-    /// It names no city.
+    /// `spec.cityCode` is empty.
     #[error("failed to federate deployment {deployment}: spec.cityCode is empty; name a city")]
     Empty {
         /// Name of the deployment.
         deployment: String,
     },
-    /// The city cannot be a label.
+    /// The city code is not a valid label value.
     #[error(
-        "failed to federate deployment {deployment}: city code {city:?} is no label value; use at most 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends"
+        "failed to federate deployment {deployment}: city code {city:?} is not a valid label value; use at most 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends"
     )]
     NoLabel {
         /// Name of the deployment.
@@ -59,38 +60,39 @@ pub enum CityError {
     },
 }
 
-/// What to do about the record of the hub namespace on the project's deployment.
+/// What to do about the record of the hub namespace (annotation and finalizer) on the project's deployment.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Record {
-    /// Finalizer and record are there: the hub may be written to.
-    Kept,
-    /// Write this first.
+pub enum RecordAction {
+    /// Finalizer and annotation exist: the hub may be written to.
+    None,
+    /// Write this object before the first write on the hub.
     Write(Box<WorkloadDeployment>),
-    /// The record names another namespace, where a copy may stand; somebody has to look.
-    Contradicted {
-        /// The namespace in the record.
+    /// The annotation names another namespace, which may hold a copy; an operator has to resolve this.
+    Conflict {
+        /// The namespace in the annotation.
         recorded: String,
     },
 }
 
-/// The hub namespace that a project's deployment has recorded.
-pub fn recorded(source: &WorkloadDeployment) -> Option<&str> {
+/// The hub namespace that is recorded on a project's deployment.
+pub fn recorded_namespace(source: &WorkloadDeployment) -> Option<&str> {
     metadata::annotation(&source.metadata, FEDERATION_NAMESPACE).filter(|namespace| !namespace.is_empty())
 }
 
-/// What to do before the first write on the hub.
-pub fn record(source: &WorkloadDeployment, hub_namespace: &str) -> Record {
-    if let Some(recorded) = recorded(source).filter(|recorded| *recorded != hub_namespace) {
-        return Record::Contradicted { recorded: recorded.to_owned() };
+/// Plans the record of the hub namespace, which must exist before the first write on the hub.
+pub fn plan_record(source: &WorkloadDeployment, hub_namespace: &str) -> RecordAction {
+    if let Some(recorded) = recorded_namespace(source).filter(|recorded| *recorded != hub_namespace) {
+        return RecordAction::Conflict { recorded: recorded.to_owned() };
     }
     let mut new = source.clone();
     let mut changed = metadata::add_finalizer(&mut new.metadata, finalizers::FEDERATOR);
     let record = metadata::map([(FEDERATION_NAMESPACE, hub_namespace)]);
     changed |= metadata::merge_annotations(&mut new.metadata, &record, &[]);
-    if changed { Record::Write(Box::new(new)) } else { Record::Kept }
+    if changed { RecordAction::Write(Box::new(new)) } else { RecordAction::None }
 }
 
-/// Checks that the city of a deployment can be a label. An empty one would make a policy that matches too much.
+/// Checks that the city of a deployment is a valid label value. An empty one would make the policy match too
+/// much.
 pub fn check_city(deployment: &WorkloadDeployment) -> Result<(), CityError> {
     let (city, deployment) = (&deployment.spec.city_code, owner::name(&deployment.metadata).to_owned());
     if city.is_empty() {
@@ -99,16 +101,16 @@ pub fn check_city(deployment: &WorkloadDeployment) -> Result<(), CityError> {
     metadata::is_label_value(city).then_some(()).ok_or(CityError::NoLabel { deployment, city: city.clone() })
 }
 
-/// What to do about the copy of `source` in the hub namespace.
-pub fn step(
+/// Plans the copy of `source` in the hub namespace.
+pub fn plan(
     source: &WorkloadDeployment,
     hub_namespace: &str,
-    identity: &Identity,
-    standing: Option<&WorkloadDeployment>,
-) -> Result<Step, CityError> {
+    tenant: &Tenant,
+    existing: Option<&WorkloadDeployment>,
+) -> Result<HubCopyAction, CityError> {
     check_city(source)?;
-    let (labels, annotations) = (copy_labels(source, identity), mirrored(source));
-    let Some(standing) = standing else {
+    let (labels, annotations) = (copy_labels(source, tenant), mirrored(source));
+    let Some(existing) = existing else {
         let metadata = ObjectMeta {
             name: source.metadata.name.clone(),
             namespace: Some(hub_namespace.to_owned()),
@@ -116,27 +118,28 @@ pub fn step(
             annotations: Some(annotations).filter(|map| !map.is_empty()),
             ..Default::default()
         };
-        return Ok(Step::Create(Box::new(WorkloadDeployment {
+        return Ok(HubCopyAction::Create(Box::new(WorkloadDeployment {
             metadata,
             spec: source.spec.clone(),
             status: None,
         })));
     };
-    if owner::is_deleting(&standing.metadata) {
-        return Ok(Step::AwaitRemoval);
+    if owner::is_deleting(&existing.metadata) {
+        return Ok(HubCopyAction::AwaitDeletion);
     }
-    let mut new = standing.clone();
-    let mut changed = !canonical::same(&source.spec, &standing.spec);
+    let mut new = existing.clone();
+    let mut changed = !canonical::same(&source.spec, &existing.spec);
     if changed {
         new.spec = source.spec.clone();
     }
     changed |= metadata::merge_labels(&mut new.metadata, &labels, &[]);
-    changed |= metadata::merge_annotations(&mut new.metadata, &annotations, &MIRRORED);
-    Ok(if changed { Step::Update(Box::new(new)) } else { Step::Leave })
+    changed |= metadata::merge_annotations(&mut new.metadata, &annotations, &MIRRORED_ANNOTATIONS);
+    Ok(if changed { HubCopyAction::Update(Box::new(new)) } else { HubCopyAction::None })
 }
 
-/// The status that the project should show, given the hub copy; `None` when it shows it already or there is none yet.
-pub fn status_back(
+/// The status that the project's deployment gets from the hub copy; `None` if it is up to date or the copy
+/// has none.
+pub fn project_status(
     source: &WorkloadDeployment,
     copy: &WorkloadDeployment,
 ) -> Option<WorkloadDeploymentStatus> {
@@ -145,58 +148,58 @@ pub fn status_back(
     for condition in &mut status.conditions {
         condition.observed_generation = None;
     }
-    let standing = source.status.as_ref();
-    (!standing.is_some_and(|standing| canonical::same(standing, &status))).then_some(status)
+    let existing = source.status.as_ref();
+    (!existing.is_some_and(|existing| canonical::same(existing, &status))).then_some(status)
 }
 
-/// The status of a deployment that no cell has spoken for, in a city that no cell serves; `None` when it says so
-/// already. The first word of a cell takes its place.
-pub fn unserved(source: &WorkloadDeployment, now: &Time) -> Option<WorkloadDeploymentStatus> {
+/// The status of a deployment without a reported status, in a city that no cell serves; `None` if it is up to
+/// date. The first status that a cell reports replaces it.
+pub fn unserved_status(source: &WorkloadDeployment, now: &Time) -> Option<WorkloadDeploymentStatus> {
     let mut status = source.status.clone().unwrap_or_default();
     let message = format!("no cell serves city {}; the deployment waits for one", source.spec.city_code);
-    let verdict = Verdict::no(AVAILABLE, reasons::NO_MATCHING_LOCATION, message);
-    conditions::set(&mut status.conditions, &verdict, source.metadata.generation, now).then_some(status)
+    let available = DesiredCondition::new_false(AVAILABLE, reasons::NO_MATCHING_LOCATION, message);
+    conditions::set(&mut status.conditions, &available, source.metadata.generation, now).then_some(status)
 }
 
-fn copy_labels(source: &WorkloadDeployment, identity: &Identity) -> Map {
+fn copy_labels(source: &WorkloadDeployment, tenant: &Tenant) -> Map {
     metadata::map([
         (labels::TOPOLOGY_CITY_CODE, source.spec.city_code.as_str()),
-        (labels::UPSTREAM_NAMESPACE, identity.namespace.as_str()),
+        (labels::UPSTREAM_NAMESPACE, tenant.namespace.as_str()),
     ])
 }
 
 fn mirrored(source: &WorkloadDeployment) -> Map {
     let present =
         |key: &&str| Some((key.to_string(), metadata::annotation(&source.metadata, key)?.to_owned()));
-    MIRRORED.iter().filter_map(present).collect()
+    MIRRORED_ANNOTATIONS.iter().filter_map(present).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::identity::mk_identity;
     use crate::metadata::map;
+    use crate::tenant::mk_tenant;
     use crate::testing::{deleting, mk_condition, mk_deployment, mk_meta, mk_template};
 
     fn mk_copy(source: &WorkloadDeployment) -> WorkloadDeployment {
-        let Ok(Step::Create(mut copy)) = step(source, "ns-1", &mk_identity(), None) else { panic!() };
+        let Ok(HubCopyAction::Create(mut copy)) = plan(source, "ns-1", &mk_tenant(), None) else { panic!() };
         let made = std::mem::take(&mut copy.metadata);
         copy.metadata =
             ObjectMeta { labels: made.labels, annotations: made.annotations, ..mk_meta("ns-1", "web") };
         *copy
     }
 
-    fn after(source: &WorkloadDeployment, copy: &WorkloadDeployment) -> Step {
-        step(source, "ns-1", &mk_identity(), Some(copy)).unwrap()
+    fn after(source: &WorkloadDeployment, copy: &WorkloadDeployment) -> HubCopyAction {
+        plan(source, "ns-1", &mk_tenant(), Some(copy)).unwrap()
     }
 
     #[test]
-    fn the_copy_has_spec_city_and_origin_and_nothing_else_of_the_project() {
+    fn the_copy_has_spec_city_label_and_upstream_namespace_and_no_other_metadata() {
         let mut source = mk_deployment("web");
         source.metadata.labels = Some(map([("private", "yes")]));
         source.metadata.annotations = Some(map([("note", "mine"), (SUSPENDED, "true")]));
         source.metadata.finalizers = Some(vec!["compute.datumapis.com/federator".into()]);
-        let Ok(Step::Create(copy)) = step(&source, "ns-9", &mk_identity(), None) else { panic!() };
+        let Ok(HubCopyAction::Create(copy)) = plan(&source, "ns-9", &mk_tenant(), None) else { panic!() };
         assert_eq!(copy.spec, source.spec);
         assert_eq!(
             copy.metadata,
@@ -214,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_that_is_right_is_left_alone_whatever_karmada_wrote() {
+    fn metadata_that_karmada_wrote_needs_no_update() {
         let source = mk_deployment("web");
         let mut copy = mk_copy(&source);
         copy.metadata
@@ -223,69 +226,69 @@ mod tests {
             .unwrap()
             .insert("propagationpolicy.karmada.io/permanent-id".into(), "x".into());
         copy.metadata.annotations = Some(map([("propagationpolicy.karmada.io/name", "city-dfw")]));
-        assert_eq!(after(&source, &copy), Step::Leave);
+        assert_eq!(after(&source, &copy), HubCopyAction::None);
     }
 
     #[test]
-    fn a_changed_spec_replaces_the_copys_and_keeps_foreign_metadata() {
+    fn a_changed_spec_is_copied_and_foreign_metadata_is_kept() {
         let mut source = mk_deployment("web");
         let mut copy = mk_copy(&source);
         copy.metadata.annotations = Some(map([("propagationpolicy.karmada.io/name", "city-dfw")]));
         source.spec.template = mk_template("app:2");
-        let Step::Update(new) = after(&source, &copy) else { panic!() };
+        let HubCopyAction::Update(new) = after(&source, &copy) else { panic!() };
         assert_eq!(new.spec, source.spec);
         assert_eq!(new.metadata, copy.metadata);
     }
 
     #[test]
-    fn an_annotation_that_goes_in_the_project_goes_on_the_hub() {
+    fn an_annotation_removed_in_the_project_is_removed_on_the_hub() {
         let mut source = mk_deployment("web");
         source.metadata.annotations = Some(map([(SUSPENDED, "true")]));
         let copy = mk_copy(&source);
         source.metadata.annotations = None;
-        let Step::Update(new) = after(&source, &copy) else { panic!() };
+        let HubCopyAction::Update(new) = after(&source, &copy) else { panic!() };
         assert_eq!(new.metadata.annotations, None);
     }
 
     #[test]
-    fn a_city_label_edited_by_hand_is_put_right() {
+    fn a_city_label_edited_by_hand_is_corrected() {
         let source = mk_deployment("web");
         let mut copy = mk_copy(&source);
         copy.metadata.labels.as_mut().unwrap().insert(labels::TOPOLOGY_CITY_CODE.into(), "ord".into());
-        assert!(matches!(after(&source, &copy), Step::Update(_)));
+        assert!(matches!(after(&source, &copy), HubCopyAction::Update(_)));
     }
 
     #[test]
-    fn a_copy_on_its_way_out_is_waited_for() {
+    fn a_terminating_copy_is_awaited() {
         let source = mk_deployment("web");
-        assert_eq!(after(&source, &deleting(mk_copy(&source))), Step::AwaitRemoval);
+        assert_eq!(after(&source, &deleting(mk_copy(&source))), HubCopyAction::AwaitDeletion);
     }
 
     #[test]
-    fn a_deployment_without_a_city_or_with_an_impossible_one_is_refused() {
+    fn an_empty_or_invalid_city_is_rejected() {
         for city in ["", "new york", "-dfw", "dfw.", "Zürich", &"x".repeat(64)] {
             let mut source = mk_deployment("web");
             source.spec.city_code = city.into();
-            assert!(step(&source, "ns-1", &mk_identity(), None).is_err(), "{city}");
+            assert!(plan(&source, "ns-1", &mk_tenant(), None).is_err(), "{city}");
         }
     }
 
     #[test]
-    fn finalizer_and_record_are_one_write_and_then_kept() {
-        let Record::Write(written) = record(&mk_deployment("web"), "ns-1") else { panic!() };
-        assert_eq!(recorded(&written), Some("ns-1"));
+    fn finalizer_and_annotation_are_one_write_and_not_repeated() {
+        let RecordAction::Write(written) = plan_record(&mk_deployment("web"), "ns-1") else { panic!() };
+        assert_eq!(recorded_namespace(&written), Some("ns-1"));
         assert!(metadata::has_finalizer(&written.metadata, "compute.datumapis.com/federator"));
-        assert_eq!(record(&written, "ns-1"), Record::Kept);
+        assert_eq!(plan_record(&written, "ns-1"), RecordAction::None);
     }
 
     #[test]
-    fn a_record_of_another_namespace_is_never_rewritten() {
-        let Record::Write(written) = record(&mk_deployment("web"), "ns-1") else { panic!() };
-        assert_eq!(record(&written, "ns-2"), Record::Contradicted { recorded: "ns-1".into() });
+    fn a_record_of_another_namespace_is_never_changed() {
+        let RecordAction::Write(written) = plan_record(&mk_deployment("web"), "ns-1") else { panic!() };
+        assert_eq!(plan_record(&written, "ns-2"), RecordAction::Conflict { recorded: "ns-1".into() });
     }
 
     #[test]
-    fn status_comes_back_whole_and_once() {
+    fn the_status_is_copied_once_without_generations() {
         let mut source = mk_deployment("web");
         let mut copy = mk_copy(&source);
         copy.status = Some(WorkloadDeploymentStatus {
@@ -296,28 +299,28 @@ mod tests {
             ..Default::default()
         });
         copy.status.as_mut().unwrap().conditions[0].observed_generation = Some(9);
-        source.status = status_back(&source, &copy);
+        source.status = project_status(&source, &copy);
         let status = source.status.as_ref().unwrap();
         assert_eq!((status.replicas, status.cell.as_deref()), (2, Some("dfw-1")));
         assert_eq!((status.observed_generation, status.conditions[0].observed_generation), (None, None));
-        assert_eq!(status_back(&source, &copy), None);
+        assert_eq!(project_status(&source, &copy), None);
     }
 
     #[test]
-    fn no_status_on_the_hub_changes_nothing_in_the_project() {
+    fn a_copy_without_status_changes_nothing_in_the_project() {
         let mut source = mk_deployment("web");
         let copy = mk_copy(&source);
         source.status = Some(WorkloadDeploymentStatus { replicas: 1, ..Default::default() });
-        assert_eq!(status_back(&source, &copy), None);
+        assert_eq!(project_status(&source, &copy), None);
     }
 
     #[test]
-    fn a_city_that_no_cell_serves_is_told_once() {
+    fn a_city_that_no_cell_serves_is_reported_once() {
         let now = crate::testing::at(0);
         let mut source = mk_deployment("web");
-        let status = unserved(&source, &now).expect("there is something to say");
+        let status = unserved_status(&source, &now).expect("the condition is new");
         assert_eq!(status.conditions[0].reason, "NoMatchingLocation");
         source.status = Some(status);
-        assert_eq!(unserved(&source, &now), None);
+        assert_eq!(unserved_status(&source, &now), None);
     }
 }

@@ -1,21 +1,25 @@
-//! Instance steps: which instance of a deployment is made or removed next.
+//! The instances of a deployment: which one is created or deleted next (as a StatefulSet with
+//! `OrderedReady`).
 //!
-//! A deployment of n replicas has instances 0 to n−1. One thing happens at a time, in order:
+//! A deployment of n replicas has the slots 0 to n−1, with one instance each. Actions come in this order, one
+//! at a time:
 //!
-//! 1. *strays* go: instances of ours that stand in no slot (no readable ordinal, a second one of an ordinal, an ordinal
-//!    that contradicts the name);
-//! 2. *surplus* goes, highest ordinal first, one at a time. It comes before any waiting, because an instance that waits
-//!    for quota may be waiting for what the surplus holds;
-//! 3. *slots* are filled from 0 upwards, each waiting for the one before to be ready. An instance that is not ready and
-//!    out of date is not waited for but replaced: that is how a broken rollout is mended by a later spec;
-//! 4. *outdated* instances are replaced from the highest ordinal down, by deleting; the next pass makes the new one.
-//!    Providers bake what they start, so nothing is changed in place.
+//! 1. Instances without a slot are deleted: those with no valid ordinal, with the ordinal of another
+//!    instance, or with an ordinal that contradicts the name.
+//! 2. Surplus instances are deleted one at a time, highest ordinal first. This comes before any waiting: an
+//!    instance that waits for quota may need the quota that the surplus holds.
+//! 3. Slots are filled from 0 upwards; each waits until the instance before it is ready. An instance that is
+//!    not ready and outdated is replaced without waiting, so that a later spec repairs a broken rollout.
+//! 4. Outdated instances are deleted from the highest ordinal down; a later reconcile creates the new ones.
+//!    Providers cannot change a started instance, so no instance is updated in place.
 //!
-//! Only the first step of a plan is carried out in a pass; so no pass both deletes and creates, and no ordinal is made
-//! twice. Labels that are missing on standing instances are added beside the order, at once.
+//! A reconcile carries out only the first action of a plan. So no reconcile both deletes and creates, and no
+//! ordinal is created twice. Missing labels of existing instances are added at once, independently of the
+//! actions.
 //!
-//! An instance is ours when this deployment controls it, or when it has no controller and bears name, ordinal and UID
-//! label of a slot. Everything else is foreign: it is reported and never touched.
+//! An instance belongs to the deployment if the deployment is its controller, or if it has no controller and
+//! has the name, ordinal label and UID label of a slot. Every other instance is foreign: it is reported and
+//! never changed.
 
 use std::collections::BTreeMap;
 
@@ -28,10 +32,10 @@ use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use polis_api::{finalizers, labels, names};
 
 use crate::metadata::{self, Map};
-use crate::owner::{self, Exact};
+use crate::owner::{self, DeletionPlan, ObjectRef};
 use crate::{Time, conditions, template};
 
-/// Labels that link an instance to its deployment and workload; the same keys on every plane.
+/// Labels that link an instance to its deployment and workload, on every plane.
 pub const LINKING_LABELS: [&str; 7] = [
     labels::WORKLOAD_UID,
     labels::WORKLOAD_DEPLOYMENT_UID,
@@ -42,20 +46,20 @@ pub const LINKING_LABELS: [&str; 7] = [
     labels::INSTANCE_INDEX,
 ];
 
-/// What a new instance carries from its first write on, so that no second write has to add it.
+/// Fields that a new instance is created with, so that no second write has to add them.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Birth {
+pub struct InstanceDefaults {
     /// Gates, in order.
     pub gates: Vec<String>,
     /// Finalizers.
     pub finalizers: Vec<String>,
-    /// The location that the cell serves, where it is known.
+    /// The location that the cell serves, if it is known.
     pub location: Option<LocationReference>,
 }
 
-impl Default for Birth {
+impl Default for InstanceDefaults {
     fn default() -> Self {
-        Birth {
+        InstanceDefaults {
             gates: vec![GATE_NETWORK.into(), GATE_QUOTA.into()],
             finalizers: vec![finalizers::INSTANCE.into(), finalizers::QUOTA_CLAIM.into()],
             location: None,
@@ -63,87 +67,79 @@ impl Default for Birth {
     }
 }
 
-/// One thing to do, or to wait for.
+/// An action on one instance, or a reason to wait.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Step {
-    /// Make this instance.
+pub enum InstanceAction {
+    /// Create this instance.
     Create(Box<Instance>),
     /// Delete this instance.
     Delete {
-        /// The instance, in the state that was looked at.
-        exact: Exact,
-        /// Why it goes.
-        why: Farewell,
+        /// The instance, with the UID and resource version that the decision is based on.
+        object: ObjectRef,
+        /// Why it is deleted.
+        reason: DeleteReason,
     },
-    /// Nothing can be done before this comes about.
+    /// No later action may be carried out yet.
     Wait {
         /// The instance.
         name: String,
-        /// What must come about.
-        until: Until,
+        /// Why nothing can be done now.
+        reason: WaitReason,
     },
 }
 
-/// Why an instance goes.
+/// Why an instance is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Farewell {
-    /// It stands in no slot.
-    Stray,
-    /// Fewer are wanted.
+pub enum DeleteReason {
+    /// It has no slot of the deployment.
+    NoSlot,
+    /// Its ordinal is not less than the number of replicas.
     Surplus,
     /// The template has changed.
     Outdated,
 }
 
-/// What a step waits for.
+/// Why the plan waits for an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Until {
-    /// It is ready.
-    Ready,
-    /// It is gone.
-    Gone,
-    /// Whoever has its name gives it up: an Instance that is not ours.
-    NameFree,
-    /// The deployment has a shorter name: an instance name is a host name, of at most 63 characters.
-    NameFits,
+pub enum WaitReason {
+    /// The instance is not ready.
+    NotReady,
+    /// The instance is terminating.
+    Terminating,
+    /// A foreign Instance has the name.
+    NameTaken,
+    /// The name has more than 63 characters, the limit of a host name; the deployment needs a shorter name.
+    NameTooLong,
 }
 
-/// Everything to do about the instances of a deployment.
+/// All actions on the instances of a deployment.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
-    /// Steps in order. Carry out the first, and no other, then plan anew.
-    pub order: Vec<Step>,
-    /// Standing instances with metadata put right; write each now, whatever the order says.
+pub struct InstancePlan {
+    /// Actions in order. Carry out only the first, then plan again.
+    pub actions: Vec<InstanceAction>,
+    /// Existing instances with corrected metadata; write all of them, independently of the actions.
     pub backfill: Vec<Instance>,
-    /// Names of instances that look like ours and are not.
+    /// Names of foreign instances.
     pub foreign: Vec<String>,
 }
 
-impl Plan {
-    /// The one step of this pass.
-    pub fn next(&self) -> Option<&Step> {
-        self.order.first()
+impl InstancePlan {
+    /// The action of this reconcile.
+    pub fn next(&self) -> Option<&InstanceAction> {
+        self.actions.first()
     }
 }
 
-/// What to do about a deployment that is being deleted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Withdrawal {
-    /// Nothing is left: release the finalizer.
-    Done,
-    /// Delete these and come back when they are gone; empty when all are already on their way.
-    Remove(Vec<Exact>),
-}
-
-/// How many instances a deployment wants: what the scale subresource says, else the least.
+/// The number of instances of a deployment: `spec.replicas`, else `minReplicas`.
 ///
-/// Bounded by what names leave room for: a deployment applied by hand passes no admission.
+/// The number is limited to the ordinals that fit into a name: a deployment created by hand passes no
+/// admission.
 pub fn desired(deployment: &WorkloadDeployment) -> u32 {
     if owner::is_deleting(&deployment.metadata) {
         return 0;
     }
-    let asked = deployment.spec.replicas.unwrap_or(deployment.spec.scale_settings.min_replicas);
-    u32::try_from(asked).unwrap_or(0).min(names::MAX_ORDINAL + 1)
+    let replicas = deployment.spec.replicas.unwrap_or(deployment.spec.scale_settings.min_replicas);
+    u32::try_from(replicas).unwrap_or(0).min(names::MAX_ORDINAL + 1)
 }
 
 /// Whether an instance belongs to a deployment.
@@ -165,96 +161,101 @@ pub fn is_ready(instance: &Instance) -> bool {
     instance.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, READY))
 }
 
-/// What to do, given the instances of the deployment's namespace.
+/// Plans the instances of a deployment.
 ///
-/// `standing` holds at least those that the deployment controls, those with its UID label, and those that bear a name
-/// of one of its slots.
-pub fn plan(deployment: &WorkloadDeployment, standing: &[Instance], birth: &Birth) -> Plan {
+/// `existing` contains at least the instances that the deployment controls, those with its UID label, and
+/// those with the name of one of its slots.
+pub fn plan(
+    deployment: &WorkloadDeployment,
+    existing: &[Instance],
+    defaults: &InstanceDefaults,
+) -> InstancePlan {
     let desired = desired(deployment);
     let hash = template::hash(&deployment.spec.template);
-    let Crew { slots, strays, foreign } = muster(deployment, standing);
+    let Classified { slots, unassigned, foreign } = classify(deployment, existing);
     let (mut filling, mut outdated, mut backfill) = (Vec::new(), Vec::new(), Vec::new());
 
     for ordinal in 0..desired {
         let Some(instance) = slots.get(&ordinal) else {
-            filling.push(vacancy(deployment, ordinal, standing, birth, &hash));
+            filling.push(fill_slot(deployment, ordinal, existing, defaults, &hash));
             continue;
         };
         backfill.extend(relabelled(instance, deployment, ordinal));
         let current = template::is_current(instance, &deployment.spec.template, &hash);
         match (owner::is_deleting(&instance.metadata), is_ready(instance), current) {
-            (true, _, _) => filling.push(wait(instance, Until::Gone)),
-            (false, false, true) => filling.push(wait(instance, Until::Ready)),
-            (false, false, false) => filling.push(delete(instance, Farewell::Outdated)),
-            (false, true, false) => outdated.push(delete(instance, Farewell::Outdated)),
+            (true, _, _) => filling.push(wait(instance, WaitReason::Terminating)),
+            (false, false, true) => filling.push(wait(instance, WaitReason::NotReady)),
+            (false, false, false) => filling.push(delete(instance, DeleteReason::Outdated)),
+            (false, true, false) => outdated.push(delete(instance, DeleteReason::Outdated)),
             (false, true, true) => {}
         }
     }
     outdated.reverse();
 
     let surplus: Vec<_> = slots.range(desired..).rev().map(|(_, instance)| *instance).collect();
-    let leaving = surplus.iter().filter(|instance| owner::is_deleting(&instance.metadata));
-    let leaving: Vec<_> = leaving.map(|instance| wait(instance, Until::Gone)).collect();
-    let mut order: Vec<_> = strays.iter().map(|instance| delete(instance, Farewell::Stray)).collect();
-    if leaving.is_empty() {
-        order.extend(surplus.iter().map(|instance| delete(instance, Farewell::Surplus)));
+    let terminating = surplus.iter().filter(|instance| owner::is_deleting(&instance.metadata));
+    let terminating: Vec<_> = terminating.map(|instance| wait(instance, WaitReason::Terminating)).collect();
+    let mut actions: Vec<_> =
+        unassigned.iter().map(|instance| delete(instance, DeleteReason::NoSlot)).collect();
+    if terminating.is_empty() {
+        actions.extend(surplus.iter().map(|instance| delete(instance, DeleteReason::Surplus)));
     }
-    order.extend(filling);
-    order.extend(outdated);
-    order.extend(leaving);
-    Plan { order, backfill, foreign }
+    actions.extend(filling);
+    actions.extend(outdated);
+    actions.extend(terminating);
+    InstancePlan { actions, backfill, foreign }
 }
 
-/// What to do with the instances of a deployment that is being deleted.
-pub fn withdrawal(deployment: &WorkloadDeployment, standing: &[Instance]) -> Withdrawal {
-    let ours: Vec<_> = standing.iter().filter(|instance| belongs(instance, deployment)).collect();
-    if ours.is_empty() {
-        return Withdrawal::Done;
+/// Plans the deletion of the instances of a deployment that is being deleted.
+pub fn deletion_plan(deployment: &WorkloadDeployment, existing: &[Instance]) -> DeletionPlan {
+    let owned: Vec<_> = existing.iter().filter(|instance| belongs(instance, deployment)).collect();
+    if owned.is_empty() {
+        return DeletionPlan::Done;
     }
-    let staying = ours.iter().filter(|instance| !owner::is_deleting(&instance.metadata));
-    let mut exact: Vec<_> = staying.map(|instance| Exact::of(&instance.metadata)).collect();
-    exact.sort_by(|a, b| a.name.cmp(&b.name));
-    Withdrawal::Remove(exact)
+    let remaining = owned.iter().filter(|instance| !owner::is_deleting(&instance.metadata));
+    let mut objects: Vec<_> = remaining.map(|instance| ObjectRef::of(&instance.metadata)).collect();
+    objects.sort_by(|a, b| a.name.cmp(&b.name));
+    DeletionPlan::Delete(objects)
 }
 
 /// A new instance of a deployment.
-pub fn new_instance(deployment: &WorkloadDeployment, ordinal: u32, birth: &Birth) -> Instance {
-    made(deployment, ordinal, birth, &template::hash(&deployment.spec.template))
+pub fn new_instance(deployment: &WorkloadDeployment, ordinal: u32, defaults: &InstanceDefaults) -> Instance {
+    build(deployment, ordinal, defaults, &template::hash(&deployment.spec.template))
 }
 
-/// Instances by where they stand.
-struct Crew<'a> {
+/// Existing instances by slot.
+struct Classified<'a> {
     slots: BTreeMap<u32, &'a Instance>,
-    /// Not counting those on their way out, sorted by name.
-    strays: Vec<&'a Instance>,
+    /// Instances of the deployment without a slot that are not terminating, sorted by name.
+    unassigned: Vec<&'a Instance>,
     foreign: Vec<String>,
 }
 
-fn muster<'a>(deployment: &WorkloadDeployment, standing: &'a [Instance]) -> Crew<'a> {
-    let (mut rivals, mut strays, mut foreign) =
+fn classify<'a>(deployment: &WorkloadDeployment, existing: &'a [Instance]) -> Classified<'a> {
+    let (mut by_ordinal, mut unassigned, mut foreign) =
         (BTreeMap::<u32, Vec<&Instance>>::new(), Vec::new(), Vec::new());
-    for instance in standing {
+    for instance in existing {
         match (belongs(instance, deployment), ordinal(instance, deployment)) {
             (false, _) => foreign.push(owner::name(&instance.metadata).to_owned()),
-            (true, Some(ordinal)) => rivals.entry(ordinal).or_default().push(instance),
-            (true, None) => strays.push(instance),
+            (true, Some(ordinal)) => by_ordinal.entry(ordinal).or_default().push(instance),
+            (true, None) => unassigned.push(instance),
         }
     }
     let mut slots = BTreeMap::new();
-    for (ordinal, mut rivals) in rivals {
-        rivals.sort_by_key(|instance| claim_to_slot(instance, deployment));
-        slots.insert(ordinal, rivals.remove(0));
-        strays.extend(rivals);
+    for (ordinal, mut candidates) in by_ordinal {
+        candidates.sort_by_key(|instance| slot_preference(instance, deployment));
+        slots.insert(ordinal, candidates.remove(0));
+        unassigned.extend(candidates);
     }
-    strays.retain(|instance| !owner::is_deleting(&instance.metadata));
-    strays.sort_by(|a, b| owner::name(&a.metadata).cmp(owner::name(&b.metadata)));
+    unassigned.retain(|instance| !owner::is_deleting(&instance.metadata));
+    unassigned.sort_by(|a, b| owner::name(&a.metadata).cmp(owner::name(&b.metadata)));
     foreign.sort();
-    Crew { slots, strays, foreign }
+    Classified { slots, unassigned, foreign }
 }
 
-/// Who of several instances of one ordinal stays: one that is not leaving, then the rightly named, then the ready, then
-/// the oldest, then by name. Lowest first.
-fn claim_to_slot(
+/// The sort key that decides which of several instances of one ordinal gets the slot, lowest first: not
+/// terminating, expected name, ready, oldest, name.
+fn slot_preference(
     instance: &Instance,
     deployment: &WorkloadDeployment,
 ) -> (bool, bool, bool, Option<Time>, String) {
@@ -267,8 +268,8 @@ fn claim_to_slot(
     )
 }
 
-/// The ordinal of an instance of ours: its label. A label that cannot be read is restored from the name; a name that
-/// belongs to another slot makes the instance a stray, since that slot could never be filled.
+/// The ordinal of an instance of the deployment: its label, or its name if the label is invalid. An instance
+/// with the name of another slot has no ordinal, because that slot could never be filled.
 fn ordinal(instance: &Instance, deployment: &WorkloadDeployment) -> Option<u32> {
     match (labelled_ordinal(instance), named_ordinal(instance, deployment)) {
         (Some(labelled), Some(named)) => (labelled == named).then_some(labelled),
@@ -280,54 +281,55 @@ fn labelled_ordinal(instance: &Instance) -> Option<u32> {
     decimal(metadata::label(&instance.metadata, labels::INSTANCE_INDEX)?)
 }
 
-/// The slot whose name an instance bears.
+/// The ordinal in the name of an instance.
 fn named_ordinal(instance: &Instance, deployment: &WorkloadDeployment) -> Option<u32> {
     let rest = owner::name(&instance.metadata).strip_prefix(owner::name(&deployment.metadata))?;
     decimal(rest.strip_prefix('-')?)
 }
 
-/// A number as Polis writes it: no sign, no leading zero.
+/// Parses a decimal number without sign and leading zeros.
 fn decimal(text: &str) -> Option<u32> {
     text.parse().ok().filter(|number: &u32| number.to_string() == text)
 }
 
-fn vacancy(
+/// The action that fills an empty slot.
+fn fill_slot(
     deployment: &WorkloadDeployment,
     ordinal: u32,
-    standing: &[Instance],
-    birth: &Birth,
+    existing: &[Instance],
+    defaults: &InstanceDefaults,
     hash: &str,
-) -> Step {
+) -> InstanceAction {
     let name = names::instance(owner::name(&deployment.metadata), ordinal);
     if name.len() > names::MAX_LABEL {
-        return Step::Wait { name, until: Until::NameFits };
+        return InstanceAction::Wait { name, reason: WaitReason::NameTooLong };
     }
-    match standing.iter().find(|instance| owner::name(&instance.metadata) == name) {
+    match existing.iter().find(|instance| owner::name(&instance.metadata) == name) {
         Some(holder) if owner::is_deleting(&holder.metadata) || belongs(holder, deployment) => {
-            Step::Wait { name, until: Until::Gone }
+            InstanceAction::Wait { name, reason: WaitReason::Terminating }
         }
-        Some(_) => Step::Wait { name, until: Until::NameFree },
-        None => Step::Create(Box::new(made(deployment, ordinal, birth, hash))),
+        Some(_) => InstanceAction::Wait { name, reason: WaitReason::NameTaken },
+        None => InstanceAction::Create(Box::new(build(deployment, ordinal, defaults, hash))),
     }
 }
 
-fn made(deployment: &WorkloadDeployment, ordinal: u32, birth: &Birth, hash: &str) -> Instance {
+fn build(deployment: &WorkloadDeployment, ordinal: u32, defaults: &InstanceDefaults, hash: &str) -> Instance {
     let template = &deployment.spec.template;
     let from_template = template.metadata.clone().unwrap_or_default();
     let mut labels = from_template.labels;
     labels.extend(linking_labels(deployment, ordinal));
     let mut spec = template.spec.clone();
-    spec.location = birth.location.clone();
+    spec.location = defaults.location.clone();
     spec.controller = Some(InstanceController {
         template_hash: hash.to_owned(),
-        scheduling_gates: birth.gates.iter().map(|name| SchedulingGate { name: name.clone() }).collect(),
+        scheduling_gates: defaults.gates.iter().map(|name| SchedulingGate { name: name.clone() }).collect(),
     });
     let metadata = ObjectMeta {
         name: Some(names::instance(owner::name(&deployment.metadata), ordinal)),
         namespace: deployment.metadata.namespace.clone(),
         labels: Some(labels),
         annotations: Some(from_template.annotations).filter(|map| !map.is_empty()),
-        finalizers: Some(birth.finalizers.clone()).filter(|list| !list.is_empty()),
+        finalizers: Some(defaults.finalizers.clone()).filter(|list| !list.is_empty()),
         owner_references: Some(vec![owner::controller_reference(deployment)]),
         ..Default::default()
     };
@@ -347,7 +349,7 @@ fn linking_labels(deployment: &WorkloadDeployment, ordinal: u32) -> Map {
     ]))
 }
 
-/// The instance with its linking labels and owner put right, when anything of them is wrong.
+/// The instance with its linking labels and controller corrected, or `None` if they are correct.
 fn relabelled(instance: &Instance, deployment: &WorkloadDeployment, ordinal: u32) -> Option<Instance> {
     if owner::is_deleting(&instance.metadata) {
         return None;
@@ -360,12 +362,12 @@ fn relabelled(instance: &Instance, deployment: &WorkloadDeployment, ordinal: u32
     changed.then_some(new)
 }
 
-fn delete(instance: &Instance, why: Farewell) -> Step {
-    Step::Delete { exact: Exact::of(&instance.metadata), why }
+fn delete(instance: &Instance, reason: DeleteReason) -> InstanceAction {
+    InstanceAction::Delete { object: ObjectRef::of(&instance.metadata), reason }
 }
 
-fn wait(instance: &Instance, until: Until) -> Step {
-    Step::Wait { name: owner::name(&instance.metadata).to_owned(), until }
+fn wait(instance: &Instance, reason: WaitReason) -> InstanceAction {
+    InstanceAction::Wait { name: owner::name(&instance.metadata).to_owned(), reason }
 }
 
 #[cfg(test)]

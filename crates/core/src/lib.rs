@@ -1,35 +1,36 @@
-//! Decisions of Polis, as pure functions.
+//! The decisions of the Polis controllers, as pure functions over Kubernetes objects.
 //!
-//! Everything that Polis decides is decided here, from plain data and nothing else: no I/O, no async, no client, and
-//! no clock but the one handed in as an argument. A controller reads the world, asks this crate, and does what it
-//! says. A decision answers with a step to take or with the difference to write; the same input gives the same
-//! answer, in the same order, and a world that is as it should be gives nothing to do.
+//! The crate does no I/O, has no async code and no client, and reads no clock: the current time is an
+//! argument. A controller reads the existing objects, calls a function of this crate, and carries out the
+//! result: an action, or the object to write. The same input gives the same result in the same order. When
+//! the existing objects match the desired state, there is nothing to do. Controllers, admission, the runtime
+//! and the CLI depend on this crate; it depends on `polis-api` only.
 //!
 //! Project plane
-//! - [`admission`]: which workloads are taken, and what is wrong with the others;
-//! - [`cities`]: which cities a project may use;
-//! - [`deployments`]: which deployments a workload needs;
-//! - [`workload_status`]: what a workload says about itself;
-//! - [`projection`]: how an instance shows in its project.
+//! - [`admission`]: validation and defaults of workloads;
+//! - [`cities`]: the cities that a project may use;
+//! - [`deployments`]: the deployments that a workload needs;
+//! - [`workload_status`]: the status of a workload;
+//! - [`projection`]: the copy of an instance in its project.
 //!
 //! Hub
-//! - [`identity`]: which project a hub namespace belongs to;
-//! - [`hub_copy`]: how a deployment stands on the hub, and which status comes back;
-//! - [`policy`]: when a city's propagation policy exists;
-//! - [`writeback`]: how an instance stands on the hub.
+//! - [`tenant`]: the project that a hub namespace belongs to;
+//! - [`hub_copy`]: the copy of a deployment on the hub, and the status that the project gets from it;
+//! - [`policy`]: the propagation policy of a city;
+//! - [`writeback`]: the copy of an instance on the hub.
 //!
 //! Cell
-//! - [`instances`]: which instance is made or removed next;
-//! - [`template`]: when an instance is out of date;
-//! - [`networks`]: when the networks of a deployment are ready;
-//! - [`quota`]: what an instance claims, and what the answer means;
-//! - [`gates`]: when an instance may start;
-//! - [`ready`]: whether it is ready, and if not, why;
-//! - [`suspension`]: whether it exists without running;
-//! - [`deployment_status`]: what a deployment says about itself.
+//! - [`instances`]: which instance is created or deleted next;
+//! - [`template`]: the hash of a template, and when an instance is outdated;
+//! - [`networks`]: the network objects of a deployment, and when they are ready;
+//! - [`quota`]: the ResourceClaim of an instance, and the condition that follows from it;
+//! - [`gates`]: when the scheduling gates of an instance are removed;
+//! - [`ready`]: the `Ready` condition of an instance;
+//! - [`suspension`]: whether an instance is suspended;
+//! - [`deployment_status`]: the status of a deployment.
 //!
-//! Everywhere
-//! - [`news`]: which changes of a status are written at once;
+//! Shared
+//! - [`significant_change`]: which status changes are written without delay;
 //! - [`canonical`], [`conditions`], [`metadata`], [`owner`], [`quantity`], [`ranking`].
 
 pub mod admission;
@@ -40,12 +41,10 @@ pub mod deployment_status;
 pub mod deployments;
 pub mod gates;
 pub mod hub_copy;
-pub mod identity;
 pub mod instances;
 pub mod metadata;
 mod mirror;
 pub mod networks;
-pub mod news;
 pub mod owner;
 pub mod policy;
 pub mod projection;
@@ -53,15 +52,17 @@ pub mod quantity;
 pub mod quota;
 pub mod ranking;
 pub mod ready;
+pub mod significant_change;
 pub mod suspension;
 pub mod template;
+pub mod tenant;
 pub mod workload_status;
 pub mod writeback;
 
 #[cfg(test)]
 mod testing;
 
-/// A moment, as objects carry it. The only clock that decisions know is one of these, handed in.
+/// The timestamp type of Kubernetes objects; the current time is passed to decisions as one of these.
 pub use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-pub use mirror::Changes;
+pub use mirror::InstanceChanges;

@@ -1,8 +1,8 @@
-//! Labels and annotations that several writers share.
+//! Labels, annotations and finalizers of objects with several writers.
 //!
-//! Karmada, people and other controllers keep their own keys on our objects. A writer that replaced the whole map
-//! would fight with them for ever, so each writer answers for named keys only: it sets those it wants, removes
-//! those of its own that it no longer wants, and keeps everything else.
+//! Karmada, users and other controllers set keys of their own on the same objects. A writer that replaced the
+//! whole map would conflict with them forever, so each writer owns named keys only: it sets the desired ones,
+//! removes owned keys that are no longer desired, and keeps every other key.
 
 use std::collections::BTreeMap;
 
@@ -12,39 +12,39 @@ use polis_api::names;
 /// Labels or annotations.
 pub type Map = BTreeMap<String, String>;
 
-/// A map from pairs, for wanted labels and annotations.
+/// A map of labels or annotations from pairs.
 pub fn map<K: Into<String>, V: Into<String>>(pairs: impl IntoIterator<Item = (K, V)>) -> Map {
     pairs.into_iter().map(|(key, value)| (key.into(), value.into())).collect()
 }
 
-/// The map after one writer has had its say, or `None` when nothing changes.
+/// The map with the changes of one writer, or `None` when nothing changes.
 ///
-/// `wanted` is set; keys in `owned` that are not wanted are removed; every other key is foreign and stays.
-pub fn merged(current: Option<&Map>, wanted: &Map, owned: &[&str]) -> Option<Map> {
+/// Sets the `desired` keys, removes keys in `owned` that are not desired, and keeps every other key.
+pub fn merged(current: Option<&Map>, desired: &Map, owned: &[&str]) -> Option<Map> {
     let before = current.cloned().unwrap_or_default();
     let mut after = before.clone();
-    after.retain(|key, _| wanted.contains_key(key) || !owned.contains(&key.as_str()));
-    after.extend(wanted.clone());
+    after.retain(|key, _| desired.contains_key(key) || !owned.contains(&key.as_str()));
+    after.extend(desired.clone());
     (after != before).then_some(after)
 }
 
-/// Merges into the labels of an object; says whether anything changed.
-pub fn merge_labels(meta: &mut ObjectMeta, wanted: &Map, owned: &[&str]) -> bool {
-    merge_into(&mut meta.labels, wanted, owned)
+/// Merges into the labels of an object; returns whether anything changed.
+pub fn merge_labels(meta: &mut ObjectMeta, desired: &Map, owned: &[&str]) -> bool {
+    merge_into(&mut meta.labels, desired, owned)
 }
 
-/// Merges into the annotations of an object; says whether anything changed.
-pub fn merge_annotations(meta: &mut ObjectMeta, wanted: &Map, owned: &[&str]) -> bool {
-    merge_into(&mut meta.annotations, wanted, owned)
+/// Merges into the annotations of an object; returns whether anything changed.
+pub fn merge_annotations(meta: &mut ObjectMeta, desired: &Map, owned: &[&str]) -> bool {
+    merge_into(&mut meta.annotations, desired, owned)
 }
 
-fn merge_into(slot: &mut Option<Map>, wanted: &Map, owned: &[&str]) -> bool {
-    let Some(after) = merged(slot.as_ref(), wanted, owned) else { return false };
+fn merge_into(slot: &mut Option<Map>, desired: &Map, owned: &[&str]) -> bool {
+    let Some(after) = merged(slot.as_ref(), desired, owned) else { return false };
     *slot = Some(after).filter(|map| !map.is_empty());
     true
 }
 
-/// Adds a finalizer; says whether it was missing.
+/// Adds a finalizer; returns whether it was missing.
 pub fn add_finalizer(meta: &mut ObjectMeta, finalizer: &str) -> bool {
     if has_finalizer(meta, finalizer) {
         return false;
@@ -53,7 +53,7 @@ pub fn add_finalizer(meta: &mut ObjectMeta, finalizer: &str) -> bool {
     true
 }
 
-/// Takes a finalizer off; says whether it was there. The work it stands for must be done.
+/// Removes a finalizer; returns whether it was present. Its cleanup must be complete.
 pub fn remove_finalizer(meta: &mut ObjectMeta, finalizer: &str) -> bool {
     if !has_finalizer(meta, finalizer) {
         return false;
@@ -63,12 +63,12 @@ pub fn remove_finalizer(meta: &mut ObjectMeta, finalizer: &str) -> bool {
     true
 }
 
-/// Whether an object carries a finalizer.
+/// Whether an object has a finalizer.
 pub fn has_finalizer(meta: &ObjectMeta, finalizer: &str) -> bool {
     meta.finalizers.iter().flatten().any(|f| f == finalizer)
 }
 
-/// The value of a label, unless it is missing or empty: an empty value identifies nothing and would match too much.
+/// The value of a label, or `None` if it is missing or empty: an empty value identifies nothing.
 pub fn label<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
     meta.labels.as_ref()?.get(key).map(String::as_str).filter(|value| !value.is_empty())
 }
@@ -78,7 +78,7 @@ pub fn annotation<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
     meta.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
-/// Whether a text that is not empty may be the value of a label.
+/// Whether a text is a valid, non-empty label value.
 pub fn is_label_value(text: &str) -> bool {
     let ends = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
     text.len() <= names::MAX_LABEL
@@ -87,7 +87,8 @@ pub fn is_label_value(text: &str) -> bool {
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
 }
 
-/// Whether a text may be the key of a label or annotation: a name like a label value, perhaps after a domain and a `/`.
+/// Whether a text is a valid label or annotation key: a name like a label value, optionally after a domain
+/// and `/`.
 pub fn is_key(text: &str) -> bool {
     match text.split_once('/') {
         Some((domain, name)) => {
@@ -103,7 +104,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_foreign_key_stays() {
+    fn a_foreign_key_is_kept() {
         let current = map([("karmada.io/managed", "true")]);
         assert_eq!(
             merged(Some(&current), &map([("ours", "1")]), &["ours"]),
@@ -112,12 +113,12 @@ mod tests {
     }
 
     #[test]
-    fn an_owned_key_that_is_no_longer_wanted_goes() {
+    fn an_owned_key_that_is_no_longer_desired_is_removed() {
         assert_eq!(merged(Some(&map([("ours", "1")])), &Map::new(), &["ours"]), Some(Map::new()));
     }
 
     #[test]
-    fn a_wanted_key_is_put_right() {
+    fn a_desired_key_is_corrected() {
         assert_eq!(
             merged(Some(&map([("ours", "2")])), &map([("ours", "1")]), &[]),
             Some(map([("ours", "1")]))
@@ -125,13 +126,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_change_is_no_write() {
+    fn an_unchanged_map_is_not_written() {
         assert_eq!(merged(None, &Map::new(), &["ours"]), None);
         assert_eq!(merged(Some(&map([("ours", "1")])), &map([("ours", "1")]), &["ours"]), None);
     }
 
     #[test]
-    fn finalizers_are_added_and_removed_once_and_others_stay() {
+    fn finalizers_are_added_and_removed_once_and_others_are_kept() {
         let mut meta = ObjectMeta { finalizers: Some(vec!["theirs".into()]), ..Default::default() };
         assert!(add_finalizer(&mut meta, "ours"));
         assert!(!add_finalizer(&mut meta, "ours"));
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_label_is_no_label() {
+    fn an_empty_label_counts_as_missing() {
         let meta = ObjectMeta { labels: Some(map([("a", "")])), ..Default::default() };
         assert_eq!(label(&meta, "a"), None);
     }
@@ -152,30 +153,30 @@ mod tests {
 
     proptest! {
         #[test]
-        fn foreign_keys_always_survive_and_wanted_keys_always_hold(
-            current in any_map(), wanted in any_map(), owned in prop::collection::vec("[a-f]", 0..4)
+        fn foreign_keys_are_kept_and_desired_keys_are_set(
+            current in any_map(), desired in any_map(), owned in prop::collection::vec("[a-f]", 0..4)
         ) {
             let owned: Vec<&str> = owned.iter().map(String::as_str).collect();
-            let after = merged(Some(&current), &wanted, &owned).unwrap_or_else(|| current.clone());
+            let after = merged(Some(&current), &desired, &owned).unwrap_or_else(|| current.clone());
             for (key, value) in &current {
-                if !wanted.contains_key(key) && !owned.contains(&key.as_str()) {
+                if !desired.contains_key(key) && !owned.contains(&key.as_str()) {
                     prop_assert_eq!(after.get(key), Some(value));
                 }
             }
-            for (key, value) in &wanted {
+            for (key, value) in &desired {
                 prop_assert_eq!(after.get(key), Some(value));
             }
             for key in owned {
-                prop_assert!(wanted.contains_key(key) || !after.contains_key(key));
+                prop_assert!(desired.contains_key(key) || !after.contains_key(key));
             }
-            prop_assert_eq!(after.keys().filter(|k| !current.contains_key(*k) && !wanted.contains_key(*k)).count(), 0);
+            prop_assert_eq!(after.keys().filter(|k| !current.contains_key(*k) && !desired.contains_key(*k)).count(), 0);
         }
 
         #[test]
-        fn merging_the_result_again_changes_nothing(current in any_map(), wanted in any_map()) {
+        fn merging_the_result_again_changes_nothing(current in any_map(), desired in any_map()) {
             let owned = ["a", "b"];
-            let after = merged(Some(&current), &wanted, &owned).unwrap_or(current);
-            prop_assert_eq!(merged(Some(&after), &wanted, &owned), None);
+            let after = merged(Some(&current), &desired, &owned).unwrap_or(current);
+            prop_assert_eq!(merged(Some(&after), &desired, &owned), None);
         }
     }
 }

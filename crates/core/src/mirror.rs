@@ -1,7 +1,8 @@
-//! A copy of an Instance on another plane: what differs.
+//! The copy of an Instance on another plane, and the changes that bring it up to date.
 //!
-//! Metadata and spec are one write, status is another (it has a subresource of its own). Each is made only when it
-//! changes a meaning; finalizers and annotations of the original stay where they are.
+//! Metadata and spec are one write, status is another, because status is a subresource. Each is written only
+//! if it changes something; spec and status are compared in canonical form. Finalizers and annotations of the
+//! source are not copied.
 
 use polis_api::compute::{Instance, InstanceStatus};
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -9,23 +10,23 @@ use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Owne
 use crate::metadata::{self, Map};
 use crate::{canonical, owner};
 
-/// What to write to bring a copy up to date. Nothing of both means nothing to do.
+/// The writes that bring a copy up to date.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Changes {
-    /// Labels, owner and spec, over the standing copy of the same resource version.
+pub struct InstanceChanges {
+    /// The copy with corrected labels, owner reference and spec; it carries the existing resource version.
     pub object: Option<Box<Instance>>,
     /// The whole status.
     pub status: Option<Box<InstanceStatus>>,
 }
 
-impl Changes {
+impl InstanceChanges {
     /// Whether there is nothing to write.
-    pub fn is_nothing(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.object.is_none() && self.status.is_none()
     }
 }
 
-/// A copy that does not exist yet. Its status is written once it does.
+/// A new copy. Its status is written after it is created.
 pub(crate) fn new(source: &Instance, namespace: &str, labels: Map, owner: OwnerReference) -> Instance {
     let metadata = ObjectMeta {
         name: source.metadata.name.clone(),
@@ -37,23 +38,23 @@ pub(crate) fn new(source: &Instance, namespace: &str, labels: Map, owner: OwnerR
     Instance { metadata, spec: source.spec.clone(), status: None }
 }
 
-/// What differs between a standing copy and its source. Of the copy's labels those in `labels` and `owned` are ours.
+/// The changes that bring an existing copy up to date. Labels outside `labels` and `owned` are kept.
 pub(crate) fn changes(
     source: &Instance,
-    standing: &Instance,
+    existing: &Instance,
     labels: &Map,
     owned: &[&str],
     owner: OwnerReference,
-) -> Changes {
-    let mut new = standing.clone();
-    let mut changed = !canonical::same(&source.spec, &standing.spec);
+) -> InstanceChanges {
+    let mut new = existing.clone();
+    let mut changed = !canonical::same(&source.spec, &existing.spec);
     if changed {
         new.spec = source.spec.clone();
     }
     changed |= metadata::merge_labels(&mut new.metadata, labels, owned);
     changed |= owner::add(&mut new.metadata, owner);
     let status = source.status.as_ref().filter(|status| {
-        !standing.status.as_ref().is_some_and(|standing| canonical::same(standing, *status))
+        !existing.status.as_ref().is_some_and(|existing| canonical::same(existing, *status))
     });
-    Changes { object: changed.then(|| Box::new(new)), status: status.cloned().map(Box::new) }
+    InstanceChanges { object: changed.then(|| Box::new(new)), status: status.cloned().map(Box::new) }
 }

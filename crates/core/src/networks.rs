@@ -1,8 +1,9 @@
-//! Networks of a deployment in a cell: what to ask for, and when they are ready.
+//! The network objects of a deployment in a cell, and when they are ready.
 //!
-//! One NetworkBinding per interface asks for the network at the cell's location. The network service answers with a
-//! context; each context needs one private IPv4 SubnetClaim, shared by all instances, and a Subnet. The networks are
-//! ready when every one of these is. Where a cell keeps no networks the state is [`NetworkState::Ready`] from the start.
+//! Each interface has a NetworkBinding, which requests the network at the cell's location. The network
+//! service creates a NetworkContext for it. Each context needs one private IPv4 SubnetClaim, shared by all
+//! instances, and a Subnet. The networks are ready when all of these are ready. In a cell without networking
+//! the state is always [`NetworkState::Ready`].
 
 use std::collections::BTreeSet;
 
@@ -17,34 +18,34 @@ use polis_api::{labels, names, reasons};
 
 use crate::{conditions, owner};
 
-/// How far the networks of a deployment are.
+/// The state of the networks of a deployment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NetworkState {
-    /// Instances may start.
+    /// All network objects are ready: instances may start.
     Ready,
-    /// Something is still on its way; the words say what.
+    /// An object is missing or not ready; the message names it.
     Pending(String),
-    /// The network service has refused; the words are its own.
+    /// The network service has rejected a binding; the message is that of the service.
     Refused(String),
 }
 
-/// What to make, and how far things are.
+/// The network objects to create, and the state of the existing ones.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
-    /// How far the networks are.
+pub struct NetworkPlan {
+    /// The state of the networks.
     pub state: NetworkState,
-    /// Bindings to make.
+    /// Bindings to create.
     pub bindings: Vec<NetworkBinding>,
-    /// Subnet claims to make.
+    /// Subnet claims to create.
     pub claims: Vec<SubnetClaim>,
 }
 
-/// The network objects of a cell, as far as they matter to a deployment.
+/// The existing network objects of a cell that may concern a deployment.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Standing<'a> {
+pub struct NetworkObjects<'a> {
     /// Bindings of the deployment's namespace.
     pub bindings: &'a [NetworkBinding],
-    /// Contexts that those bindings point to.
+    /// Contexts that those bindings reference.
     pub contexts: &'a [NetworkContext],
     /// Subnet claims of the contexts' namespaces.
     pub claims: &'a [SubnetClaim],
@@ -52,12 +53,12 @@ pub struct Standing<'a> {
     pub subnets: &'a [Subnet],
 }
 
-/// The networks that a workload names, as (namespace, name), sorted; the namespace is the workload's own where an
-/// interface names none.
+/// The networks that a workload references, as sorted (namespace, name) pairs. The namespace defaults to the
+/// workload's.
 pub fn required(workload: &Workload) -> BTreeSet<(String, String)> {
-    let home = workload.metadata.namespace.as_deref().unwrap_or_default();
+    let own = workload.metadata.namespace.as_deref().unwrap_or_default();
     let interfaces = workload.spec.template.spec.network_interfaces.iter();
-    let key = |namespace: Option<&str>, name: &str| (namespace.unwrap_or(home).to_owned(), name.to_owned());
+    let key = |namespace: Option<&str>, name: &str| (namespace.unwrap_or(own).to_owned(), name.to_owned());
     interfaces
         .map(|interface| {
             key(interface.network.namespace.as_deref().filter(|n| !n.is_empty()), &interface.network.name)
@@ -65,7 +66,7 @@ pub fn required(workload: &Workload) -> BTreeSet<(String, String)> {
         .collect()
 }
 
-/// The location of a city in a cell; of several the first by name.
+/// The location that serves a city in a cell; of several, the first by name.
 pub fn location(city: &str, locations: &[Location]) -> Option<LocationReference> {
     let serves = |location: &&Location| {
         !city.is_empty()
@@ -79,13 +80,13 @@ pub fn location(city: &str, locations: &[Location]) -> Option<LocationReference>
     })
 }
 
-/// What the networks of a deployment need.
+/// Plans the network objects of a deployment.
 pub fn plan(
     deployment: &WorkloadDeployment,
     location: Option<&LocationReference>,
-    standing: Standing,
-) -> Plan {
-    let mut plan = Plan { state: NetworkState::Ready, bindings: Vec::new(), claims: Vec::new() };
+    existing: NetworkObjects,
+) -> NetworkPlan {
+    let mut plan = NetworkPlan { state: NetworkState::Ready, bindings: Vec::new(), claims: Vec::new() };
     let Some(location) = location else {
         plan.state = NetworkState::Pending(format!(
             "no location of this cell serves city {}",
@@ -96,10 +97,10 @@ pub fn plan(
     let mut contexts = Vec::new();
     for (index, interface) in deployment.spec.template.spec.network_interfaces.iter().enumerate() {
         let name = names::network_binding(owner::name(&deployment.metadata), index);
-        let Some(binding) = standing.bindings.iter().find(|binding| owner::name(&binding.metadata) == name)
+        let Some(binding) = existing.bindings.iter().find(|binding| owner::name(&binding.metadata) == name)
         else {
             plan.worsen(NetworkState::Pending(format!(
-                "network {} is being asked for",
+                "network {} is being requested",
                 interface.network.name
             )));
             let network = NetworkReference {
@@ -111,7 +112,7 @@ pub fn plan(
             continue;
         };
         let status = binding.status.clone().unwrap_or_default();
-        match (verdict(&status.conditions), status.network_context_ref) {
+        match (binding_state(&status.conditions), status.network_context_ref) {
             (Ok(()), Some(context)) => contexts.push(context),
             (Ok(()), None) => {
                 plan.worsen(NetworkState::Pending(format!("binding {name} has no context yet")))
@@ -123,22 +124,23 @@ pub fn plan(
     contexts.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
     contexts.dedup();
     for context in contexts {
-        plan.settle(deployment, &context, location, standing);
+        plan.add_context(deployment, &context, location, existing);
     }
     plan
 }
 
-/// The words of a refusal, when the network service refused any interface of a deployment; for those who only have to
-/// tell why an instance does not start.
+/// The message of the network service if it has rejected a binding of a deployment. The instance controller
+/// reports it as the reason why an instance does not start.
 pub fn refusal(deployment: &str, interfaces: usize, bindings: &[NetworkBinding]) -> Option<String> {
     (0..interfaces).map(|index| names::network_binding(deployment, index)).find_map(|name| {
         let binding = bindings.iter().find(|binding| owner::name(&binding.metadata) == name)?;
-        verdict(&binding.status.as_ref()?.conditions).err().flatten()
+        binding_state(&binding.status.as_ref()?.conditions).err().flatten()
     })
 }
 
-impl Plan {
-    /// A refusal outweighs waiting, and the first of equals stays.
+impl NetworkPlan {
+    /// Lowers the state: `Refused` replaces `Pending`, `Pending` replaces `Ready`; of equals the first is
+    /// kept.
     fn worsen(&mut self, state: NetworkState) {
         let weight = |state: &NetworkState| match state {
             NetworkState::Ready => 0,
@@ -150,12 +152,13 @@ impl Plan {
         }
     }
 
-    fn settle(
+    /// Adds the subnet claim that a context needs, and lowers the state if one of its objects is not ready.
+    fn add_context(
         &mut self,
         deployment: &WorkloadDeployment,
         reference: &NetworkContextReference,
         location: &LocationReference,
-        standing: Standing,
+        existing: NetworkObjects,
     ) {
         let namespace = reference.namespace.as_ref().or(deployment.metadata.namespace.as_ref());
         let here = |meta: &ObjectMeta| meta.namespace.as_ref() == namespace;
@@ -163,7 +166,7 @@ impl Plan {
             NetworkState::Pending(format!("{what} of network context {} is not ready", reference.name))
         };
 
-        let context = standing
+        let context = existing
             .contexts
             .iter()
             .find(|c| here(&c.metadata) && owner::name(&c.metadata) == reference.name);
@@ -171,7 +174,7 @@ impl Plan {
             return self
                 .worsen(NetworkState::Pending(format!("network context {} is not ready", reference.name)));
         };
-        let mut fitting: Vec<_> = standing
+        let mut fitting: Vec<_> = existing
             .claims
             .iter()
             .filter(|claim| {
@@ -193,7 +196,7 @@ impl Plan {
             return self.worsen(not_yet("the subnet claim"));
         };
         let subnet =
-            standing.subnets.iter().find(|s| here(&s.metadata) && owner::name(&s.metadata) == subnet.name);
+            existing.subnets.iter().find(|s| here(&s.metadata) && owner::name(&s.metadata) == subnet.name);
         if !subnet.is_some_and(|subnet| is_ready(subnet.status.as_ref().map(|s| &s.conditions[..]))) {
             self.worsen(not_yet("the subnet"));
         }
@@ -204,8 +207,8 @@ fn is_ready(conditions: Option<&[Condition]>) -> bool {
     conditions.is_some_and(|conditions| conditions::is_true(conditions, READY))
 }
 
-/// Whether a binding is ready; if not, whether it was refused.
-fn verdict(conditions: &[Condition]) -> Result<(), Option<String>> {
+/// `Ok` if a binding is ready; otherwise the message of the rejection, if it was rejected.
+fn binding_state(conditions: &[Condition]) -> Result<(), Option<String>> {
     match conditions::find(conditions, READY) {
         Some(ready) if ready.status == "True" => Ok(()),
         Some(ready) if ready.status == "False" && ready.reason == reasons::NETWORK_FAILED_TO_CREATE => {
@@ -262,13 +265,13 @@ mod tests {
         location
     }
 
-    fn mk_place() -> LocationReference {
+    fn mk_location_ref() -> LocationReference {
         LocationReference { name: "dfw-a".into(), ..Default::default() }
     }
 
     fn bound(status: &str, reason: &str) -> NetworkBinding {
         let network = NetworkReference { name: "test-network".into(), ..Default::default() };
-        let mut binding = new_binding(&mk_deployment("web"), "web-net-0".into(), network, &mk_place());
+        let mut binding = new_binding(&mk_deployment("web"), "web-net-0".into(), network, &mk_location_ref());
         binding.status = Some(NetworkBindingStatus {
             network_context_ref: Some(NetworkContextReference { name: "ctx".into(), ..Default::default() }),
             conditions: vec![mk_condition(READY, status, reason)],
@@ -284,7 +287,7 @@ mod tests {
     }
 
     fn claim(status: &str) -> SubnetClaim {
-        let mut claim = new_claim(&context("True"), &mk_place());
+        let mut claim = new_claim(&context("True"), &mk_location_ref());
         let state = claim.status.get_or_insert_default();
         state.conditions = vec![mk_condition(READY, status, "Why")];
         state.subnet_ref = Some(SubnetReference { name: "ctx-0".into(), ..Default::default() });
@@ -302,17 +305,21 @@ mod tests {
         contexts: &[NetworkContext],
         claims: &[SubnetClaim],
         subnets: &[Subnet],
-    ) -> Plan {
-        plan(&mk_deployment("web"), Some(&mk_place()), Standing { bindings, contexts, claims, subnets })
+    ) -> NetworkPlan {
+        plan(
+            &mk_deployment("web"),
+            Some(&mk_location_ref()),
+            NetworkObjects { bindings, contexts, claims, subnets },
+        )
     }
 
     #[test]
-    fn every_interface_asks_for_its_network_at_the_cells_location() {
+    fn every_interface_gets_a_binding_at_the_cells_location() {
         let mut deployment = mk_deployment("web");
         let mut second = deployment.spec.template.spec.network_interfaces[0].clone();
         second.network.namespace = Some("nets".into());
         deployment.spec.template.spec.network_interfaces.push(second);
-        let plan = plan(&deployment, Some(&mk_place()), Standing::default());
+        let plan = plan(&deployment, Some(&mk_location_ref()), NetworkObjects::default());
         let names: Vec<_> = plan.bindings.iter().map(|b| owner::name(&b.metadata)).collect();
         assert_eq!(names, ["web-net-0", "web-net-1"]);
         assert_eq!(plan.bindings[1].spec.network.namespace.as_deref(), Some("nets"));
@@ -329,14 +336,14 @@ mod tests {
     }
 
     #[test]
-    fn everything_ready_is_ready_and_makes_nothing() {
+    fn ready_objects_need_no_action() {
         let plan =
             plan_of(&[bound("True", "Ready")], &[context("True")], &[claim("True")], &[subnet("True")]);
-        assert_eq!(plan, Plan { state: NetworkState::Ready, bindings: vec![], claims: vec![] });
+        assert_eq!(plan, NetworkPlan { state: NetworkState::Ready, bindings: vec![], claims: vec![] });
     }
 
     #[test]
-    fn anything_not_ready_is_waited_for() {
+    fn an_object_that_is_not_ready_makes_the_state_pending() {
         let plans = [
             plan_of(&[bound("False", "Pending")], &[context("True")], &[claim("True")], &[subnet("True")]),
             plan_of(&[bound("True", "Ready")], &[], &[claim("True")], &[subnet("True")]),
@@ -352,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_binding_outweighs_waiting() {
+    fn a_rejected_binding_outranks_pending_objects() {
         let plan = plan_of(&[bound("False", "NetworkFailedToCreate")], &[], &[], &[]);
         assert_eq!(plan.state, NetworkState::Refused(String::new()));
         assert_eq!(refusal("web", 1, &[bound("False", "NetworkFailedToCreate")]), Some(String::new()));
@@ -361,21 +368,21 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_that_does_not_serve_the_city_waits_and_makes_nothing() {
-        let plan = plan(&mk_deployment("web"), None, Standing::default());
+    fn a_cell_that_does_not_serve_the_city_is_pending_and_creates_nothing() {
+        let plan = plan(&mk_deployment("web"), None, NetworkObjects::default());
         assert!(matches!(plan.state, NetworkState::Pending(_)) && plan.bindings.is_empty());
     }
 
     #[test]
-    fn a_network_is_looked_for_where_the_interface_says() {
+    fn a_network_is_looked_up_in_the_namespace_of_the_interface() {
         let mut workload = mk_workload("web", &["dfw"]);
         let interfaces = &mut workload.spec.template.spec.network_interfaces;
         interfaces.push(interfaces[0].clone());
         interfaces.push(interfaces[0].clone());
         interfaces[2].network.namespace = Some("nets".into());
-        let told: Vec<_> =
+        let names: Vec<_> =
             required(&workload).into_iter().map(|(namespace, name)| format!("{namespace}/{name}")).collect();
-        assert_eq!(told, ["nets/test-network", "shop/test-network"]);
+        assert_eq!(names, ["nets/test-network", "shop/test-network"]);
     }
 
     #[test]

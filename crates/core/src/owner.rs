@@ -1,32 +1,43 @@
-//! Who owns an object, and which object exactly is meant.
+//! Owner references, and references to one version of an object.
 //!
-//! An owner reference is made only from an object read on the same plane: UIDs differ from plane to plane, and the
-//! garbage collector removes what an unknown UID owns. A delete names UID and resource version, so that it meets
-//! the very object that was looked at, in the very state that was looked at, or fails.
+//! An owner reference is built only from an object that was read on the same plane: UIDs differ between
+//! planes, and the garbage collector deletes objects whose owner UID does not exist. A delete has UID and
+//! resource version as preconditions, so it deletes the object in the version that the decision is based on,
+//! or fails.
 
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use polis_api::kube::Resource;
 
-/// One object in one state: the precondition of a delete.
+/// One version of one object: the preconditions of a delete.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Exact {
+pub struct ObjectRef {
     /// Name of the object.
     pub name: String,
     /// Its UID.
     pub uid: String,
-    /// The resource version that was looked at.
+    /// The resource version that was read.
     pub resource_version: String,
 }
 
-impl Exact {
-    /// The object that this metadata was read from.
+impl ObjectRef {
+    /// A reference to the object with this metadata.
     pub fn of(meta: &ObjectMeta) -> Self {
-        Exact {
+        ObjectRef {
             name: meta.name.clone().unwrap_or_default(),
             uid: meta.uid.clone().unwrap_or_default(),
             resource_version: meta.resource_version.clone().unwrap_or_default(),
         }
     }
+}
+
+/// The children to delete before the finalizer of a deleted parent can be removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeletionPlan {
+    /// No child is left: remove the finalizer.
+    Done,
+    /// Delete these children and wait until every child is gone. Empty when all of them are terminating
+    /// already.
+    Delete(Vec<ObjectRef>),
 }
 
 /// The name of an object; empty when it has none yet.
@@ -39,12 +50,12 @@ pub fn uid(meta: &ObjectMeta) -> &str {
     meta.uid.as_deref().unwrap_or_default()
 }
 
-/// Whether an object is on its way out.
+/// Whether an object is being deleted.
 pub fn is_deleting(meta: &ObjectMeta) -> bool {
     meta.deletion_timestamp.is_some()
 }
 
-/// A plain reference: goes with its owner.
+/// An owner reference without `controller`: the garbage collector deletes the object with its owner.
 pub fn reference<K: Resource<DynamicType = ()>>(owner: &K) -> OwnerReference {
     OwnerReference {
         api_version: K::api_version(&()).into_owned(),
@@ -56,37 +67,37 @@ pub fn reference<K: Resource<DynamicType = ()>>(owner: &K) -> OwnerReference {
     }
 }
 
-/// A controller reference: goes with its owner, and nobody else controls it.
+/// A controller reference: as [`reference`], and the owner is the only controller of the object.
 pub fn controller_reference<K: Resource<DynamicType = ()>>(owner: &K) -> OwnerReference {
     OwnerReference { controller: Some(true), block_owner_deletion: Some(true), ..reference(owner) }
 }
 
-/// The reference of the object's controller.
+/// The owner reference to the controller of an object.
 pub fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
     meta.owner_references.iter().flatten().find(|reference| reference.controller == Some(true))
 }
 
-/// Whether the object's controller is the one with this UID. An empty UID controls nothing.
+/// Whether the controller of an object has this UID. An empty UID controls nothing.
 pub fn is_controlled_by(meta: &ObjectMeta, uid: &str) -> bool {
     !uid.is_empty() && controller(meta).is_some_and(|reference| reference.uid == uid)
 }
 
-/// Whether any reference points to this UID. An empty UID owns nothing.
+/// Whether an owner reference has this UID. An empty UID owns nothing.
 pub fn is_owned_by(meta: &ObjectMeta, uid: &str) -> bool {
     !uid.is_empty() && meta.owner_references.iter().flatten().any(|reference| reference.uid == uid)
 }
 
-/// Puts a reference among the owners, in the place of an older one to the same UID; says whether anything changed.
-pub fn add(meta: &mut ObjectMeta, wanted: OwnerReference) -> bool {
+/// Adds an owner reference, or replaces the one with the same UID; returns whether anything changed.
+pub fn add(meta: &mut ObjectMeta, desired: OwnerReference) -> bool {
     let owners = meta.owner_references.get_or_insert_default();
-    match owners.iter_mut().find(|reference| reference.uid == wanted.uid) {
-        Some(standing) if *standing == wanted => false,
-        Some(standing) => {
-            *standing = wanted;
+    match owners.iter_mut().find(|reference| reference.uid == desired.uid) {
+        Some(existing) if *existing == desired => false,
+        Some(existing) => {
+            *existing = desired;
             true
         }
         None => {
-            owners.push(wanted);
+            owners.push(desired);
             true
         }
     }
@@ -98,7 +109,7 @@ mod tests {
     use crate::testing::{mk_deployment, mk_instance};
 
     #[test]
-    fn a_controller_reference_blocks_and_controls() {
+    fn a_controller_reference_names_its_owner_and_blocks_its_deletion() {
         let deployment = mk_deployment("web");
         let reference = controller_reference(&deployment);
         assert_eq!(

@@ -1,16 +1,17 @@
-//! When a city's propagation policy exists.
+//! The PropagationPolicy of a city: when it exists, and its content.
 //!
-//! One policy serves every deployment of one city in one hub namespace. It is wanted while at least one of them is not
-//! being deleted. A policy that is terminating is never written to: Karmada matches nothing with it, and a patch would
-//! succeed and then vanish with it. It is waited for, then made anew.
+//! One policy serves every deployment of one city in one hub namespace. It is desired while at least one of
+//! them is not being deleted. A terminating policy is never written: Karmada matches nothing with it, and a
+//! patch would succeed and then be lost with the policy. When it is gone, a new one is created.
 //!
-//! The policy names one selector, the city label verbatim, and the same label as affinity to clusters. Of several cells
-//! in a city exactly one is chosen, and Karmada stays with its choice. Karmada's own webhook fills in defaults
-//! (namespace of the selector, tolerations, an id), and operators may suspend a policy: what Polis does not state, it
-//! leaves as it finds it.
+//! The policy has one resource selector, the city label verbatim, and the same label as cluster affinity. Of
+//! several cells in a city exactly one is chosen, and Karmada keeps its choice. Karmada's webhook sets
+//! defaults (namespace of the selector, tolerations, an id), and operators may suspend a policy: Polis keeps
+//! every field that it does not set.
 //!
-//! Cities that differ only in case share the name of a policy. The first keeps it; the other is contested and told so,
-//! because taking turns would move instances back and forth for ever.
+//! Cities whose codes differ only in case share the name of a policy. The first city keeps it and the other
+//! gets a [`PolicyAction::CityConflict`], because alternating writes would move instances back and forth
+//! forever.
 
 use polis_api::compute::{API_VERSION, WorkloadDeployment};
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
@@ -18,66 +19,68 @@ use polis_api::karmada::{ClusterAffinity, PropagationPolicy, ResourceSelector, S
 use polis_api::{labels, names};
 
 use crate::metadata;
-use crate::owner::{self, Exact};
+use crate::owner::{self, ObjectRef};
 
-/// One deployment of the city, as read live from the hub. A deployment of the project that is about to arrive there
-/// counts as well.
+/// A deployment of the city, from an uncached read of the hub. A project's deployment that is about to be
+/// copied to the hub counts as well.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tenant {
-    /// Whether it is on its way out.
+pub struct Referrer {
+    /// Whether it is being deleted.
     pub deleting: bool,
 }
 
-/// The policy that is there now.
+/// The existing policy, compared with the desired one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
-    /// The object, in the state that was looked at.
-    pub exact: Exact,
-    /// Whether it is on its way out.
+pub struct ExistingPolicy {
+    /// The object, in the version that was read.
+    pub object: ObjectRef,
+    /// Whether it is being deleted.
     pub deleting: bool,
-    /// Whether it says what it should.
-    pub as_wanted: bool,
-    /// The city that it serves, when that is not ours.
+    /// Whether all fields that Polis sets are as desired.
+    pub up_to_date: bool,
+    /// The city that it serves, if that is not the desired one.
     pub other_city: Option<String>,
 }
 
 /// What to do about the policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// Nothing.
-    Leave,
-    /// Make it.
+pub enum PolicyAction {
+    /// There is nothing to do.
+    None,
+    /// Create the policy.
     Create,
-    /// Write [`restored`] over it.
-    Restore,
-    /// Only this very object in this very state: a federator that restored it meanwhile makes the delete fail.
-    Remove(Exact),
-    /// Terminating while wanted: come back when it is gone.
-    AwaitRemoval,
-    /// Another city, spelt alike but for case, has the name.
-    Contested {
-        /// The city that has it.
+    /// Replace the policy with [`restored`].
+    Update,
+    /// Delete this version of the policy. If a federator has restored the policy since, the delete fails.
+    Delete(ObjectRef),
+    /// The policy is desired and terminating: retry when it is gone.
+    AwaitDeletion,
+    /// Another city, whose code differs only in case, has the name.
+    CityConflict {
+        /// The city that has the name.
         city: String,
     },
 }
 
-/// What to do, given the deployments of the city and the policy that stands, both read live.
-pub fn step(tenants: &[Tenant], standing: Option<&Standing>) -> Step {
-    let wanted = tenants.iter().any(|tenant| !tenant.deleting);
-    match (wanted, standing) {
-        (false, None) => Step::Leave,
-        (false, Some(policy)) if policy.deleting || policy.other_city.is_some() => Step::Leave,
-        (false, Some(policy)) => Step::Remove(policy.exact.clone()),
-        (true, None) => Step::Create,
-        (true, Some(policy)) if policy.deleting => Step::AwaitRemoval,
-        (true, Some(Standing { other_city: Some(city), .. })) => Step::Contested { city: city.clone() },
-        (true, Some(policy)) if policy.as_wanted => Step::Leave,
-        (true, Some(_)) => Step::Restore,
+/// Plans the policy from the deployments of the city and the existing policy, both from uncached reads.
+pub fn plan(referrers: &[Referrer], existing: Option<&ExistingPolicy>) -> PolicyAction {
+    let desired = referrers.iter().any(|referrer| !referrer.deleting);
+    match (desired, existing) {
+        (false, None) => PolicyAction::None,
+        (false, Some(policy)) if policy.deleting || policy.other_city.is_some() => PolicyAction::None,
+        (false, Some(policy)) => PolicyAction::Delete(policy.object.clone()),
+        (true, None) => PolicyAction::Create,
+        (true, Some(policy)) if policy.deleting => PolicyAction::AwaitDeletion,
+        (true, Some(ExistingPolicy { other_city: Some(city), .. })) => {
+            PolicyAction::CityConflict { city: city.clone() }
+        }
+        (true, Some(policy)) if policy.up_to_date => PolicyAction::None,
+        (true, Some(_)) => PolicyAction::Update,
     }
 }
 
-/// The policy of a city in a hub namespace.
-pub fn wanted(namespace: &str, city: &str) -> PropagationPolicy {
+/// The desired policy of a city in a hub namespace.
+pub fn desired(namespace: &str, city: &str) -> PropagationPolicy {
     let of_city = LabelSelector {
         match_labels: Some(metadata::map([(labels::TOPOLOGY_CITY_CODE, city)])),
         match_expressions: None,
@@ -107,54 +110,55 @@ pub fn wanted(namespace: &str, city: &str) -> PropagationPolicy {
     policy
 }
 
-/// The standing policy with everything put right that Polis states, and everything else as it was.
-pub fn restored(standing: &PropagationPolicy, wanted: &PropagationPolicy) -> PropagationPolicy {
-    let mut policy = standing.clone();
-    let (spec, want) = (&mut policy.spec, &wanted.spec);
-    if !same_selectors(&spec.resource_selectors, wanted) {
-        spec.resource_selectors = want.resource_selectors.clone();
+/// The existing policy with the fields that Polis sets corrected; other fields are kept.
+pub fn restored(existing: &PropagationPolicy, desired: &PropagationPolicy) -> PropagationPolicy {
+    let mut policy = existing.clone();
+    let (spec, target) = (&mut policy.spec, &desired.spec);
+    if !same_selectors(&spec.resource_selectors, desired) {
+        spec.resource_selectors = target.resource_selectors.clone();
     }
-    spec.placement.cluster_affinity = want.placement.cluster_affinity.clone();
+    spec.placement.cluster_affinity = target.placement.cluster_affinity.clone();
     spec.placement.cluster_affinities.clear();
-    spec.placement.spread_constraints = want.placement.spread_constraints.clone();
-    // Kept copies would go on running on the cell after the deployment is gone.
+    spec.placement.spread_constraints = target.placement.spread_constraints.clone();
+    // Preserved copies would keep running in the cell after the deployment is deleted.
     spec.preserve_resources_on_deletion = None;
     policy
 }
 
-/// Karmada's webhook fills in the namespace of a selector with that of the policy.
-fn same_selectors(standing: &[ResourceSelector], wanted: &PropagationPolicy) -> bool {
-    let bare = |selector: &ResourceSelector| {
+/// Whether the selectors are as desired. Karmada's webhook sets an empty namespace of a selector to that of
+/// the policy, so that namespace counts as empty.
+fn same_selectors(existing: &[ResourceSelector], desired: &PropagationPolicy) -> bool {
+    let normalised = |selector: &ResourceSelector| {
         let mut selector = selector.clone();
-        if selector.namespace == wanted.metadata.namespace {
+        if selector.namespace == desired.metadata.namespace {
             selector.namespace = None;
         }
         selector
     };
-    standing.iter().map(bare).eq(wanted.spec.resource_selectors.iter().map(bare))
+    existing.iter().map(normalised).eq(desired.spec.resource_selectors.iter().map(normalised))
 }
 
-impl Tenant {
-    /// A deployment as a tenant.
+impl Referrer {
+    /// The referrer of a deployment.
     pub fn of(deployment: &WorkloadDeployment) -> Self {
-        Tenant { deleting: owner::is_deleting(&deployment.metadata) }
+        Referrer { deleting: owner::is_deleting(&deployment.metadata) }
     }
 }
 
-impl Standing {
-    /// A policy as it stands, measured against the wanted one.
-    pub fn of(policy: &PropagationPolicy, wanted: &PropagationPolicy) -> Self {
+impl ExistingPolicy {
+    /// Compares a policy with the desired one.
+    pub fn of(policy: &PropagationPolicy, desired: &PropagationPolicy) -> Self {
         let city = city_of(policy);
-        Standing {
-            exact: Exact::of(&policy.metadata),
+        ExistingPolicy {
+            object: ObjectRef::of(&policy.metadata),
             deleting: owner::is_deleting(&policy.metadata),
-            as_wanted: restored(policy, wanted).spec == policy.spec,
-            other_city: city.filter(|city| city_of(wanted).as_ref() != Some(city)),
+            up_to_date: restored(policy, desired).spec == policy.spec,
+            other_city: city.filter(|city| city_of(desired).as_ref() != Some(city)),
         }
     }
 }
 
-/// The city of a policy that has the shape of ours: selector and affinity name the same one.
+/// The city of a policy with the structure of [`desired`]: selector and affinity name the same city.
 pub fn city_of(policy: &PropagationPolicy) -> Option<String> {
     let city =
         |selector: &LabelSelector| selector.match_labels.as_ref()?.get(labels::TOPOLOGY_CITY_CODE).cloned();
@@ -170,17 +174,17 @@ mod tests {
     use crate::testing::{deleting, mk_deployment, mk_meta};
     use serde_json::json;
 
-    fn staying() -> Tenant {
-        Tenant::of(&mk_deployment("web"))
+    fn active() -> Referrer {
+        Referrer::of(&mk_deployment("web"))
     }
 
-    fn leaving() -> Tenant {
-        Tenant::of(&deleting(mk_deployment("web")))
+    fn terminating() -> Referrer {
+        Referrer::of(&deleting(mk_deployment("web")))
     }
 
-    /// The policy as Karmada hands it out after its webhook.
+    /// The policy with the defaults that Karmada's webhook sets.
     fn mk_policy(city: &str) -> PropagationPolicy {
-        let mut policy = wanted("ns-1", city);
+        let mut policy = desired("ns-1", city);
         policy.metadata = mk_meta("ns-1", &names::policy(city));
         policy.spec.resource_selectors[0].namespace = Some("ns-1".into());
         policy.spec.priority = Some(0);
@@ -191,50 +195,50 @@ mod tests {
         policy
     }
 
-    fn standing(policy: &PropagationPolicy) -> Standing {
-        Standing::of(policy, &wanted("ns-1", "dfw"))
+    fn existing(policy: &PropagationPolicy) -> ExistingPolicy {
+        ExistingPolicy::of(policy, &desired("ns-1", "dfw"))
     }
 
     #[test]
-    fn the_first_deployment_brings_the_policy() {
-        assert_eq!(step(&[staying()], None), Step::Create);
+    fn the_first_deployment_creates_the_policy() {
+        assert_eq!(plan(&[active()], None), PolicyAction::Create);
     }
 
     #[test]
-    fn the_last_deployment_takes_the_policy_with_it() {
-        let standing = standing(&mk_policy("dfw"));
-        assert_eq!(step(&[leaving()], Some(&standing)), Step::Remove(standing.exact.clone()));
-        assert_eq!(step(&[], Some(&standing)), Step::Remove(standing.exact));
+    fn the_policy_is_deleted_with_the_last_deployment() {
+        let existing = existing(&mk_policy("dfw"));
+        assert_eq!(plan(&[terminating()], Some(&existing)), PolicyAction::Delete(existing.object.clone()));
+        assert_eq!(plan(&[], Some(&existing)), PolicyAction::Delete(existing.object));
     }
 
     #[test]
-    fn a_deployment_that_leaves_does_not_take_the_policy_from_one_that_stays() {
-        assert_eq!(step(&[leaving(), staying()], Some(&standing(&mk_policy("dfw")))), Step::Leave);
+    fn a_policy_is_kept_while_one_of_its_deployments_is_not_terminating() {
+        assert_eq!(plan(&[terminating(), active()], Some(&existing(&mk_policy("dfw")))), PolicyAction::None);
     }
 
     #[test]
-    fn a_policy_on_its_way_out_is_waited_for_and_never_written_to() {
+    fn a_terminating_policy_is_awaited_and_never_written() {
         let mut policy = deleting(mk_policy("dfw"));
-        assert_eq!(step(&[staying()], Some(&standing(&policy))), Step::AwaitRemoval);
+        assert_eq!(plan(&[active()], Some(&existing(&policy))), PolicyAction::AwaitDeletion);
         policy.spec.placement.spread_constraints.clear();
-        assert_eq!(step(&[staying()], Some(&standing(&policy))), Step::AwaitRemoval);
-        assert_eq!(step(&[leaving()], Some(&standing(&policy))), Step::Leave);
+        assert_eq!(plan(&[active()], Some(&existing(&policy))), PolicyAction::AwaitDeletion);
+        assert_eq!(plan(&[terminating()], Some(&existing(&policy))), PolicyAction::None);
     }
 
     #[test]
-    fn without_tenants_and_without_a_policy_there_is_nothing_to_do() {
-        assert_eq!(step(&[], None), Step::Leave);
+    fn without_deployments_and_without_a_policy_there_is_nothing_to_do() {
+        assert_eq!(plan(&[], None), PolicyAction::None);
     }
 
     #[test]
     fn defaults_of_karmada_are_not_a_difference() {
-        assert!(standing(&mk_policy("dfw")).as_wanted);
+        assert!(existing(&mk_policy("dfw")).up_to_date);
     }
 
     #[test]
-    fn what_polis_states_is_put_right_and_the_rest_stays() {
-        type Damage = fn(&mut PropagationPolicy);
-        let damages: [Damage; 6] = [
+    fn fields_that_polis_sets_are_corrected_and_others_are_kept() {
+        type Edit = fn(&mut PropagationPolicy);
+        let edits: [Edit; 6] = [
             |p| p.spec.resource_selectors.clear(),
             |p| p.spec.resource_selectors.push(Default::default()),
             |p| p.spec.resource_selectors[0].name = Some("only-this".into()),
@@ -242,14 +246,14 @@ mod tests {
             |p| p.spec.placement.spread_constraints.clear(),
             |p| p.spec.preserve_resources_on_deletion = Some(true),
         ];
-        for damage in damages {
+        for edit in edits {
             let mut policy = mk_policy("dfw");
             policy.spec.suspension = Some(Default::default());
             let good = policy.clone();
-            damage(&mut policy);
-            assert_eq!(step(&[staying()], Some(&standing(&policy))), Step::Restore);
-            let new = restored(&policy, &wanted("ns-1", "dfw"));
-            assert!(standing(&new).as_wanted);
+            edit(&mut policy);
+            assert_eq!(plan(&[active()], Some(&existing(&policy))), PolicyAction::Update);
+            let new = restored(&policy, &desired("ns-1", "dfw"));
+            assert!(existing(&new).up_to_date);
             assert_eq!(new.spec.suspension, good.spec.suspension);
             assert_eq!(new.spec.placement.cluster_tolerations, good.spec.placement.cluster_tolerations);
             assert_eq!(new.metadata, good.metadata);
@@ -257,15 +261,15 @@ mod tests {
     }
 
     #[test]
-    fn a_city_spelt_otherwise_keeps_its_policy() {
-        let other = Standing::of(&mk_policy("DFW"), &wanted("ns-1", "dfw"));
-        assert_eq!(step(&[staying()], Some(&other)), Step::Contested { city: "DFW".into() });
-        assert_eq!(step(&[leaving()], Some(&other)), Step::Leave);
+    fn a_city_that_differs_only_in_case_keeps_its_policy() {
+        let other = ExistingPolicy::of(&mk_policy("DFW"), &desired("ns-1", "dfw"));
+        assert_eq!(plan(&[active()], Some(&other)), PolicyAction::CityConflict { city: "DFW".into() });
+        assert_eq!(plan(&[terminating()], Some(&other)), PolicyAction::None);
     }
 
     #[test]
-    fn the_policy_is_exactly_what_others_look_for() {
-        let policy = wanted("ns-1", "DFW");
+    fn the_policy_has_the_fields_that_karmada_expects() {
+        let policy = desired("ns-1", "DFW");
         assert_eq!(policy.metadata.name.as_deref(), Some("city-dfw"));
         assert_eq!(
             serde_json::to_value(&policy.spec).unwrap(),

@@ -1,108 +1,114 @@
-//! Projection: how an instance shows in its project.
+//! Projection: the copy of an instance in its project.
 //!
-//! The projection has the name of the hub copy, its spec, status and labels (less what Karmada keeps for itself), and is
-//! owned by the project's deployment of the name in its label, found by name and read in the project: UIDs of other
-//! planes mean nothing there. Without that deployment there is no projection.
+//! The projection has the name, spec, status and labels of the hub copy, without Karmada's labels. Its owner
+//! is the project's deployment that the label `workload-deployment-name` names. The owner is looked up by
+//! name in the project, because UIDs of other planes mean nothing there. Without that deployment there is no
+//! projection.
 //!
-//! A projection goes when its hub copy has gone, on evidence: a live read of the hub that found nothing, or the copy on
-//! its way out. Only our own goes: it carries the labels of its project and namespace and is owned by a deployment.
+//! A projection is deleted only if an uncached read of the hub shows that its hub copy is gone or
+//! terminating. Only projections are deleted: they have the labels of their project and namespace, and a
+//! deployment owns them.
 
 use polis_api::compute::{API_VERSION, Instance, WorkloadDeployment};
 use polis_api::labels;
 
-use crate::identity::Identity;
 use crate::instances::LINKING_LABELS;
 use crate::metadata::{self, Map};
-use crate::mirror::{self, Changes};
-use crate::owner::{self, Exact};
+use crate::mirror::{self, InstanceChanges};
+use crate::owner::{self, ObjectRef};
+use crate::tenant::Tenant;
 
 /// What to do about the projection of an instance.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Step {
-    /// It is as it should be.
-    Leave,
-    /// Make it, then write the hub copy's status to it.
+pub enum ProjectionAction {
+    /// The projection is up to date.
+    None,
+    /// Create the projection, then write the hub copy's status to it.
     Create(Box<Instance>),
-    /// Bring it up to date.
-    Update(Changes),
-    /// An earlier projection is on its way out: come back when it is gone.
-    AwaitRemoval,
-    /// The project has no such deployment, or it is going: try again when it appears.
+    /// Write these changes.
+    Update(InstanceChanges),
+    /// An earlier projection is terminating: retry when it is gone.
+    AwaitDeletion,
+    /// The project's deployment does not exist or is being deleted: retry when it exists.
     NoOwner,
-    /// An Instance of that name is there and is none of ours.
+    /// An Instance of that name exists and is not a projection.
     Foreign,
 }
 
-/// What is known about the hub copy behind a projection.
+/// What is known about the hub copy of a projection.
 #[derive(Clone, Copy, Debug)]
-pub enum Evidence<'a> {
-    /// A live read of the hub found nothing under the name.
-    Gone,
-    /// A live read found this.
-    Stands(&'a Instance),
-    /// The hub could not be asked, or only a cache was.
+pub enum HubCopyState<'a> {
+    /// An uncached read of the hub found no object of the name.
+    Absent,
+    /// An uncached read found this object.
+    Present(&'a Instance),
+    /// The hub could not be read, or only its cache was.
     Unknown,
 }
 
 /// What to do about a projection whose hub copy may be gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Removal {
-    /// Keep it.
-    Keep,
-    /// Delete this one.
-    Remove(Exact),
-    /// It is none of ours, or already on its way.
+pub enum ProjectionDeletion {
+    /// Keep the projection.
+    Retain,
+    /// Delete the projection.
+    Delete(ObjectRef),
+    /// The Instance is not a projection, or is terminating already.
     NotOurs,
 }
 
-/// What to do about the projection of a hub copy.
+/// Plans the projection of a hub copy.
 ///
-/// `identity` is that of the hub namespace; `deployment` is the project's deployment of the name in the copy's label.
-pub fn step(
+/// `tenant` is that of the hub namespace; `deployment` is the project's deployment that the copy's label
+/// names.
+pub fn plan(
     copy: &Instance,
-    identity: &Identity,
+    tenant: &Tenant,
     deployment: Option<&WorkloadDeployment>,
-    standing: Option<&Instance>,
-) -> Step {
+    existing: Option<&Instance>,
+) -> ProjectionAction {
     let name = metadata::label(&copy.metadata, labels::WORKLOAD_DEPLOYMENT_NAME);
     let owns = |deployment: &&WorkloadDeployment| {
         name == Some(owner::name(&deployment.metadata))
             && !owner::uid(&deployment.metadata).is_empty()
             && !owner::is_deleting(&deployment.metadata)
     };
-    let Some(deployment) = deployment.filter(owns) else { return Step::NoOwner };
-    let (labels, reference) = (shown_labels(copy, identity), owner::reference(deployment));
+    let Some(deployment) = deployment.filter(owns) else { return ProjectionAction::NoOwner };
+    let (labels, reference) = (projection_labels(copy, tenant), owner::reference(deployment));
 
-    let Some(standing) = standing else {
-        return Step::Create(Box::new(mirror::new(copy, &identity.namespace, labels, reference)));
+    let Some(existing) = existing else {
+        return ProjectionAction::Create(Box::new(mirror::new(copy, &tenant.namespace, labels, reference)));
     };
-    if !is_ours(standing, identity) && !owner::is_owned_by(&standing.metadata, &reference.uid) {
-        return Step::Foreign;
+    if !is_ours(existing, tenant) && !owner::is_owned_by(&existing.metadata, &reference.uid) {
+        return ProjectionAction::Foreign;
     }
-    if owner::is_deleting(&standing.metadata) {
-        return Step::AwaitRemoval;
+    if owner::is_deleting(&existing.metadata) {
+        return ProjectionAction::AwaitDeletion;
     }
-    let changes = mirror::changes(copy, standing, &labels, &LINKING_LABELS, reference);
-    if changes.is_nothing() { Step::Leave } else { Step::Update(changes) }
+    let changes = mirror::changes(copy, existing, &labels, &LINKING_LABELS, reference);
+    if changes.is_empty() { ProjectionAction::None } else { ProjectionAction::Update(changes) }
 }
 
-/// What to do about a standing projection, given what is known about its hub copy.
-pub fn removal(standing: &Instance, identity: &Identity, evidence: Evidence) -> Removal {
-    if !is_ours(standing, identity) || owner::is_deleting(&standing.metadata) {
-        return Removal::NotOurs;
+/// Whether to delete an existing projection, given the state of its hub copy.
+pub fn plan_deletion(existing: &Instance, tenant: &Tenant, hub_copy: HubCopyState) -> ProjectionDeletion {
+    if !is_ours(existing, tenant) || owner::is_deleting(&existing.metadata) {
+        return ProjectionDeletion::NotOurs;
     }
-    match evidence {
-        Evidence::Unknown => Removal::Keep,
-        Evidence::Stands(copy) if !owner::is_deleting(&copy.metadata) => Removal::Keep,
-        Evidence::Stands(_) | Evidence::Gone => Removal::Remove(Exact::of(&standing.metadata)),
+    match hub_copy {
+        HubCopyState::Unknown => ProjectionDeletion::Retain,
+        HubCopyState::Present(copy) if !owner::is_deleting(&copy.metadata) => ProjectionDeletion::Retain,
+        HubCopyState::Present(_) | HubCopyState::Absent => {
+            ProjectionDeletion::Delete(ObjectRef::of(&existing.metadata))
+        }
     }
 }
 
-/// Whether an Instance of a project is a projection: made from this hub namespace, owned by the deployment it names.
-pub fn is_ours(standing: &Instance, identity: &Identity) -> bool {
-    let meta = &standing.metadata;
+/// Whether an Instance of a project is a projection from this hub namespace, owned by the deployment it
+/// names.
+pub fn is_ours(existing: &Instance, tenant: &Tenant) -> bool {
+    let meta = &existing.metadata;
     let name = metadata::label(meta, labels::WORKLOAD_DEPLOYMENT_NAME);
-    identity.labels().iter().all(|(key, value)| metadata::label(meta, key) == Some(value.as_str()))
+    tenant.labels().iter().all(|(key, value)| metadata::label(meta, key) == Some(value.as_str()))
         && meta.owner_references.iter().flatten().any(|reference| {
             reference.api_version == API_VERSION
                 && reference.kind == "WorkloadDeployment"
@@ -110,19 +116,19 @@ pub fn is_ours(standing: &Instance, identity: &Identity) -> bool {
         })
 }
 
-/// The labels of a projection: those of the hub copy without Karmada's, and the identity of the hub namespace.
-fn shown_labels(copy: &Instance, identity: &Identity) -> Map {
+/// The labels of a projection: those of the hub copy without Karmada's, and those of the tenant.
+fn projection_labels(copy: &Instance, tenant: &Tenant) -> Map {
     let of_karmada = |key: &str| key.split('/').next().is_some_and(|domain| domain.ends_with("karmada.io"));
-    let mut shown = copy.metadata.labels.clone().unwrap_or_default();
-    shown.retain(|key, _| !of_karmada(key));
-    shown.extend(identity.labels());
-    shown
+    let mut labels = copy.metadata.labels.clone().unwrap_or_default();
+    labels.retain(|key, _| !of_karmada(key));
+    labels.extend(tenant.labels());
+    labels
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::identity::mk_identity;
+    use crate::tenant::mk_tenant;
     use crate::testing::{deleting, mk_deployment, mk_instance, mk_meta, mk_template, ready};
     use crate::writeback::mk_hub_copy;
 
@@ -134,19 +140,19 @@ mod tests {
         copy
     }
 
-    fn mk_home() -> WorkloadDeployment {
+    fn mk_project_deployment() -> WorkloadDeployment {
         let mut deployment = mk_deployment("web");
         deployment.metadata.namespace = Some("shop".into());
         deployment.metadata.uid = Some("uid-in-the-project".into());
         deployment
     }
 
-    fn step_of(standing: Option<&Instance>) -> Step {
-        step(&mk_copy(), &mk_identity(), Some(&mk_home()), standing)
+    fn plan_of(existing: Option<&Instance>) -> ProjectionAction {
+        plan(&mk_copy(), &mk_tenant(), Some(&mk_project_deployment()), existing)
     }
 
     fn mk_projection() -> Instance {
-        let Step::Create(mut made) = step_of(None) else { panic!() };
+        let ProjectionAction::Create(mut made) = plan_of(None) else { panic!() };
         let meta = std::mem::replace(&mut made.metadata, mk_meta("shop", "web-0"));
         made.metadata.labels = meta.labels;
         made.metadata.owner_references = meta.owner_references;
@@ -155,15 +161,15 @@ mod tests {
     }
 
     #[test]
-    fn a_projection_is_owned_by_the_projects_deployment_and_shows_spec_and_labels() {
-        let Step::Create(made) = step_of(None) else { panic!() };
+    fn a_projection_has_spec_and_labels_and_is_owned_by_the_projects_deployment() {
+        let ProjectionAction::Create(made) = plan_of(None) else { panic!() };
         assert_eq!(made.spec, mk_copy().spec);
         assert_eq!(
             (made.metadata.namespace.as_deref(), made.metadata.name.as_deref()),
             (Some("shop"), Some("web-0"))
         );
         let owners = made.metadata.owner_references.unwrap();
-        assert_eq!(owners, [owner::reference(&mk_home())]);
+        assert_eq!(owners, [owner::reference(&mk_project_deployment())]);
         assert_eq!((owners[0].uid.as_str(), owners[0].controller), ("uid-in-the-project", None));
         let labels = made.metadata.labels.unwrap();
         assert_eq!(labels["compute.datumapis.com/workload-deployment-name"], "web");
@@ -172,35 +178,35 @@ mod tests {
 
     #[test]
     fn without_the_projects_deployment_nothing_is_projected() {
-        let mut other = mk_home();
+        let mut other = mk_project_deployment();
         other.metadata.name = Some("api".into());
-        for deployment in [None, Some(deleting(mk_home())), Some(other)] {
-            assert_eq!(step(&mk_copy(), &mk_identity(), deployment.as_ref(), None), Step::NoOwner);
+        for deployment in [None, Some(deleting(mk_project_deployment())), Some(other)] {
+            assert_eq!(plan(&mk_copy(), &mk_tenant(), deployment.as_ref(), None), ProjectionAction::NoOwner);
         }
     }
 
     #[test]
-    fn an_unchanged_copy_is_no_write() {
-        let mut standing = mk_projection();
-        standing.metadata.labels.as_mut().unwrap().insert("team".into(), "blue".into());
-        assert_eq!(step_of(Some(&standing)), Step::Leave);
+    fn an_unchanged_copy_causes_no_write() {
+        let mut existing = mk_projection();
+        existing.metadata.labels.as_mut().unwrap().insert("team".into(), "blue".into());
+        assert_eq!(plan_of(Some(&existing)), ProjectionAction::None);
     }
 
     #[test]
-    fn a_changed_spec_and_status_are_shown() {
-        let mut standing = mk_projection();
-        standing.spec = mk_template("app:0").spec;
-        standing.status = None;
-        let Step::Update(changes) = step_of(Some(&standing)) else { panic!() };
+    fn a_changed_spec_and_status_are_written() {
+        let mut existing = mk_projection();
+        existing.spec = mk_template("app:0").spec;
+        existing.status = None;
+        let ProjectionAction::Update(changes) = plan_of(Some(&existing)) else { panic!() };
         assert_eq!(changes.object.unwrap().spec, mk_copy().spec);
         assert_eq!(changes.status.map(|status| *status), mk_copy().status);
     }
 
     #[test]
-    fn an_instance_of_the_same_name_that_is_none_of_ours_is_left_alone() {
+    fn an_instance_of_the_same_name_that_is_not_a_projection_is_left_alone() {
         let mut theirs = mk_projection();
         theirs.metadata.owner_references = None;
-        assert_eq!(step_of(Some(&theirs)), Step::Foreign);
+        assert_eq!(plan_of(Some(&theirs)), ProjectionAction::Foreign);
         let mut of_another_project = mk_projection();
         of_another_project
             .metadata
@@ -209,35 +215,38 @@ mod tests {
             .unwrap()
             .insert(labels::UPSTREAM_CLUSTER_NAME.into(), "cluster-x".into());
         of_another_project.metadata.owner_references.as_mut().unwrap()[0].uid = "uid-x".into();
-        assert_eq!(step_of(Some(&of_another_project)), Step::Foreign);
+        assert_eq!(plan_of(Some(&of_another_project)), ProjectionAction::Foreign);
     }
 
     #[test]
-    fn a_projection_of_an_earlier_deployment_of_the_name_gets_the_new_owner() {
-        let mut standing = mk_projection();
-        standing.metadata.owner_references.as_mut().unwrap()[0].uid = "uid-earlier".into();
-        let Step::Update(changes) = step_of(Some(&standing)) else { panic!() };
+    fn a_projection_of_an_earlier_deployment_of_the_same_name_gets_the_new_owner() {
+        let mut existing = mk_projection();
+        existing.metadata.owner_references.as_mut().unwrap()[0].uid = "uid-earlier".into();
+        let ProjectionAction::Update(changes) = plan_of(Some(&existing)) else { panic!() };
         assert!(owner::is_owned_by(&changes.object.unwrap().metadata, "uid-in-the-project"));
     }
 
     #[test]
-    fn a_projection_on_its_way_out_is_waited_for() {
-        assert_eq!(step_of(Some(&deleting(mk_projection()))), Step::AwaitRemoval);
+    fn a_terminating_projection_is_awaited() {
+        assert_eq!(plan_of(Some(&deleting(mk_projection()))), ProjectionAction::AwaitDeletion);
     }
 
     #[test]
-    fn a_projection_goes_only_on_evidence() {
-        let (standing, identity) = (mk_projection(), mk_identity());
-        let gone = Removal::Remove(Exact::of(&standing.metadata));
-        assert_eq!(removal(&standing, &identity, Evidence::Gone), gone);
-        assert_eq!(removal(&standing, &identity, Evidence::Stands(&deleting(mk_copy()))), gone);
-        assert_eq!(removal(&standing, &identity, Evidence::Stands(&mk_copy())), Removal::Keep);
-        assert_eq!(removal(&standing, &identity, Evidence::Unknown), Removal::Keep);
+    fn a_projection_is_deleted_only_if_its_hub_copy_is_known_to_be_gone() {
+        let (existing, tenant) = (mk_projection(), mk_tenant());
+        let gone = ProjectionDeletion::Delete(ObjectRef::of(&existing.metadata));
+        assert_eq!(plan_deletion(&existing, &tenant, HubCopyState::Absent), gone);
+        assert_eq!(plan_deletion(&existing, &tenant, HubCopyState::Present(&deleting(mk_copy()))), gone);
+        assert_eq!(
+            plan_deletion(&existing, &tenant, HubCopyState::Present(&mk_copy())),
+            ProjectionDeletion::Retain
+        );
+        assert_eq!(plan_deletion(&existing, &tenant, HubCopyState::Unknown), ProjectionDeletion::Retain);
     }
 
     #[test]
-    fn only_our_own_projections_go() {
-        let identity = mk_identity();
+    fn only_projections_are_deleted() {
+        let tenant = mk_tenant();
         let mut unlabelled = mk_projection();
         unlabelled.metadata.labels.as_mut().unwrap().remove(labels::UPSTREAM_NAMESPACE);
         let mut unowned = mk_projection();
@@ -249,8 +258,8 @@ mod tests {
             .as_mut()
             .unwrap()
             .insert(labels::UPSTREAM_CLUSTER_NAME.into(), "cluster-x".into());
-        for standing in [unlabelled, unowned, of_another, deleting(mk_projection())] {
-            assert_eq!(removal(&standing, &identity, Evidence::Gone), Removal::NotOurs);
+        for existing in [unlabelled, unowned, of_another, deleting(mk_projection())] {
+            assert_eq!(plan_deletion(&existing, &tenant, HubCopyState::Absent), ProjectionDeletion::NotOurs);
         }
     }
 }

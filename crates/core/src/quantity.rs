@@ -1,4 +1,4 @@
-//! Kubernetes quantities such as `500m` and `10Gi`, counted in whole units.
+//! Kubernetes quantities such as `500m` and `10Gi`, converted to whole units.
 
 /// The unit to count in.
 #[derive(Clone, Copy, Debug)]
@@ -9,7 +9,8 @@ pub enum Unit {
     Mebi,
 }
 
-/// A Kubernetes quantity in whole units, rounded up; `None` for what is no quantity or does not fit.
+/// A Kubernetes quantity in whole units, rounded up; `None` if the text is not a quantity or exceeds an
+/// `i64`.
 pub fn in_units(quantity: &str, unit: Unit) -> Option<i64> {
     let digits_end = quantity
         .find(|c: char| !(c.is_ascii_digit() || matches!(c, '.' | '+' | '-')))
@@ -20,7 +21,7 @@ pub fn in_units(quantity: &str, unit: Unit) -> Option<i64> {
     if whole.is_empty() && fraction.is_empty() {
         return None;
     }
-    // Nine digits before a suffix of 10^18 or 2^60 stay inside 128 bits; nobody writes longer sizes.
+    // At most 27 digits fit into 128 bits; the multiplications below are checked.
     if !(whole.bytes().chain(fraction.bytes())).all(|byte| byte.is_ascii_digit())
         || whole.len() > 18
         || fraction.len() > 9
@@ -38,7 +39,7 @@ pub fn in_units(quantity: &str, unit: Unit) -> Option<i64> {
     i64::try_from(product / denominator + i128::from(product % denominator != 0)).ok()
 }
 
-/// What a suffix multiplies by, as a fraction.
+/// The factor of a suffix, as numerator and denominator.
 fn scale(suffix: &str) -> Option<(i128, i128)> {
     let decimal = |power: u32| Some((10i128.pow(power), 1));
     let binary = |power: u32| Some((1i128 << power, 1));
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_quantity_is_none() {
+    fn invalid_quantities_are_rejected() {
         for quantity in [
             "",
             "-1",

@@ -1,22 +1,23 @@
-//! Quota: what an instance claims in its project, and what the answer means.
+//! Quota: the ResourceClaim of an instance, and the `QuotaGranted` condition that follows from it.
 //!
-//! One ResourceClaim per instance, made once and never changed: always one instance, and processors (in thousandths)
-//! and memory (in MiB) when its size is known. The size is the sum of the containers' limits when every container
-//! states both, else what the instance itself requests, else what its type is known to have. Sizes are rounded up: a
-//! claim never asks for less than is used.
+//! Each instance has one ResourceClaim, which is created once and never updated. It requests one instance,
+//! and CPU (in millicores) and memory (in MiB) if the size is known. The size is the sum of the containers'
+//! limits if every container sets both, else the requests of the instance, else the size of its instance
+//! type. Sizes are rounded up: a claim never requests less than the instance uses.
 //!
-//! A denied claim stays denied for ever, whatever the project is allowed later; and a claim that is denied on one
-//! resource goes on holding what it was granted of another. So a denied claim is given back and made anew: at once when
-//! it holds anything or when the project has room for it, otherwise after a pause that doubles from one to ten minutes.
-//! Those who wait stand in line, the oldest first. An instance that was let in stays in: a grant is a ticket, not a rent.
+//! The platform never revisits a denied claim, and a claim that is denied on one resource keeps its
+//! allocation of another. So a denied claim is deleted and created again: at once if it holds an allocation,
+//! after two seconds if the project has headroom by now, otherwise after a back-off that doubles from one to
+//! ten minutes. Waiting instances form a queue, oldest first. Quota is checked once, before an instance
+//! starts; lowering it later stops no running instance.
 
 mod claim;
-mod sizes;
-mod turn;
+mod queue;
+mod size;
 
 pub use claim::{
-    Answer, ClaimStep, Failure, ResourceRefKind, claim, claim_step, is_of, poll_after, retry_at, verdict,
-    verdict_after,
+    ClaimAction, ClaimError, ClaimState, ResourceRefKind, condition, condition_after, desired_claim,
+    is_from_same_cell, plan_claim, poll_interval, retry_at,
 };
-pub use sizes::{SizeError, Sizes, instance_types, requests, sizes};
-pub use turn::{Line, Place, Room, Turn, Waiter};
+pub use queue::{Headroom, PendingClaim, QueueDecision, QueuePosition, QuotaQueue};
+pub use size::{InstanceSize, SizeError, instance_size, instance_types, requests};

@@ -1,12 +1,13 @@
-//! Ranking of blocking reasons: which of several causes a person should read first.
+//! Ranking of blocking reasons: which of several causes a condition reports.
 //!
-//! A condition has room for one reason. The cause that will not go away by waiting wins over the one that will: a
-//! network that does not exist over quota that is used up, quota over instances that are still starting. The same
-//! table serves instances, deployments and workloads, and knows the names that other versions use.
+//! A condition has one reason. A cause that waiting does not resolve outranks one that waiting resolves: a
+//! network that does not exist outranks exhausted quota, and quota outranks instances that are still
+//! starting. Instances, deployments and workloads use the same table. It includes the reasons that other
+//! versions write.
 
 use polis_api::reasons::*;
 
-/// How bad a reason is; higher wins. A reason that nobody ranked is 0.
+/// The rank of a reason; the highest is reported. A reason outside the table has rank 0.
 pub fn rank(reason: &str) -> u8 {
     match reason {
         PROVISIONING_INSTANCES | "InstancesProvisioning" | "Provisioning" => 1,
@@ -22,18 +23,18 @@ pub fn rank(reason: &str) -> u8 {
     }
 }
 
-/// The worst of several causes; of equals the first, so sort what you hand in.
+/// The cause of the highest rank; the first of equals, so the caller sorts the causes.
 pub fn worst<T>(causes: impl IntoIterator<Item = T>, reason: impl Fn(&T) -> &str) -> Option<T> {
     let mut worst: Option<T> = None;
     for cause in causes {
-        if worst.as_ref().is_none_or(|standing| rank(reason(&cause)) > rank(reason(standing))) {
+        if worst.as_ref().is_none_or(|current| rank(reason(&cause)) > rank(reason(current))) {
             worst = Some(cause);
         }
     }
     worst
 }
 
-/// A placement resolves to no city that the project may use.
+/// Reason of a placement that names no city that the project may use.
 pub const NO_MATCHING_LOCATIONS: &str = "NoMatchingLocations";
 
 #[cfg(test)]
@@ -41,8 +42,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waiting_does_not_cure_wins() {
-        let ladder = [
+    fn a_cause_that_waiting_does_not_resolve_ranks_higher() {
+        let ascending = [
             "NoAvailableDeployments",
             "ProvisioningInstances",
             "ProvisioningNetwork",
@@ -53,13 +54,13 @@ mod tests {
             "NetworkFailedToCreate",
             "CityCodeMismatch",
         ];
-        for pair in ladder.windows(2) {
+        for pair in ascending.windows(2) {
             assert!(rank(pair[0]) < rank(pair[1]), "{pair:?}");
         }
     }
 
     #[test]
-    fn both_names_of_one_cause_rank_alike() {
+    fn both_names_of_one_cause_have_the_same_rank() {
         for (ours, theirs) in [
             ("ProvisioningInstances", "InstancesProvisioning"),
             ("ProvisioningNetwork", "NetworkProvisioning"),
@@ -71,8 +72,8 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_equals_wins() {
-        let causes = [("a", "Unheard"), ("b", "QuotaNotGranted"), ("c", "PendingQuota")];
+    fn the_first_of_equals_is_reported() {
+        let causes = [("a", "Unranked"), ("b", "QuotaNotGranted"), ("c", "PendingQuota")];
         assert_eq!(worst(causes, |cause| cause.1), Some(("b", "QuotaNotGranted")));
         assert_eq!(worst(Vec::<&str>::new(), |cause| cause), None);
     }

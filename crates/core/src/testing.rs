@@ -1,4 +1,4 @@
-//! Objects for tests, as a plane would hand them out.
+//! Builders of test objects, as an API server would return them.
 
 use polis_api::compute::{
     ContainerResources, Instance, InstanceController, InstanceControllerStatus, InstanceNetworkInterface,
@@ -12,12 +12,12 @@ use polis_api::{labels, names};
 
 use crate::{Time, metadata, owner, template};
 
-/// A moment, in seconds.
+/// A timestamp, in seconds since the epoch.
 pub(crate) fn at(seconds: i64) -> Time {
     Time(Timestamp::from_second(seconds).unwrap())
 }
 
-/// A condition set at second 1 for no generation.
+/// A condition with transition time 1 and without generation.
 pub(crate) fn mk_condition(kind: &str, status: &str, reason: &str) -> Condition {
     Condition {
         type_: kind.into(),
@@ -29,7 +29,7 @@ pub(crate) fn mk_condition(kind: &str, status: &str, reason: &str) -> Condition 
     }
 }
 
-/// Metadata of an object that a plane has stored.
+/// Metadata of a stored object.
 pub(crate) fn mk_meta(namespace: &str, name: &str) -> ObjectMeta {
     ObjectMeta {
         name: Some(name.into()),
@@ -90,14 +90,14 @@ pub(crate) fn mk_deployment(name: &str) -> WorkloadDeployment {
     }
 }
 
-/// A deployment that wants some replicas.
+/// A deployment with this number of replicas.
 pub(crate) fn mk_deployment_of(name: &str, replicas: i32) -> WorkloadDeployment {
     let mut deployment = mk_deployment(name);
     deployment.spec.scale_settings.min_replicas = replicas;
     deployment
 }
 
-/// An instance of the deployment with the current template, gated, on which nobody has worked.
+/// A new instance of the deployment: current template, both gates, no status.
 pub(crate) fn mk_instance(deployment: &WorkloadDeployment, ordinal: u32) -> Instance {
     let mut metadata = mk_meta("ns-1", &names::instance(owner::name(&deployment.metadata), ordinal));
     metadata.labels = Some(metadata::map([
@@ -118,7 +118,7 @@ pub(crate) fn mk_instance(deployment: &WorkloadDeployment, ordinal: u32) -> Inst
     Instance { metadata, spec, status: None }
 }
 
-/// Gates by name.
+/// Scheduling gates by name.
 pub(crate) fn mk_gates(names: &[&str]) -> Vec<SchedulingGate> {
     names.iter().map(|name| SchedulingGate { name: name.to_string() }).collect()
 }
@@ -148,7 +148,7 @@ pub(crate) fn ready(mut instance: Instance) -> Instance {
     instance
 }
 
-/// The object, on its way out.
+/// The object with a deletion timestamp.
 pub(crate) fn deleting<K: polis_api::kube::Resource>(mut object: K) -> K {
     object.meta_mut().deletion_timestamp = Some(at(500));
     object

@@ -1,12 +1,14 @@
-//! What a workload says about itself.
+//! The status of a Workload.
 //!
-//! Sums over its deployments, those on their way out included, in total and per placement. Every placement of the spec is
-//! listed, sorted by name, even one that no city could be found for; a placement taken out of the spec is listed until
-//! its last deployment is gone. A placement is available when one of its deployments is, the workload when one of its
-//! placements is. If none is, the worst cause is told: of equals, that of the deployment first by name.
+//! Counters are sums over its deployments, including terminating ones, in total and per placement. Every
+//! placement of the spec is listed, sorted by name, even without a deployment; a placement that was removed
+//! from the spec is listed until its last deployment is gone. A placement is available when one of its
+//! deployments is, the workload when one of its placements is. Otherwise the reason is the worst cause; of
+//! equals, that of the first deployment by name.
 //!
-//! A placement that is available in one city may still lack another. Once the project could not use a city of it, the
-//! placement says so in a condition of its own, and later that it can again.
+//! A placement that is available in one city may still lack another. From the first time that the project may
+//! not use a city of the placement, the condition `LocationsBound` reports this, and later that all cities
+//! may be used again.
 
 use std::collections::BTreeMap;
 
@@ -14,153 +16,162 @@ use polis_api::compute::{Workload, WorkloadDeployment, WorkloadPlacementStatus, 
 use polis_api::conditions::{AVAILABLE, LOCATIONS_BOUND};
 use polis_api::reasons;
 
-use crate::cities::{Cities, Skipped, skipped_in_words};
-use crate::conditions::{self, Truth, Verdict};
+use crate::cities::{Cities, SkippedBinding, skipped_message};
+use crate::conditions::{self, ConditionStatus, DesiredCondition};
 use crate::ranking::NO_MATCHING_LOCATIONS;
 use crate::{Time, canonical, deployments, owner, ranking};
 
-/// What is known about a workload in its project.
+/// The observed state that the status of a workload is computed from.
 #[derive(Clone, Copy, Debug)]
-pub struct Facts<'a> {
-    /// Deployments of the namespace; those of others are left out here.
+pub struct WorkloadStatusInput<'a> {
+    /// Deployments of the namespace; those of other workloads are ignored.
     pub deployments: &'a [WorkloadDeployment],
     /// The cities that the project may use.
     pub cities: &'a Cities,
-    /// Its bindings that do not count.
-    pub skipped: &'a [Skipped],
-    /// Networks that the template names and that do not exist, as `namespace/name`.
+    /// The LocationBindings that are skipped.
+    pub skipped: &'a [SkippedBinding],
+    /// Networks of the template that do not exist, as `namespace/name`.
     pub missing_networks: &'a [String],
 }
 
-/// The status that a workload should have, or `None` when it has it.
-pub fn status(workload: &Workload, facts: &Facts, now: &Time) -> Option<WorkloadStatus> {
-    let standing = workload.status.clone();
+/// The status that a workload should have, or `None` if it is up to date.
+pub fn status(workload: &Workload, input: &WorkloadStatusInput, now: &Time) -> Option<WorkloadStatus> {
+    let existing = workload.status.clone();
     let generation = workload.metadata.generation;
-    let mut mine: Vec<_> = facts.deployments.iter().filter(|d| deployments::belongs(d, workload)).collect();
-    mine.sort_by_key(|deployment| owner::name(&deployment.metadata));
+    let mut owned: Vec<_> = input.deployments.iter().filter(|d| deployments::belongs(d, workload)).collect();
+    owned.sort_by_key(|deployment| owner::name(&deployment.metadata));
 
-    let mut places: BTreeMap<&str, Place> = BTreeMap::new();
+    let mut placements: BTreeMap<&str, ObservedPlacement> = BTreeMap::new();
     for placement in &workload.spec.placements {
-        let place = places.entry(placement.name.as_str()).or_default();
-        place.cities.extend(placement.city_codes.iter().map(String::as_str));
+        let observed = placements.entry(placement.name.as_str()).or_default();
+        observed.cities.extend(placement.city_codes.iter().map(String::as_str));
     }
-    for deployment in &mine {
-        places.entry(deployment.spec.placement_name.as_str()).or_default().deployments.push(deployment);
+    for deployment in &owned {
+        placements.entry(deployment.spec.placement_name.as_str()).or_default().deployments.push(deployment);
     }
 
-    let mut status = standing.clone().unwrap_or_default();
+    let mut status = existing.clone().unwrap_or_default();
     let before = std::mem::take(&mut status.placements);
-    let mut verdicts = Vec::new();
-    for (name, place) in &places {
-        let verdict = place.verdict(facts);
+    let mut placements_available = Vec::new();
+    for (name, placement) in &placements {
+        let available = placement.available(input);
         let mut entry = WorkloadPlacementStatus { name: name.to_string(), ..Default::default() };
         if let Some(before) = before.iter().find(|before| before.name == *name) {
             entry.conditions = before.conditions.clone();
         }
-        conditions::set(&mut entry.conditions, &verdict, generation, now);
+        conditions::set(&mut entry.conditions, &available, generation, now);
         let known = conditions::find(&entry.conditions, LOCATIONS_BOUND).is_some();
-        if let Some(bound) = place.bound(facts).or_else(|| known.then(every_location_bound)) {
+        if let Some(bound) = placement.locations_bound(input).or_else(|| known.then(every_location_bound)) {
             conditions::set(&mut entry.conditions, &bound, generation, now);
         }
-        let sums = Sums::over(&place.deployments);
+        let sums = Sums::over(&placement.deployments);
         entry.replicas = sums.replicas;
         entry.current_replicas = sums.current;
         entry.updated_replicas = Some(sums.updated);
         entry.desired_replicas = sums.desired;
         entry.ready_replicas = sums.ready;
         status.placements.push(entry);
-        verdicts.push(verdict);
+        placements_available.push(available);
     }
-    let sums = Sums::over(&mine);
-    status.deployments = i32::try_from(mine.len()).unwrap_or(i32::MAX);
+    let sums = Sums::over(&owned);
+    status.deployments = i32::try_from(owned.len()).unwrap_or(i32::MAX);
     status.replicas = sums.replicas;
     status.current_replicas = sums.current;
     status.updated_replicas = Some(sums.updated);
     status.desired_replicas = sums.desired;
     status.ready_replicas = sums.ready;
     status.observed_generation = generation;
-    conditions::set(&mut status.conditions, &available(&mine, &verdicts, facts), generation, now);
+    let available = available(&owned, &placements_available, input);
+    conditions::set(&mut status.conditions, &available, generation, now);
 
-    let unchanged = standing.is_some_and(|standing| canonical::same(&standing, &status));
+    let unchanged = existing.is_some_and(|existing| canonical::same(&existing, &status));
     (!unchanged).then_some(status)
 }
 
-/// One placement: the cities that the spec asks for, and the deployments that exist, sorted by name.
+/// One placement: the cities of the spec, and the existing deployments sorted by name.
 #[derive(Default)]
-struct Place<'a> {
+struct ObservedPlacement<'a> {
     cities: Vec<&'a str>,
     deployments: Vec<&'a WorkloadDeployment>,
 }
 
-impl Place<'_> {
-    fn verdict(&self, facts: &Facts) -> Verdict {
+impl ObservedPlacement<'_> {
+    fn available(&self, input: &WorkloadStatusInput) -> DesiredCondition {
         let available = self.deployments.iter().filter(|deployment| is_available(deployment)).count();
         if available > 0 {
             let message = format!("{available} of {} deployments are available", self.deployments.len());
-            return Verdict::yes(AVAILABLE, reasons::AVAILABLE_DEPLOYMENT_FOUND, message);
+            return DesiredCondition::new_true(AVAILABLE, reasons::AVAILABLE_DEPLOYMENT_FOUND, message);
         }
-        if let Some(message) = self.unserved_in_words(facts) {
-            return Verdict::no(AVAILABLE, NO_MATCHING_LOCATIONS, message);
+        if let Some(message) = self.unbound_message(input) {
+            return DesiredCondition::new_false(AVAILABLE, NO_MATCHING_LOCATIONS, message);
         }
-        let message = worst(&self.deployments).map(|cause| cause.in_words()).unwrap_or_default();
-        Verdict::no(AVAILABLE, reasons::NO_AVAILABLE_DEPLOYMENTS, message)
+        let message = worst(&self.deployments).map(|cause| cause.message()).unwrap_or_default();
+        DesiredCondition::new_false(AVAILABLE, reasons::NO_AVAILABLE_DEPLOYMENTS, message)
     }
 
-    /// What the placement says of cities that may not be used: those without a deployment first, since something is
-    /// missing there; none if every city may be used.
-    fn bound(&self, facts: &Facts) -> Option<Verdict> {
-        if let Some(message) = self.unserved_in_words(facts) {
-            return Some(Verdict::no(LOCATIONS_BOUND, NO_MATCHING_LOCATIONS, message));
+    /// The `LocationsBound` condition if a city may not be used, else `None`. Cities without a deployment are
+    /// reported first, because instances are missing there.
+    fn locations_bound(&self, input: &WorkloadStatusInput) -> Option<DesiredCondition> {
+        if let Some(message) = self.unbound_message(input) {
+            return Some(DesiredCondition::new_false(LOCATIONS_BOUND, NO_MATCHING_LOCATIONS, message));
         }
-        let lost = self.closed(facts.cities, true);
+        let lost = self.forbidden(input.cities, true);
         (!lost.is_empty()).then(|| {
-            let words = "no longer open to this project; what runs there goes on";
-            let message = format!("{words}: {}; {}", lost.join(", "), facts.cities.in_words());
-            Verdict::no(LOCATIONS_BOUND, reasons::LOCATION_LOST, message)
+            let message = format!(
+                "no longer bound to this project, existing instances keep running: {}; {}",
+                lost.join(", "),
+                input.cities.describe()
+            );
+            DesiredCondition::new_false(LOCATIONS_BOUND, reasons::LOCATION_LOST, message)
         })
     }
 
-    /// The cities that nothing could be made in, the choice that there is, and what may be wrong with it.
-    fn unserved_in_words(&self, facts: &Facts) -> Option<String> {
-        let unserved = self.closed(facts.cities, false);
-        if unserved.is_empty() {
+    /// The message that names the cities without binding and deployment, the allowed cities and the skipped
+    /// bindings.
+    fn unbound_message(&self, input: &WorkloadStatusInput) -> Option<String> {
+        let unbound = self.forbidden(input.cities, false);
+        if unbound.is_empty() {
             return None;
         }
-        let mut message = format!("no location for {}; {}", unserved.join(", "), facts.cities.in_words());
-        if let Some(skipped) = skipped_in_words(facts.skipped) {
+        let mut message = format!("no location for {}; {}", unbound.join(", "), input.cities.describe());
+        if let Some(skipped) = skipped_message(input.skipped) {
             message.push_str("; ");
             message.push_str(&skipped);
         }
         Some(message)
     }
 
-    /// Cities asked for that may not be used, with a deployment or without.
-    fn closed(&self, cities: &Cities, deployed: bool) -> Vec<&str> {
+    /// Cities of the spec that may not be used, either those with a deployment or those without.
+    fn forbidden(&self, cities: &Cities, deployed: bool) -> Vec<&str> {
         let has = |city: &str| self.deployments.iter().any(|deployment| deployment.spec.city_code == city);
-        let is = |city: &&str| !cities.allow(city) && has(city) == deployed;
-        let mut closed: Vec<_> = self.cities.iter().copied().filter(is).collect();
-        closed.sort();
-        closed.dedup();
-        closed
+        let is = |city: &&str| !cities.allows(city) && has(city) == deployed;
+        let mut forbidden: Vec<_> = self.cities.iter().copied().filter(is).collect();
+        forbidden.sort();
+        forbidden.dedup();
+        forbidden
     }
 }
 
-fn every_location_bound() -> Verdict {
-    Verdict::yes(LOCATIONS_BOUND, reasons::EVERY_LOCATION_BOUND, "every city of the placement may be used")
+fn every_location_bound() -> DesiredCondition {
+    DesiredCondition::new_true(
+        LOCATIONS_BOUND,
+        reasons::EVERY_LOCATION_BOUND,
+        "every city of the placement may be used",
+    )
 }
 
-/// Why something is not available.
+/// Why a deployment is not available.
 struct Cause {
-    who: String,
+    deployment: String,
     reason: String,
     message: String,
 }
 
 impl Cause {
-    fn in_words(&self) -> String {
+    fn message(&self) -> String {
         match self.message.as_str() {
-            "" => format!("{}: {}", self.who, self.reason),
-            message => format!("{}: {}, {message}", self.who, self.reason),
+            "" => format!("{}: {}", self.deployment, self.reason),
+            message => format!("{}: {}, {message}", self.deployment, self.reason),
         }
     }
 }
@@ -169,12 +180,12 @@ fn is_available(deployment: &WorkloadDeployment) -> bool {
     deployment.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, AVAILABLE))
 }
 
-/// The worst of what the deployments say; they are sorted by name.
+/// The worst cause of deployments that are sorted by name.
 fn worst(deployments: &[&WorkloadDeployment]) -> Option<Cause> {
     let causes = deployments.iter().filter_map(|deployment| {
         let condition = conditions::find(&deployment.status.as_ref()?.conditions, AVAILABLE)?;
         (condition.status != "True").then(|| Cause {
-            who: owner::name(&deployment.metadata).to_owned(),
+            deployment: owner::name(&deployment.metadata).to_owned(),
             reason: condition.reason.clone(),
             message: condition.message.clone(),
         })
@@ -182,29 +193,35 @@ fn worst(deployments: &[&WorkloadDeployment]) -> Option<Cause> {
     ranking::worst(causes, |cause| &cause.reason)
 }
 
-fn available(mine: &[&WorkloadDeployment], placements: &[Verdict], facts: &Facts) -> Verdict {
-    if !facts.missing_networks.is_empty() {
-        let mut missing = facts.missing_networks.to_vec();
+fn available(
+    owned: &[&WorkloadDeployment],
+    placements: &[DesiredCondition],
+    input: &WorkloadStatusInput,
+) -> DesiredCondition {
+    if !input.missing_networks.is_empty() {
+        let mut missing = input.missing_networks.to_vec();
         missing.sort();
         missing.dedup();
         let message = format!("networks that do not exist: {}", missing.join(", "));
-        return Verdict::no(AVAILABLE, reasons::NETWORK_NOT_FOUND, message);
+        return DesiredCondition::new_false(AVAILABLE, reasons::NETWORK_NOT_FOUND, message);
     }
-    let available = placements.iter().filter(|verdict| verdict.truth == Truth::True).count();
+    let available = placements.iter().filter(|available| available.status == ConditionStatus::True).count();
     if available > 0 {
         let message = format!("{available} of {} placements are available", placements.len());
-        return Verdict::yes(AVAILABLE, reasons::AVAILABLE_PLACEMENT_FOUND, message);
+        return DesiredCondition::new_true(AVAILABLE, reasons::AVAILABLE_PLACEMENT_FOUND, message);
     }
-    let unserved = placements.iter().find(|verdict| verdict.reason == NO_MATCHING_LOCATIONS);
-    let unserved = unserved.map(|verdict| (NO_MATCHING_LOCATIONS.to_owned(), verdict.message.clone()));
-    let cause = worst(mine).map(|cause| (cause.reason.clone(), cause.in_words()));
-    match ranking::worst(cause.into_iter().chain(unserved), |(reason, _)| reason) {
-        Some((reason, message)) if ranking::rank(&reason) > 0 => Verdict::no(AVAILABLE, reason, message),
-        _ => Verdict::no(AVAILABLE, reasons::NO_AVAILABLE_PLACEMENTS, ""),
+    let unbound = placements.iter().find(|available| available.reason == NO_MATCHING_LOCATIONS);
+    let unbound = unbound.map(|available| (NO_MATCHING_LOCATIONS.to_owned(), available.message.clone()));
+    let cause = worst(owned).map(|cause| (cause.reason.clone(), cause.message()));
+    match ranking::worst(cause.into_iter().chain(unbound), |(reason, _)| reason) {
+        Some((reason, message)) if ranking::rank(&reason) > 0 => {
+            DesiredCondition::new_false(AVAILABLE, reason, message)
+        }
+        _ => DesiredCondition::new_false(AVAILABLE, reasons::NO_AVAILABLE_PLACEMENTS, ""),
     }
 }
 
-/// Sums over deployments. Absurd numbers of a foreign writer stop at the largest that fits.
+/// Counters summed over deployments; saturating, since another writer may have set huge numbers.
 #[derive(Default)]
 struct Sums {
     replicas: i32,
@@ -231,7 +248,7 @@ impl Sums {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cities::{Unusable, mk_cities};
+    use crate::cities::{SkipReason, mk_cities};
     use crate::testing::{at, mk_condition, mk_deployment, mk_placement, mk_workload};
     use polis_api::compute::{WorkloadDeploymentStatus, WorkloadReference};
     use proptest::prelude::*;
@@ -255,11 +272,16 @@ mod tests {
     }
 
     fn status_of(workload: &Workload, deployments: &[WorkloadDeployment], cities: &[&str]) -> WorkloadStatus {
-        let facts = Facts { deployments, cities: &mk_cities(cities), skipped: &[], missing_networks: &[] };
-        status(workload, &facts, &at(5)).unwrap()
+        let input = WorkloadStatusInput {
+            deployments,
+            cities: &mk_cities(cities),
+            skipped: &[],
+            missing_networks: &[],
+        };
+        status(workload, &input, &at(5)).unwrap()
     }
 
-    fn told(
+    fn available_of(
         conditions: &[polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition],
     ) -> (&str, &str) {
         let condition = conditions::find(conditions, "Available").unwrap();
@@ -292,9 +314,9 @@ mod tests {
         let names: Vec<_> =
             status.placements.iter().map(|p| (p.name.as_str(), p.replicas, p.ready_replicas)).collect();
         assert_eq!(names, [("default", 2, 1), ("edge", 2, 0)]);
-        assert_eq!(told(&status.placements[0].conditions), ("True", "AvailableDeploymentFound"));
-        assert_eq!(told(&status.placements[1].conditions), ("False", "NoAvailableDeployments"));
-        assert_eq!(told(&status.conditions), ("True", "AvailablePlacementFound"));
+        assert_eq!(available_of(&status.placements[0].conditions), ("True", "AvailableDeploymentFound"));
+        assert_eq!(available_of(&status.placements[1].conditions), ("False", "NoAvailableDeployments"));
+        assert_eq!(available_of(&status.conditions), ("True", "AvailablePlacementFound"));
     }
 
     #[test]
@@ -304,7 +326,7 @@ mod tests {
         let status = status_of(&workload, &[], &["dfw", "ord"]);
         let names: Vec<_> = status.placements.iter().map(|p| p.name.as_str()).collect();
         assert_eq!(names, ["default", "zone"]);
-        assert_eq!(told(&status.conditions), ("False", "NoAvailablePlacements"));
+        assert_eq!(available_of(&status.conditions), ("False", "NoAvailablePlacements"));
     }
 
     #[test]
@@ -317,80 +339,87 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_reason_of_all_deployments_is_told() {
+    fn the_worst_reason_of_all_deployments_is_reported() {
         let workload = mk_workload("web", &["dfw", "ord"]);
-        let told_of = |one: &str, other: &str| {
+        let reason_of = |one: &str, other: &str| {
             let deployments =
                 [mk_of("b", "default", "dfw", "False", one), mk_of("a", "default", "ord", "Unknown", other)];
-            told(&status_of(&workload, &deployments, &["dfw", "ord"]).conditions).1.to_owned()
+            available_of(&status_of(&workload, &deployments, &["dfw", "ord"]).conditions).1.to_owned()
         };
-        assert_eq!(told_of("ProvisioningInstances", "QuotaNotGranted"), "QuotaNotGranted");
-        assert_eq!(told_of("NetworkFailedToCreate", "QuotaNotGranted"), "NetworkFailedToCreate");
-        assert_eq!(told_of("PendingQuota", "QuotaNotGranted"), "QuotaNotGranted"); // "a" comes first
-        assert_eq!(told_of("Unheard", "Of"), "NoAvailablePlacements");
+        assert_eq!(reason_of("ProvisioningInstances", "QuotaNotGranted"), "QuotaNotGranted");
+        assert_eq!(reason_of("NetworkFailedToCreate", "QuotaNotGranted"), "NetworkFailedToCreate");
+        assert_eq!(reason_of("PendingQuota", "QuotaNotGranted"), "QuotaNotGranted"); // "a" comes first
+        assert_eq!(reason_of("Unranked", "Other"), "NoAvailablePlacements");
     }
 
     #[test]
-    fn a_city_nobody_bound_is_told_with_those_that_are() {
+    fn an_unbound_city_is_reported_with_the_bound_ones() {
         let status = status_of(&mk_workload("web", &["lhr"]), &[], &["ord", "dfw"]);
         let condition = conditions::find(&status.placements[0].conditions, "Available").unwrap();
         assert_eq!(condition.reason, "NoMatchingLocations");
         assert_eq!(condition.message, "no location for lhr; cities bound to this project: dfw, ord");
-        assert_eq!(told(&status.conditions), ("False", "NoMatchingLocations"));
+        assert_eq!(available_of(&status.conditions), ("False", "NoMatchingLocations"));
     }
 
-    /// What the one placement says of its cities: status, reason and message.
+    /// Status, reason and message of `LocationsBound` of the only placement.
     fn bound(status: &WorkloadStatus) -> Option<(&str, &str, &str)> {
         let condition = conditions::find(&status.placements[0].conditions, "LocationsBound")?;
         Some((&condition.status, &condition.reason, &condition.message))
     }
 
     #[test]
-    fn a_deployment_in_a_city_that_was_lost_goes_on_counting_and_the_placement_says_that_it_was() {
+    fn a_deployment_in_a_lost_city_still_counts_and_the_placement_reports_the_loss() {
         let deployments = [mk_of("a", "default", "dfw", "True", "StableInstanceFound")];
         let mut workload = mk_workload("web", &["dfw"]);
-        assert_eq!(bound(&status_of(&workload, &deployments, &["dfw"])), None, "nothing was ever lost");
+        assert_eq!(bound(&status_of(&workload, &deployments, &["dfw"])), None, "no city was lost");
         let lost = status_of(&workload, &deployments, &["ord"]);
-        assert_eq!(told(&lost.conditions), ("True", "AvailablePlacementFound"));
-        let words =
-            "no longer open to this project; what runs there goes on: dfw; cities bound to this project: ord";
-        assert_eq!(bound(&lost), Some(("False", "LocationLost", words)));
+        assert_eq!(available_of(&lost.conditions), ("True", "AvailablePlacementFound"));
+        let message = "no longer bound to this project, existing instances keep running: dfw; cities bound to this project: ord";
+        assert_eq!(bound(&lost), Some(("False", "LocationLost", message)));
         workload.status = Some(lost);
-        let mended = status_of(&workload, &deployments, &["dfw"]);
-        let words = "every city of the placement may be used";
-        assert_eq!(bound(&mended), Some(("True", "EveryLocationBound", words)));
+        let bound_again = status_of(&workload, &deployments, &["dfw"]);
+        let message = "every city of the placement may be used";
+        assert_eq!(bound(&bound_again), Some(("True", "EveryLocationBound", message)));
     }
 
     #[test]
-    fn a_placement_that_is_available_in_one_city_still_says_that_it_lacks_another() {
+    fn a_placement_that_is_available_in_one_city_still_reports_that_it_lacks_another() {
         let deployments = [mk_of("a", "default", "dfw", "True", "StableInstanceFound")];
         let status = status_of(&mk_workload("web", &["dfw", "lhr"]), &deployments, &["dfw"]);
-        assert_eq!(told(&status.placements[0].conditions), ("True", "AvailableDeploymentFound"));
-        let words = "no location for lhr; cities bound to this project: dfw";
-        assert_eq!(bound(&status), Some(("False", "NoMatchingLocations", words)));
+        assert_eq!(available_of(&status.placements[0].conditions), ("True", "AvailableDeploymentFound"));
+        let message = "no location for lhr; cities bound to this project: dfw";
+        assert_eq!(bound(&status), Some(("False", "NoMatchingLocations", message)));
     }
 
     #[test]
-    fn bindings_that_do_not_count_are_told_beside_the_city_that_nobody_bound() {
-        let skipped = [Skipped { binding: "lhr-1".into(), why: Unusable::NoCity }];
-        let facts =
-            Facts { deployments: &[], cities: &mk_cities(&[]), skipped: &skipped, missing_networks: &[] };
-        let status = status(&mk_workload("web", &["lhr"]), &facts, &at(5)).unwrap();
+    fn skipped_bindings_are_reported_with_the_unbound_city() {
+        let skipped = [SkippedBinding { binding: "lhr-1".into(), reason: SkipReason::NoCity }];
+        let input = WorkloadStatusInput {
+            deployments: &[],
+            cities: &mk_cities(&[]),
+            skipped: &skipped,
+            missing_networks: &[],
+        };
+        let status = status(&mk_workload("web", &["lhr"]), &input, &at(5)).unwrap();
         let condition = conditions::find(&status.placements[0].conditions, "Available").unwrap();
         assert_eq!(
             condition.message,
-            "no location for lhr; no city is bound to this project; bindings that do not count: lhr-1 names no city"
+            "no location for lhr; no city is bound to this project; ignored LocationBindings: lhr-1 names no city"
         );
     }
 
     #[test]
-    fn missing_networks_are_named() {
+    fn missing_networks_are_reported() {
         let workload = mk_workload("web", &["dfw"]);
         let missing = ["shop/b".to_owned(), "nets/a".to_owned()];
-        let facts =
-            Facts { deployments: &[], cities: &Cities::Any, skipped: &[], missing_networks: &missing };
-        let status = status(&workload, &facts, &at(5)).unwrap();
-        assert_eq!(told(&status.conditions), ("False", "NetworkNotFound"));
+        let input = WorkloadStatusInput {
+            deployments: &[],
+            cities: &Cities::Any,
+            skipped: &[],
+            missing_networks: &missing,
+        };
+        let status = status(&workload, &input, &at(5)).unwrap();
+        assert_eq!(available_of(&status.conditions), ("False", "NetworkNotFound"));
         assert_eq!(status.conditions[0].message, "networks that do not exist: nets/a, shop/b");
     }
 
@@ -426,14 +455,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_status_settles_in_one_pass_in_whatever_order(deployments in any_deployments(), bound: bool) {
+        fn a_second_reconcile_changes_nothing(deployments in any_deployments(), bound: bool) {
             let mut workload = mk_workload("web", &["dfw", "ord"]);
             workload.spec.placements.push(mk_placement("a", &["lhr"]));
             let cities = mk_cities(if bound { &["dfw", "lhr"] } else { &[] });
-            let facts =
-                Facts { deployments: &deployments, cities: &cities, skipped: &[], missing_networks: &[] };
-            workload.status = status(&workload, &facts, &at(5));
-            prop_assert_eq!(status(&workload, &facts, &at(9)), None);
+            let input =
+                WorkloadStatusInput { deployments: &deployments, cities: &cities, skipped: &[], missing_networks: &[] };
+            workload.status = status(&workload, &input, &at(5));
+            prop_assert_eq!(status(&workload, &input, &at(9)), None);
         }
     }
 }

@@ -1,36 +1,36 @@
-//! Networks that a workload uses, and whether its author may.
+//! Validation of network interfaces, and the networks whose access must be checked.
 
 use std::collections::BTreeMap;
 
 use polis_api::compute::{InstanceSpec, NetworkReference, Workload};
 use polis_api::names::is_dns_label;
 
-use super::placements::sites;
+use super::placements::placement_cities;
 use super::{DNS_LABEL, FieldError, Path};
 
-/// A network that a workload attaches something new to.
+/// A network that a workload attaches something new to, so that the access of the user must be checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Use {
-    /// Namespace of the network: the workload's own unless the interface names another.
+pub struct NetworkUse {
+    /// Namespace of the network: that of the interface, else the workload's.
     pub namespace: String,
     /// Name of the network.
     pub name: String,
-    /// The interfaces that name it.
+    /// Paths of the interfaces that reference it.
     pub at: Vec<Path>,
 }
 
-/// What the plane said about one [`Use`].
+/// The result of the access check of one [`NetworkUse`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// The author may use the network.
+pub enum NetworkAccess {
+    /// The user may use the network.
     Allowed,
-    /// The author may not, and perhaps why.
+    /// The user may not use the network; with the reason, which may be empty.
     Denied(String),
-    /// No answer was had, and why.
+    /// The check failed; with the error.
     Failed(String),
 }
 
-/// At least one interface, each on a network that can be.
+/// Checks that there is at least one interface and that the network names are valid.
 pub(super) fn check(spec: &InstanceSpec, at: &Path, errors: &mut Vec<FieldError>) {
     let at = at.at("networkInterfaces");
     if spec.network_interfaces.is_empty() {
@@ -47,24 +47,24 @@ pub(super) fn check(spec: &InstanceSpec, at: &Path, errors: &mut Vec<FieldError>
     }
 }
 
-/// The networks that a workload attaches something new to, each once, in the order of their names.
+/// The networks that a workload attaches something new to, each once, sorted by namespace and name.
 ///
-/// Names that cannot be are left out: they are wrong already.
-pub fn uses(workload: &Workload, before: Option<&Workload>) -> Vec<Use> {
+/// Networks with invalid names are omitted: [`super::validate`] reports them.
+pub fn network_uses(workload: &Workload, before: Option<&Workload>) -> Vec<NetworkUse> {
     if before.is_some_and(|before| attaches_nothing(workload, before)) {
         return Vec::new();
     }
-    let home = workload.metadata.namespace.as_deref().unwrap_or_default();
+    let own_namespace = workload.metadata.namespace.as_deref().unwrap_or_default();
     let at = Path::new("spec.template.spec.networkInterfaces");
     let mut found = BTreeMap::<(&str, &str), Vec<Path>>::new();
     for (index, interface) in workload.spec.template.spec.network_interfaces.iter().enumerate() {
         let network = &interface.network;
-        let namespace = other_namespace(network).unwrap_or(home);
+        let namespace = other_namespace(network).unwrap_or(own_namespace);
         if is_dns_label(&network.name) && is_dns_label(namespace) {
             found.entry((namespace, &network.name)).or_default().push(at.index(index).at("network"));
         }
     }
-    let named = |((namespace, name), at): ((&str, &str), _)| Use {
+    let named = |((namespace, name), at): ((&str, &str), _)| NetworkUse {
         namespace: namespace.to_owned(),
         name: name.to_owned(),
         at,
@@ -72,34 +72,36 @@ pub fn uses(workload: &Workload, before: Option<&Workload>) -> Vec<Use> {
     found.into_iter().map(named).collect()
 }
 
-/// What is wrong about the networks, given an answer for each use.
-pub fn access_errors(answers: impl IntoIterator<Item = (Use, Answer)>) -> Vec<FieldError> {
+/// The errors that follow from the access checks.
+pub fn access_errors(results: impl IntoIterator<Item = (NetworkUse, NetworkAccess)>) -> Vec<FieldError> {
     let mut errors = Vec::new();
-    for (Use { namespace, name, at }, answer) in answers {
+    for (NetworkUse { namespace, name, at }, result) in results {
         let network = format!("network {namespace}/{name}");
-        let error =
-            |path: &Path| match &answer {
-                Answer::Allowed => None,
-                Answer::Denied(why) if why.is_empty() => {
-                    Some(path.forbidden(format!("you may not use {network}")))
-                }
-                Answer::Denied(why) => Some(path.forbidden(format!("you may not use {network}: {why}"))),
-                Answer::Failed(why) => Some(path.internal(format!(
-                    "whether you may use {network} could not be found out: {why}; try again"
-                ))),
-            };
+        let error = |path: &Path| match &result {
+            NetworkAccess::Allowed => None,
+            NetworkAccess::Denied(reason) if reason.is_empty() => {
+                Some(path.forbidden(format!("you may not use {network}")))
+            }
+            NetworkAccess::Denied(reason) => {
+                Some(path.forbidden(format!("you may not use {network}: {reason}")))
+            }
+            NetworkAccess::Failed(reason) => {
+                Some(path.internal(format!("failed to check access to {network}: {reason}; try again")))
+            }
+        };
         errors.extend(at.iter().filter_map(error));
     }
     errors
 }
 
-/// Whether a change only takes away or scales: same template, no new city.
+/// Whether an update attaches nothing new: the template is the same, and no city is added.
 fn attaches_nothing(workload: &Workload, before: &Workload) -> bool {
-    let known = sites(before);
-    workload.spec.template == before.spec.template && sites(workload).iter().all(|site| known.contains(site))
+    let known = placement_cities(before);
+    workload.spec.template == before.spec.template
+        && placement_cities(workload).iter().all(|pair| known.contains(pair))
 }
 
-/// The namespace that an interface names; an empty one is none.
+/// The namespace that an interface sets; an empty one counts as not set.
 fn other_namespace(network: &NetworkReference) -> Option<&str> {
     network.namespace.as_deref().filter(|namespace| !namespace.is_empty())
 }
@@ -122,14 +124,14 @@ mod tests {
         workload
     }
 
-    fn named(uses: &[Use]) -> Vec<String> {
+    fn named(uses: &[NetworkUse]) -> Vec<String> {
         uses.iter().map(|one| format!("{}/{}", one.namespace, one.name)).collect()
     }
 
     #[test]
-    fn each_network_is_asked_about_once_where_the_interface_says_it_is() {
+    fn each_network_is_checked_once_in_the_namespace_of_its_interface() {
         let workload = mk_networks(&[("b", None), ("a", Some("nets")), ("b", Some("shop")), ("b", Some(""))]);
-        let uses = uses(&workload, None);
+        let uses = network_uses(&workload, None);
         assert_eq!(named(&uses), ["nets/a", "shop/b"]);
         let paths: Vec<_> = uses[1].at.iter().map(ToString::to_string).collect();
         let path = |index| format!("spec.template.spec.networkInterfaces[{index}].network");
@@ -137,39 +139,43 @@ mod tests {
     }
 
     #[test]
-    fn a_network_that_cannot_be_is_not_asked_about() {
-        assert_eq!(uses(&mk_networks(&[("Big", None), ("a", Some("../up"))]), None), []);
+    fn a_network_with_an_invalid_name_is_not_checked() {
+        assert_eq!(network_uses(&mk_networks(&[("Big", None), ("a", Some("../up"))]), None), []);
     }
 
     #[test]
-    fn scaling_and_leaving_a_city_need_no_leave() {
+    fn scaling_and_removing_a_city_need_no_access_check() {
         let before = mk_workload("web", &["dfw", "ord"]);
         let mut after = mk_workload("web", &["ord"]);
         after.spec.placements[0].scale_settings.min_replicas = 9;
-        assert_eq!(uses(&after, Some(&before)), []);
+        assert_eq!(network_uses(&after, Some(&before)), []);
     }
 
     #[test]
-    fn a_new_template_and_a_new_city_do() {
+    fn a_new_template_and_a_new_city_need_an_access_check() {
         let before = mk_workload("web", &["dfw"]);
         let mut other = before.clone();
         other.spec.template = mk_template("app:2");
-        assert_eq!(named(&uses(&other, Some(&before))), ["shop/test-network"]);
-        assert_eq!(named(&uses(&mk_workload("web", &["dfw", "ord"]), Some(&before))), ["shop/test-network"]);
+        assert_eq!(named(&network_uses(&other, Some(&before))), ["shop/test-network"]);
+        assert_eq!(
+            named(&network_uses(&mk_workload("web", &["dfw", "ord"]), Some(&before))),
+            ["shop/test-network"]
+        );
         let mut moved = before.clone();
         moved.spec.placements.push(mk_placement("more", &["dfw"]));
-        assert_eq!(named(&uses(&moved, Some(&before))), ["shop/test-network"]);
+        assert_eq!(named(&network_uses(&moved, Some(&before))), ["shop/test-network"]);
     }
 
     #[test]
-    fn denied_and_failed_are_told_apart_on_every_interface() {
-        let of = |answer: Answer| {
+    fn denied_and_failed_checks_are_different_errors_on_every_interface() {
+        let of = |result: NetworkAccess| {
             let workload = mk_networks(&[("a", None), ("a", None)]);
-            let errors = access_errors(uses(&workload, None).into_iter().map(|one| (one, answer.clone())));
-            errors.iter().map(|error| error.fault.reason()).collect::<Vec<_>>()
+            let errors =
+                access_errors(network_uses(&workload, None).into_iter().map(|one| (one, result.clone())));
+            errors.iter().map(|error| error.kind.reason()).collect::<Vec<_>>()
         };
-        assert_eq!(of(Answer::Allowed), [""; 0]);
-        assert_eq!(of(Answer::Denied("no".into())), ["FieldValueForbidden"; 2]);
-        assert_eq!(of(Answer::Failed("away".into())), ["InternalError"; 2]);
+        assert_eq!(of(NetworkAccess::Allowed), [""; 0]);
+        assert_eq!(of(NetworkAccess::Denied("no".into())), ["FieldValueForbidden"; 2]);
+        assert_eq!(of(NetworkAccess::Failed("timeout".into())), ["InternalError"; 2]);
     }
 }

@@ -1,38 +1,43 @@
-//! What a workload gets when it does not say.
+//! Defaults of Workloads.
 //!
-//! Only what could not be stored without it: a default that appeared in stored workloads later would change their
-//! templates, and with them replace every instance. So volumes without a device name and ports without a protocol stay
-//! as they are. The input is any JSON: this runs before the schema is looked at.
+//! Only a field that a workload cannot be stored without has a default. A default that stored workloads get
+//! later would change their templates and so replace every instance. Therefore volumes without a device name
+//! and ports without a protocol stay unchanged. The input is any JSON, because defaults are set before the
+//! schema is checked.
 
 use serde_json::{Map, Value};
 
 use crate::quota::instance_types;
 
-/// A value put where there was none.
+/// A missing field and its default value.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Filled {
-    /// Where, as a JSON pointer.
+pub struct DefaultedField {
+    /// JSON pointer to the field.
     pub pointer: String,
-    /// What.
+    /// The default value.
     pub value: Value,
 }
 
-/// The fields that a workload leaves open and that have a default: the instance type.
-pub fn defaults(workload: &Value) -> Vec<Filled> {
+/// The missing fields of a workload that have a default: the instance type.
+pub fn defaults(workload: &Value) -> Vec<DefaultedField> {
     const RUNTIME: &str = "/spec/template/spec/runtime";
     let Some(runtime) = workload.pointer(RUNTIME).and_then(Value::as_object) else { return Vec::new() };
-    let Some(usual) = instance_types().next() else { return Vec::new() };
-    let put = |pointer: &str, value: Value| vec![Filled { pointer: format!("{RUNTIME}/{pointer}"), value }];
+    let Some(default_type) = instance_types().next() else { return Vec::new() };
+    let set =
+        |pointer: &str, value: Value| vec![DefaultedField { pointer: format!("{RUNTIME}/{pointer}"), value }];
     match runtime.get("resources") {
-        None | Some(Value::Null) => {
-            put("resources", Value::Object(Map::from_iter([("instanceType".to_owned(), usual.into())])))
-        }
+        None | Some(Value::Null) => set(
+            "resources",
+            Value::Object(Map::from_iter([("instanceType".to_owned(), default_type.into())])),
+        ),
         Some(Value::Object(resources)) => match resources.get("instanceType") {
-            None | Some(Value::Null) => put("resources/instanceType", usual.into()),
-            Some(Value::String(named)) if named.is_empty() => put("resources/instanceType", usual.into()),
+            None | Some(Value::Null) => set("resources/instanceType", default_type.into()),
+            Some(Value::String(named)) if named.is_empty() => {
+                set("resources/instanceType", default_type.into())
+            }
             Some(_) => Vec::new(),
         },
-        Some(_) => Vec::new(), // the schema will say what is wrong
+        Some(_) => Vec::new(), // the schema check reports the error
     }
 }
 
@@ -48,27 +53,27 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_type_is_filled_in_where_none_is_named() {
-        let usual = json!("datumcloud/d1-standard-2");
+    fn a_missing_instance_type_gets_the_default() {
+        let default_type = json!("datumcloud/d1-standard-2");
         let field = "/spec/template/spec/runtime/resources/instanceType".to_owned();
         for runtime in [
             json!({"resources": {}}),
             json!({"resources": {"instanceType": ""}}),
             json!({"resources": {"instanceType": null}}),
         ] {
-            assert_eq!(of(runtime), [(field.clone(), usual.clone())]);
+            assert_eq!(of(runtime), [(field.clone(), default_type.clone())]);
         }
         let whole = "/spec/template/spec/runtime/resources".to_owned();
-        assert_eq!(of(json!({})), [(whole, json!({"instanceType": usual}))]);
+        assert_eq!(of(json!({})), [(whole, json!({"instanceType": default_type}))]);
     }
 
     #[test]
-    fn what_is_named_stays() {
+    fn an_instance_type_in_the_spec_is_kept() {
         assert_eq!(of(json!({"resources": {"instanceType": "mine"}})), []);
     }
 
     #[test]
-    fn what_makes_no_sense_is_left_to_the_schema() {
+    fn malformed_input_gets_no_default() {
         for workload in [json!(null), json!({}), json!({"spec": []}), json!({"spec": {"template": 7}})] {
             assert_eq!(defaults(&workload), []);
         }

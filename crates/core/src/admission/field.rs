@@ -1,53 +1,53 @@
-//! Fields, and what is wrong with them, in the words that Kubernetes uses.
+//! Field paths and validation errors, with the reasons and texts of Kubernetes.
 
 use std::fmt;
 
 use serde_json::Value;
 
-/// Characters of a refused value that are shown: enough to find it again.
-const SHOWN: usize = 120;
+/// The number of characters of an invalid value that a message shows: enough for the user to find it.
+const MAX_SHOWN: usize = 120;
 
-/// The way to a field, as a user writes it: `spec.placements[0].cityCodes[1]`.
+/// The path of a field, such as `spec.placements[0].cityCodes[1]`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Path(String);
 
 impl Path {
-    /// A field of the object.
+    /// The path of a field, from the root of the object.
     pub fn new(field: &str) -> Self {
         Self(field.to_owned())
     }
 
-    /// A field, or several with dots between them, of what is here.
+    /// The path of a field below this one; `field` may contain dots.
     pub fn at(&self, field: &str) -> Self {
         Self(format!("{}.{field}", self.0))
     }
 
-    /// An entry of the list that is here.
+    /// The path of an element of this list.
     pub fn index(&self, index: usize) -> Self {
         Self(format!("{}[{index}]", self.0))
     }
 
-    /// The value of a key of the map that is here.
+    /// The path of the value of a key in this map.
     pub fn key(&self, key: &str) -> Self {
         Self(format!("{}[{key}]", self.0))
     }
 
-    /// Must be given.
+    /// The error that the field is missing.
     pub fn required(&self, detail: impl Into<String>) -> FieldError {
-        self.error(Fault::Required, None, detail)
+        self.error(FieldErrorKind::Required, None, detail)
     }
 
-    /// Has a value that cannot be.
+    /// The error that the value is invalid.
     pub fn invalid(&self, value: impl Into<Value>, detail: impl Into<String>) -> FieldError {
-        self.error(Fault::Invalid, Some(value.into()), detail)
+        self.error(FieldErrorKind::Invalid, Some(value.into()), detail)
     }
 
-    /// Must not be given.
+    /// The error that the field must not be set.
     pub fn forbidden(&self, detail: impl Into<String>) -> FieldError {
-        self.error(Fault::Forbidden, None, detail)
+        self.error(FieldErrorKind::Forbidden, None, detail)
     }
 
-    /// Has a value that is none of those there are.
+    /// The error that the value is not one of the supported values.
     pub fn not_supported<'a>(
         &self,
         value: impl Into<Value>,
@@ -55,29 +55,29 @@ impl Path {
     ) -> FieldError {
         let supported: Vec<String> = supported.into_iter().map(|value| format!("{value:?}")).collect();
         self.error(
-            Fault::NotSupported,
+            FieldErrorKind::NotSupported,
             Some(value.into()),
             format!("supported values: {}", supported.join(", ")),
         )
     }
 
-    /// Has a value that another has already.
+    /// The error that another field has the same value.
     pub fn duplicate(&self, value: impl Into<Value>) -> FieldError {
-        self.error(Fault::Duplicate, Some(value.into()), "")
+        self.error(FieldErrorKind::Duplicate, Some(value.into()), "")
     }
 
-    /// Names something that is not there.
+    /// The error that the value names something that does not exist.
     pub fn not_found(&self, value: impl Into<Value>, detail: impl Into<String>) -> FieldError {
-        self.error(Fault::NotFound, Some(value.into()), detail)
+        self.error(FieldErrorKind::NotFound, Some(value.into()), detail)
     }
 
-    /// Cannot be judged.
+    /// The error that the field could not be checked.
     pub fn internal(&self, detail: impl Into<String>) -> FieldError {
-        self.error(Fault::Internal, None, detail)
+        self.error(FieldErrorKind::Internal, None, detail)
     }
 
-    fn error(&self, fault: Fault, value: Option<Value>, detail: impl Into<String>) -> FieldError {
-        FieldError { path: self.clone(), fault, value, detail: detail.into() }
+    fn error(&self, kind: FieldErrorKind, value: Option<Value>, detail: impl Into<String>) -> FieldError {
+        FieldError { path: self.clone(), kind, value, detail: detail.into() }
     }
 }
 
@@ -87,27 +87,27 @@ impl fmt::Display for Path {
     }
 }
 
-/// What kind of wrong it is.
+/// The type of a validation error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// Missing.
+pub enum FieldErrorKind {
+    /// The field is missing.
     Required,
-    /// Not a possible value.
+    /// The value is invalid.
     Invalid,
-    /// Not allowed here, or not to this user.
+    /// The field must not be set, or not by this user.
     Forbidden,
-    /// None of the values there are.
+    /// The value is not one of the supported values.
     NotSupported,
-    /// Given twice.
+    /// Another field has the same value.
     Duplicate,
-    /// Names something that is not there.
+    /// The value names something that does not exist.
     NotFound,
-    /// Could not be found out.
+    /// The field could not be checked.
     Internal,
 }
 
-impl Fault {
-    /// The word for it in the causes of a Kubernetes status.
+impl FieldErrorKind {
+    /// The reason in the causes of a Kubernetes Status.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Required => "FieldValueRequired",
@@ -120,7 +120,7 @@ impl Fault {
         }
     }
 
-    fn in_words(self) -> &'static str {
+    fn text(self) -> &'static str {
         match self {
             Self::Required => "Required value",
             Self::Invalid => "Invalid value",
@@ -133,23 +133,23 @@ impl Fault {
     }
 }
 
-/// One thing that is wrong with an object.
+/// A validation error of one field.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FieldError {
-    /// Where.
+    /// The path of the field.
     pub path: Path,
-    /// What kind of wrong.
-    pub fault: Fault,
+    /// The type of the error.
+    pub kind: FieldErrorKind,
     value: Option<Value>,
     detail: String,
 }
 
 impl FieldError {
-    /// What is wrong, without the field: `Invalid value: "x": must be …`.
+    /// The message without the path: `Invalid value: "x": must be …`.
     pub fn message(&self) -> String {
-        let mut message = self.fault.in_words().to_owned();
+        let mut message = self.kind.text().to_owned();
         if let Some(value) = &self.value {
-            message = format!("{message}: {}", shown(value));
+            message = format!("{message}: {}", truncated(value));
         }
         if !self.detail.is_empty() {
             message = format!("{message}: {}", self.detail);
@@ -164,10 +164,10 @@ impl fmt::Display for FieldError {
     }
 }
 
-/// A value as it is shown, cut to a length that leaves room for the rest.
-fn shown(value: &Value) -> String {
+/// The value as JSON, truncated so that the rest of the message stays readable.
+fn truncated(value: &Value) -> String {
     let text = value.to_string();
-    match text.char_indices().nth(SHOWN) {
+    match text.char_indices().nth(MAX_SHOWN) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text,
     }
@@ -178,12 +178,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_read_as_those_of_kubernetes() {
+    fn errors_have_the_texts_of_kubernetes() {
         let at = Path::new("spec").at("ports").index(1).at("name");
         for (error, text) in [
             (at.required(""), "spec.ports[1].name: Required value"),
-            (at.required("say one"), "spec.ports[1].name: Required value: say one"),
-            (at.invalid("X", "too loud"), "spec.ports[1].name: Invalid value: \"X\": too loud"),
+            (at.required("set one"), "spec.ports[1].name: Required value: set one"),
+            (at.invalid("X", "too short"), "spec.ports[1].name: Invalid value: \"X\": too short"),
             (at.invalid(7, "too much"), "spec.ports[1].name: Invalid value: 7: too much"),
             (at.forbidden("not here"), "spec.ports[1].name: Forbidden: not here"),
             (
@@ -192,14 +192,14 @@ mod tests {
             ),
             (at.duplicate("a"), "spec.ports[1].name: Duplicate value: \"a\""),
             (at.not_found("a", ""), "spec.ports[1].name: Not found: \"a\""),
-            (at.internal("away"), "spec.ports[1].name: Internal error: away"),
+            (at.internal("timeout"), "spec.ports[1].name: Internal error: timeout"),
         ] {
             assert_eq!(error.to_string(), text);
         }
     }
 
     #[test]
-    fn a_long_value_is_cut_between_characters() {
+    fn a_long_value_is_truncated_between_characters() {
         let text = Path::new("spec").invalid("é".repeat(500), "too long").to_string();
         assert!(text.ends_with("…: too long") && text.chars().count() < 160, "{text}");
     }

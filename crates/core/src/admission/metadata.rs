@@ -1,4 +1,4 @@
-//! Names, labels and annotations that a workload brings along: they become those of deployments and instances.
+//! Validation of the workload's name, and of the labels and annotations of its template.
 
 use polis_api::annotations::SSH_KEYS;
 use polis_api::compute::{EmbeddedMetadata, InstanceTemplateSpec};
@@ -9,10 +9,11 @@ use super::{DNS_LABEL, FieldError, Path, ssh};
 use crate::metadata::{is_key, is_label_value};
 use crate::owner;
 
-/// What Kubernetes allows all annotations of an object to weigh together.
+/// The total size that Kubernetes allows for the annotations of an object, in bytes.
 const ANNOTATIONS_MAX: usize = 256 << 10;
 
-/// The name stands in labels and in the names of deployments. One without a name yet will be given one.
+/// Checks the name, which is part of labels and of the names of deployments. A missing name is generated
+/// later.
 pub(super) fn check_name(meta: &ObjectMeta, errors: &mut Vec<FieldError>) {
     let name = owner::name(meta);
     if !name.is_empty() && !names::is_dns_label(name) {
@@ -20,7 +21,8 @@ pub(super) fn check_name(meta: &ObjectMeta, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Labels and annotations that every instance gets: an API server would refuse the instance for a bad one.
+/// Checks the labels and annotations of the template. Every instance gets them, and an API server rejects an
+/// instance with an invalid one.
 pub(super) fn check_template(template: &InstanceTemplateSpec, at: &Path, errors: &mut Vec<FieldError>) {
     let none = EmbeddedMetadata::default();
     let metadata = template.metadata.as_ref().unwrap_or(&none);
@@ -39,14 +41,15 @@ pub(super) fn check_template(template: &InstanceTemplateSpec, at: &Path, errors:
             errors.push(annotations.invalid(key.as_str(), KEY));
         }
     }
-    let weight: usize = metadata.annotations.iter().map(|(key, value)| key.len() + value.len()).sum();
-    if weight > ANNOTATIONS_MAX {
-        errors.push(annotations.invalid(weight, format!("must be at most {ANNOTATIONS_MAX} bytes together")));
+    let size: usize = metadata.annotations.iter().map(|(key, value)| key.len() + value.len()).sum();
+    if size > ANNOTATIONS_MAX {
+        errors.push(annotations.invalid(size, format!("must be at most {ANNOTATIONS_MAX} bytes in total")));
     }
     if template.spec.runtime.virtual_machine.is_some() {
         let at = annotations.key(SSH_KEYS);
         match metadata.annotations.get(SSH_KEYS) {
-            None => errors.push(at.required("a virtual machine is reached by the keys named here")),
+            None => errors
+                .push(at.required("users log in to a virtual machine with the SSH keys in this annotation")),
             Some(keys) => ssh::check(keys, &at, errors),
         }
     }

@@ -1,18 +1,21 @@
-//! Which workloads are taken, and what is wrong with the others.
+//! Admission of Workloads: validation and defaults.
 //!
-//! A workload is judged when it is made and whenever its spec changes, by the same rules. All that is wrong is told at
-//! once, each with the field as the user wrote it. A change of anything but the spec, and any change of a workload on
-//! its way out, is taken as it is: finalizers and labels must be writable whatever the rules are by now.
+//! The same rules apply when a workload is created and when its spec changes. All errors are returned at
+//! once, each with the path of the field in the user's object. An update that does not change the spec, and
+//! any update of a workload that is being deleted, is admitted without validation: finalizers and labels must
+//! stay writable when the rules change.
 //!
-//! Two rules look at the world, and look only at what a change adds, so that losing something never blocks the way out:
+//! Two rules depend on other objects. They check only what an update adds, so that a lost permission never
+//! blocks the removal of a city or a workload:
 //!
-//! - a city must be bound to the project when a placement first names it. One whose binding went away later may be
-//!   scaled, changed and left;
-//! - a network may be used by whoever attaches something new to it: by a new template, or in a city that was not there
-//!   before. Scaling, and taking a city out, attach nothing.
+//! - a city must be bound to the project when a placement first names it. If its binding is deleted later,
+//!   the city may still be scaled, changed and removed;
+//! - the user must have access to a network when the update attaches something new to it: by a new template,
+//!   or in a city that is new in the workload. Scaling, and removing a city, attach nothing.
 //!
-//! The schema of the kind holds many of these rules too. They are repeated here because the schema of a plane may be of
-//! another version, and because what this function takes must be good for every later decision.
+//! The schema of the kind contains many of these rules too. They are repeated here because a plane may have
+//! another version of the schema, and because every later decision relies on the validity of an admitted
+//! workload.
 
 mod access;
 mod defaults;
@@ -30,19 +33,20 @@ use polis_api::compute::Workload;
 use crate::cities::Cities;
 use crate::owner;
 
-pub use access::{Answer, Use, access_errors, uses};
-pub use defaults::{Filled, defaults};
-pub use field::{Fault, FieldError, Path};
+pub use access::{NetworkAccess, NetworkUse, access_errors, network_uses};
+pub use defaults::{DefaultedField, defaults};
+pub use field::{FieldError, FieldErrorKind, Path};
 
-/// Whether a workload is taken without a look at its rules: nothing of its spec changes, or it is on its way out.
+/// Whether an update is admitted without validation: the spec does not change, or the workload is being
+/// deleted.
 pub fn is_exempt(workload: &Workload, before: &Workload) -> bool {
     owner::is_deleting(&before.metadata) || workload.spec == before.spec
 }
 
-/// Everything that is wrong with a workload, but for who may use its networks (see [`uses`]).
+/// All errors of a workload, except those about access to its networks (see [`network_uses`]).
 ///
-/// `before` is the workload that it replaces.
-pub fn errors(workload: &Workload, before: Option<&Workload>, cities: &Cities) -> Vec<FieldError> {
+/// `before` is the workload that an update replaces.
+pub fn validate(workload: &Workload, before: Option<&Workload>, cities: &Cities) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let spec = Path::new("spec");
     let template = spec.at("template");
@@ -57,11 +61,11 @@ pub fn errors(workload: &Workload, before: Option<&Workload>, cities: &Cities) -
     errors
 }
 
-/// What a DNS label is, for people.
+/// The error detail for a name that is not a DNS label.
 const DNS_LABEL: &str =
     "must be at most 63 lower-case letters, digits and '-', and begin and end with a letter or digit";
 
-/// A name that must be a DNS label.
+/// Checks a name that must be a DNS label.
 fn check_label(name: &str, at: &Path, errors: &mut Vec<FieldError>) {
     if name.is_empty() {
         errors.push(at.required(""));

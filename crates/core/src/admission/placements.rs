@@ -1,4 +1,4 @@
-//! Placements: where a workload runs, and how many instances run there.
+//! Validation of placements: cities, replicas and metrics.
 
 use std::collections::BTreeSet;
 
@@ -11,9 +11,9 @@ use crate::cities::Cities;
 use crate::metadata::is_label_value;
 use crate::quantity::{Unit, in_units};
 
-/// Most replicas in one city: what the names of instances leave room for.
+/// The maximum number of replicas in one city: the number of ordinals that fit into instance names.
 const REPLICAS_MAX: i32 = names::MAX_ORDINAL as i32 + 1;
-/// The one resource that is measured.
+/// The only supported metric.
 const METRIC: &str = "cpu";
 
 pub(super) fn check(
@@ -24,9 +24,9 @@ pub(super) fn check(
     errors: &mut Vec<FieldError>,
 ) {
     if workload.spec.placements.is_empty() {
-        errors.push(at.required("a workload runs in at least one place"));
+        errors.push(at.required("a workload needs at least one placement"));
     }
-    let known = before.map(sites).unwrap_or_default();
+    let known = before.map(placement_cities).unwrap_or_default();
     let mut names = BTreeSet::new();
     for (index, placement) in workload.spec.placements.iter().enumerate() {
         let at = at.index(index);
@@ -39,8 +39,8 @@ pub(super) fn check(
     }
 }
 
-/// The cities of each placement, as (placement, city).
-pub(super) fn sites(workload: &Workload) -> BTreeSet<(&str, &str)> {
+/// All (placement, city) pairs of a workload.
+pub(super) fn placement_cities(workload: &Workload) -> BTreeSet<(&str, &str)> {
     let placements = workload.spec.placements.iter();
     placements
         .flat_map(|placement| {
@@ -62,13 +62,13 @@ fn check_cities(
     for (index, city) in placement.city_codes.iter().enumerate() {
         let at = at.index(index);
         if known.contains(&(placement.name.as_str(), city.as_str())) {
-            continue; // it runs there already
+            continue; // only new cities are checked
         }
         match cities {
             Cities::Bound(bound) if !bound.contains(city) => {
                 let mut error = at.not_supported(city.as_str(), bound.iter().map(String::as_str));
                 if bound.is_empty() {
-                    error = at.invalid(city.as_str(), cities.in_words());
+                    error = at.invalid(city.as_str(), cities.describe());
                 }
                 errors.push(error);
             }
@@ -86,16 +86,15 @@ fn check_scale(scale: &ScaleSettings, at: &Path, errors: &mut Vec<FieldError>) {
         let detail = format!("must be between 1 and {REPLICAS_MAX}");
         errors.push(at.at("minReplicas").invalid(scale.min_replicas, detail));
     }
-    let Some(most) = scale.max_replicas else { return };
-    if most < scale.min_replicas {
-        errors.push(at.at("maxReplicas").invalid(most, "must not be less than minReplicas"));
+    let Some(max) = scale.max_replicas else { return };
+    if max < scale.min_replicas {
+        errors.push(at.at("maxReplicas").invalid(max, "must not be less than minReplicas"));
     }
-    if most > REPLICAS_MAX {
-        errors.push(at.at("maxReplicas").invalid(most, format!("must be at most {REPLICAS_MAX}")));
+    if max > REPLICAS_MAX {
+        errors.push(at.at("maxReplicas").invalid(max, format!("must be at most {REPLICAS_MAX}")));
     }
     if scale.metrics.is_empty() {
-        errors
-            .push(at.at("metrics").required("maxReplicas needs a metric that says when to add an instance"));
+        errors.push(at.at("metrics").required("maxReplicas needs a metric to scale by"));
     }
     for (index, metric) in scale.metrics.iter().enumerate() {
         let at = at.at("metrics").index(index).at("resource");
@@ -110,21 +109,21 @@ fn check_scale(scale: &ScaleSettings, at: &Path, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Exactly one target; of several the first is looked at.
+/// Checks that exactly one target is set; of several, only the value of the first is checked.
 fn check_target(target: &MetricTarget, at: &Path, errors: &mut Vec<FieldError>) {
     let positive =
         |quantity: &Quantity| in_units(&quantity.0, Unit::Thousandth).is_some_and(|amount| amount > 0);
-    let wrong_quantity = |field: &str, quantity: &Option<Quantity>| {
-        let wrong = quantity.as_ref().filter(|quantity| !positive(quantity))?;
-        Some(at.at(field).invalid(wrong.0.as_str(), "must be greater than zero"))
+    let invalid_quantity = |field: &str, quantity: &Option<Quantity>| {
+        let invalid = quantity.as_ref().filter(|quantity| !positive(quantity))?;
+        Some(at.at(field).invalid(invalid.0.as_str(), "must be greater than zero"))
     };
     let utilization = target.average_utilization;
     let given = [
-        ("value", target.value.is_some(), wrong_quantity("value", &target.value)),
+        ("value", target.value.is_some(), invalid_quantity("value", &target.value)),
         (
             "averageValue",
             target.average_value.is_some(),
-            wrong_quantity("averageValue", &target.average_value),
+            invalid_quantity("averageValue", &target.average_value),
         ),
         (
             "averageUtilization",
@@ -137,7 +136,7 @@ fn check_target(target: &MetricTarget, at: &Path, errors: &mut Vec<FieldError>) 
     let mut given = given.into_iter().filter(|(_, given, _)| *given);
     match given.next() {
         None => errors.push(at.required("one of value, averageValue and averageUtilization must be set")),
-        Some((_, _, wrong)) => errors.extend(wrong),
+        Some((_, _, invalid)) => errors.extend(invalid),
     }
     errors.extend(given.map(|(field, ..)| at.at(field).forbidden("a metric has one target")));
 }

@@ -1,4 +1,5 @@
-//! What runs: one kind of runtime, of a size there is, with containers, volumes and ports that make sense.
+//! Validation of the runtime: one runtime, a known instance type, and valid containers, attachments and
+//! ports.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +11,7 @@ use polis_api::compute::{
 use super::{FieldError, Path, check_label};
 use crate::quota::instance_types;
 
-/// The volumes of an instance by name: a template may have thousands, each attached thousands of times.
+/// The volumes of an instance by name. A template may have thousands, with thousands of attachments each.
 type Volumes<'a> = BTreeMap<&'a str, &'a InstanceVolume>;
 
 pub(super) fn check(spec: &InstanceSpec, at: &Path, errors: &mut Vec<FieldError>) {
@@ -20,7 +21,9 @@ pub(super) fn check(spec: &InstanceSpec, at: &Path, errors: &mut Vec<FieldError>
         errors.push(at.at("resources.instanceType").not_supported(named, instance_types()));
     }
     if !runtime.resources.requests.is_empty() {
-        errors.push(at.at("resources.requests").forbidden("the instance type says how large an instance is"));
+        errors.push(
+            at.at("resources.requests").forbidden("the instance type determines the size of an instance"),
+        );
     }
     let volumes = spec.volumes.iter().map(|volume| (volume.name.as_str(), volume)).collect();
     match (&runtime.sandbox, &runtime.virtual_machine) {
@@ -36,7 +39,7 @@ pub(super) fn check(spec: &InstanceSpec, at: &Path, errors: &mut Vec<FieldError>
     }
 }
 
-/// Every attachment of a volume, by whatever runs.
+/// All volume attachments of the containers and of the virtual machine.
 pub(super) fn attachments(spec: &InstanceSpec) -> impl Iterator<Item = &VolumeAttachment> {
     let containers = spec.runtime.sandbox.iter().flat_map(|sandbox| &sandbox.containers);
     let machine = spec.runtime.virtual_machine.iter().flat_map(|machine| &machine.volume_attachments);
@@ -74,7 +77,7 @@ fn check_container<'a>(
         errors.push(at.at("image").required(""));
     }
     if container.resources.is_some() {
-        errors.push(at.at("resources").forbidden("the instance type says how large an instance is"));
+        errors.push(at.at("resources").forbidden("the instance type determines the size of an instance"));
     }
     check_attachments(&container.volume_attachments, volumes, &at.at("volumeAttachments"), errors);
     check_ports(&container.ports, &at.at("ports"), errors);
@@ -107,7 +110,7 @@ fn is_bootable(volume: &InstanceVolume) -> bool {
     populator.is_some_and(|populator| populator.image.is_some())
 }
 
-/// Whether something can be mounted: an empty disk has no file system.
+/// Whether a volume can be mounted: an empty disk has no file system.
 fn is_mountable(volume: &InstanceVolume) -> bool {
     volume.disk.as_ref().is_none_or(|disk| {
         let populator = disk.template.spec.populator.as_ref();
@@ -131,7 +134,7 @@ fn check_attachments(
         }
         let Some(path) = &attachment.mount_path else { continue };
         if volume.is_some_and(|volume| !is_mountable(volume)) {
-            let detail = "the disk has no populator, and so no file system to mount";
+            let detail = "the disk has no populator, so it has no file system to mount";
             errors.push(at.at("mountPath").not_found(path.as_str(), detail));
         }
         if !paths.insert(path) {
@@ -159,7 +162,7 @@ fn check_ports(ports: &[NamedPort], at: &Path, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// The rule of service names (RFC 6335).
+/// Whether a text is a valid service name (RFC 6335).
 fn is_port_name(name: &str) -> bool {
     name.len() <= 15
         && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')

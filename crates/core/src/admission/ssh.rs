@@ -1,11 +1,12 @@
-//! Keys by which people reach a virtual machine: one `user:key` per line, the key as in OpenSSH's `authorized_keys`.
+//! Validation of the SSH keys of a virtual machine: one `user:key` per line, the key as in OpenSSH's
+//! `authorized_keys`.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use super::{FieldError, Path};
 
-/// Key types that OpenSSH knows, and the fields that the encoded key has after the type.
+/// The key types of OpenSSH, and the number of fields of the encoded key after the type.
 const TYPES: [(&str, usize); 8] = [
     ("ssh-ed25519", 1),
     ("ssh-rsa", 2),
@@ -17,7 +18,7 @@ const TYPES: [(&str, usize); 8] = [
     ("sk-ecdsa-sha2-nistp256@openssh.com", 3),
 ];
 
-/// Every line must name a user and a key.
+/// Checks that every line has a user and a key.
 pub(super) fn check(lines: &str, at: &Path, errors: &mut Vec<FieldError>) {
     for (index, line) in lines.trim().lines().enumerate() {
         check_line(line.trim(), &at.index(index), errors);
@@ -39,7 +40,7 @@ fn check_line(line: &str, at: &Path, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// `[options] type base64 [comment]`.
+/// Whether a line has the form `[options] type base64 [comment]`.
 fn is_authorized_key(line: &str) -> bool {
     is_key(line) || after_options(line).is_some_and(is_key)
 }
@@ -51,7 +52,7 @@ fn is_key(line: &str) -> bool {
     STANDARD.decode(encoded).is_ok_and(|blob| has_fields(&blob, name, *fields))
 }
 
-/// Whether an encoded key is its type and then so many fields, each with its length in front, and nothing else.
+/// Whether an encoded key consists of its type and this number of fields, each with a length prefix.
 fn has_fields(blob: &[u8], name: &str, fields: usize) -> bool {
     let mut rest = blob;
     let mut next = || -> Option<&[u8]> {
@@ -65,7 +66,7 @@ fn has_fields(blob: &[u8], name: &str, fields: usize) -> bool {
     named && whole && rest.is_empty()
 }
 
-/// What follows the options of a line: they end at the first space that is not between quotes.
+/// The rest of a line after its options, which end at the first space outside quotes.
 fn after_options(line: &str) -> Option<&str> {
     let (mut quoted, mut escaped) = (false, false);
     for (at, character) in line.char_indices() {
@@ -92,36 +93,36 @@ pub(super) fn mk_key() -> String {
 mod tests {
     use super::*;
 
-    fn told(lines: &str) -> Vec<String> {
+    fn errors_of(lines: &str) -> Vec<String> {
         let mut errors = Vec::new();
         check(lines, &Path::new("keys"), &mut errors);
-        errors.into_iter().map(|error| format!("{} {}", error.path, error.fault.reason())).collect()
+        errors.into_iter().map(|error| format!("{} {}", error.path, error.kind.reason())).collect()
     }
 
     #[test]
-    fn a_user_and_a_key_per_line_are_taken() {
+    fn a_user_and_a_key_per_line_are_accepted() {
         let key = mk_key();
         let none: [&str; 0] = [];
-        assert_eq!(told(&format!("ada:{key}")), none);
-        assert_eq!(told(&format!("ada:{key} ada@home\nbob: {key}\n")), none);
-        assert_eq!(told(&format!("ada:no-pty,command=\"echo \\\" hi\" {key}")), none);
+        assert_eq!(errors_of(&format!("ada:{key}")), none);
+        assert_eq!(errors_of(&format!("ada:{key} ada@home\nbob: {key}\n")), none);
+        assert_eq!(errors_of(&format!("ada:no-pty,command=\"echo \\\" hi\" {key}")), none);
     }
 
     #[test]
-    fn every_line_that_is_wrong_is_named() {
+    fn every_invalid_line_is_reported() {
         let key = mk_key();
         assert_eq!(
-            told(&format!("ada\n:{key}\nada:{key}\nada:ssh-rsa AAAA")),
+            errors_of(&format!("ada\n:{key}\nada:{key}\nada:ssh-rsa AAAA")),
             ["keys[0] FieldValueInvalid", "keys[1] FieldValueRequired", "keys[3] FieldValueInvalid"]
         );
-        assert_eq!(told(" \n "), ["keys[0] FieldValueInvalid"]);
+        assert_eq!(errors_of(" \n "), ["keys[0] FieldValueInvalid"]);
     }
 
     #[test]
-    fn what_only_looks_like_a_key_is_refused() {
+    fn a_malformed_key_is_rejected() {
         let key = mk_key();
         let (_, encoded) = key.split_once(' ').unwrap();
-        for wrong in [
+        for malformed in [
             "",
             "ssh-ed25519",
             "ssh-ed25519 !!!!",
@@ -131,7 +132,7 @@ mod tests {
             &format!("\"no-end {key}"),
             encoded,
         ] {
-            assert!(!is_authorized_key(wrong), "{wrong}");
+            assert!(!is_authorized_key(malformed), "{malformed}");
         }
     }
 }

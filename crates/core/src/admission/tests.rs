@@ -1,4 +1,4 @@
-//! The rules, one row each, and what holds for everything that they let pass.
+//! Tests of the validation rules, one row each, and properties of admitted workloads.
 
 use std::collections::BTreeMap;
 
@@ -117,34 +117,34 @@ fn metric_target(workload: &mut Workload) -> &mut MetricTarget {
     &mut workload.spec.placements[0].scale_settings.metrics[0].resource.as_mut().unwrap().target
 }
 
-/// What is said about a workload, as `path Reason`, with `spec.template.spec` written as `~`.
-fn told(workload: &Workload, before: Option<&Workload>) -> Vec<String> {
-    let errors = errors(workload, before, &mk_cities(&["dfw", "ord"]));
+/// The errors of a workload, as `path Reason`, with `spec.template.spec` written as `~`.
+fn errors_of(workload: &Workload, before: Option<&Workload>) -> Vec<String> {
+    let errors = validate(workload, before, &mk_cities(&["dfw", "ord"]));
     let short = |error: FieldError| {
-        let reason = error.fault.reason().trim_start_matches("FieldValue");
+        let reason = error.kind.reason().trim_start_matches("FieldValue");
         format!("{} {reason}", error.path).replace("spec.template.spec.", "~.")
     };
     errors.into_iter().map(short).collect()
 }
 
-/// One rule: its number, what breaks it, and what is said.
+/// One rule: its number, an edit that violates it, and the expected errors.
 type Row = (&'static str, fn(&mut Workload), &'static [&'static str]);
 
 fn check_rows(base: fn() -> Workload, rows: &[Row]) {
-    assert_eq!(told(&base(), None), [""; 0], "the base is good");
-    for (rule, spoil, expected) in rows {
+    assert_eq!(errors_of(&base(), None), [""; 0], "the base is valid");
+    for (rule, violate, expected) in rows {
         let mut workload = base();
-        spoil(&mut workload);
-        assert_eq!(told(&workload, None), *expected, "rule {rule}, created");
-        // The same on a change of a workload that was good, and of one that had another template.
+        violate(&mut workload);
+        assert_eq!(errors_of(&workload, None), *expected, "rule {rule}, create");
+        // The same errors on an update of a workload with another template and placement.
         let mut before = base();
         before.spec.template = mk_template("before:1");
         before.spec.placements[0].name = "before".into();
         let expected: Vec<_> = expected.iter().filter(|error| !error.starts_with("metadata.name")).collect();
         assert_eq!(
-            told(&workload, Some(&before)).iter().collect::<Vec<_>>(),
+            errors_of(&workload, Some(&before)).iter().collect::<Vec<_>>(),
             expected,
-            "rule {rule}, changed"
+            "rule {rule}, update"
         );
     }
 }
@@ -649,24 +649,24 @@ fn rules_of_networks_and_placements() {
 }
 
 #[test]
-fn a_good_machine_and_a_good_sandbox_are_taken_with_an_image_and_its_size_left_open() {
+fn a_machine_with_or_without_a_disk_size_and_a_sandbox_without_a_name_are_valid() {
     let mut workload = mk_machine();
-    assert_eq!(told(&workload, None), [""; 0]);
+    assert_eq!(errors_of(&workload, None), [""; 0]);
     set_size(&mut workload, 0, "25Gi");
-    assert_eq!(told(&workload, None), [""; 0]);
+    assert_eq!(errors_of(&workload, None), [""; 0]);
     let mut workload = mk_sandbox();
-    workload.metadata.name = None; // one that is generated later
-    assert_eq!(told(&workload, None), [""; 0]);
+    workload.metadata.name = None; // generated later
+    assert_eq!(errors_of(&workload, None), [""; 0]);
 }
 
 #[test]
-fn everything_that_is_wrong_is_told_at_once() {
+fn all_errors_are_reported_at_once() {
     let mut workload = mk_sandbox();
     container(&mut workload).image.clear();
     workload.spec.placements[0].city_codes = vec!["lhr".into()];
     workload.spec.template.spec.network_interfaces.clear();
     assert_eq!(
-        told(&workload, None),
+        errors_of(&workload, None),
         [
             "~.runtime.sandbox.containers[0].image Required",
             "~.networkInterfaces Required",
@@ -676,30 +676,30 @@ fn everything_that_is_wrong_is_told_at_once() {
 }
 
 #[test]
-fn a_city_that_is_lost_keeps_its_workload_and_takes_no_other() {
+fn a_placement_in_a_lost_city_may_change_and_a_new_one_there_is_rejected() {
     let before = mk_workload("web", &["lhr"]);
     let mut after = before.clone();
     after.spec.template = mk_template("app:2");
-    assert_eq!(told(&after, Some(&before)), [""; 0]);
+    assert_eq!(errors_of(&after, Some(&before)), [""; 0]);
     after.spec.placements[0].name = "other".into();
-    assert_eq!(told(&after, Some(&before)), ["spec.placements[0].cityCodes[0] NotSupported"]);
+    assert_eq!(errors_of(&after, Some(&before)), ["spec.placements[0].cityCodes[0] NotSupported"]);
 }
 
 #[test]
-fn a_refused_city_comes_with_the_choice_there_is() {
-    let refused = |cities: &Cities| errors(&mk_workload("web", &["lhr"]), None, cities)[0].to_string();
-    assert!(refused(&mk_cities(&["ord", "dfw"])).ends_with("supported values: \"dfw\", \"ord\""));
-    assert!(refused(&mk_cities(&[])).ends_with("no city is bound to this project"));
+fn the_error_of_an_unbound_city_lists_the_bound_cities() {
+    let error_of = |cities: &Cities| validate(&mk_workload("web", &["lhr"]), None, cities)[0].to_string();
+    assert!(error_of(&mk_cities(&["ord", "dfw"])).ends_with("supported values: \"dfw\", \"ord\""));
+    assert!(error_of(&mk_cities(&[])).ends_with("no city is bound to this project"));
 }
 
 #[test]
-fn where_every_city_is_allowed_it_must_still_make_a_label() {
-    let of = |city: &str| errors(&mk_workload("web", &[city]), None, &Cities::Any).len();
+fn where_every_city_is_allowed_the_code_must_still_be_a_label_value() {
+    let of = |city: &str| validate(&mk_workload("web", &[city]), None, &Cities::Any).len();
     assert_eq!((of("anywhere"), of("New York"), of("")), (0, 1, 1));
 }
 
 #[test]
-fn what_does_not_touch_the_spec_is_taken_whatever_the_spec_is() {
+fn an_update_without_a_spec_change_or_of_a_terminating_workload_is_not_validated() {
     let mut broken = mk_sandbox();
     broken.spec.placements.clear();
     let mut relabelled = broken.clone();
@@ -709,15 +709,15 @@ fn what_does_not_touch_the_spec_is_taken_whatever_the_spec_is() {
     assert!(is_exempt(&mk_sandbox(), &deleting(broken)));
 }
 
-mod whatever_passes {
-    //! What the rules let pass is good for every decision that comes after.
+mod admitted_workloads {
+    //! Properties: every later decision succeeds for a workload that passes validation.
 
     use polis_api::names;
     use proptest::prelude::*;
     use proptest::sample::select;
 
     use super::*;
-    use crate::deployments::{self, Birth, Step};
+    use crate::deployments::{self, DeploymentAction, InitialMetadata};
     use crate::{hub_copy, instances, metadata, networks, owner, quota, template};
 
     fn text() -> impl Strategy<Value = String> {
@@ -733,7 +733,7 @@ mod whatever_passes {
             .prop_map(Quantity)
     }
 
-    /// A good workload with some fields replaced by anything.
+    /// A valid workload with some fields replaced by arbitrary values.
     fn workload() -> impl Strategy<Value = Workload> {
         let base = prop_oneof![Just(mk_sandbox()), Just(mk_machine())];
         let change = (0..14u8, text(), text(), any::<i32>(), 0..1200i32, quantity());
@@ -782,39 +782,43 @@ mod whatever_passes {
         })
     }
 
-    /// Follows a workload to its instances and checks every object on the way by what an API server asks of it.
-    fn follow(workload: &Workload) -> Result<usize, TestCaseError> {
-        let mut made = 0;
+    /// Plans the deployments and instances of a workload, and checks each object by the rules of an API
+    /// server. Returns the number of instances.
+    fn check_plans(workload: &Workload) -> Result<usize, TestCaseError> {
+        let mut created = 0;
         prop_assert!(!networks::required(workload).is_empty());
-        let plan = deployments::plan(workload, &[], &mk_cities(&["dfw", "ord"]), &Birth::default());
+        let plan = deployments::plan(workload, &[], &mk_cities(&["dfw", "ord"]), &InitialMetadata::default());
         prop_assert!(plan.unbound.is_empty(), "{:?}", plan.unbound);
-        prop_assert!(!plan.steps.is_empty());
-        for step in plan.steps {
-            let Step::Create(mut deployment) = step else {
-                return Err(TestCaseError::fail(format!("{step:?}")));
+        prop_assert!(!plan.actions.is_empty());
+        for action in plan.actions {
+            let DeploymentAction::Create(mut deployment) = action else {
+                return Err(TestCaseError::fail(format!("{action:?}")));
             };
             deployment.metadata.uid = Some("11111111-2222-3333-4444-555555555555".into());
             check_meta(&deployment.metadata)?;
             hub_copy::check_city(&deployment).map_err(|error| TestCaseError::fail(error.to_string()))?;
             prop_assert!(names::is_dns_label(&names::policy(&deployment.spec.city_code)));
-            prop_assert!(quota::sizes(&deployment.spec.template.spec).is_ok_and(|sizes| sizes.is_some()));
+            prop_assert!(
+                quota::instance_size(&deployment.spec.template.spec).is_ok_and(|sizes| sizes.is_some())
+            );
             let desired = instances::desired(&deployment);
             prop_assert_eq!(i64::from(desired), i64::from(deployment.spec.scale_settings.min_replicas));
-            let plan = instances::plan(&deployment, &[], &instances::Birth::default());
-            prop_assert!(!plan.order.is_empty());
-            for step in plan.order.into_iter().take(3) {
-                let instances::Step::Create(instance) = step else {
-                    return Err(TestCaseError::fail(format!("{step:?}")));
+            let plan = instances::plan(&deployment, &[], &instances::InstanceDefaults::default());
+            prop_assert!(!plan.actions.is_empty());
+            for action in plan.actions.into_iter().take(3) {
+                let instances::InstanceAction::Create(instance) = action else {
+                    return Err(TestCaseError::fail(format!("{action:?}")));
                 };
                 check_meta(&instance.metadata)?;
                 let hash = template::hash(&deployment.spec.template);
                 prop_assert!(template::is_current(&instance, &deployment.spec.template, &hash));
-                made += 1;
+                created += 1;
             }
-            let last = instances::new_instance(&deployment, desired - 1, &instances::Birth::default());
+            let last =
+                instances::new_instance(&deployment, desired - 1, &instances::InstanceDefaults::default());
             check_meta(&last.metadata)?;
         }
-        Ok(made)
+        Ok(created)
     }
 
     fn check_meta(
@@ -833,15 +837,15 @@ mod whatever_passes {
 
     proptest! {
         #[test]
-        fn becomes_deployments_and_instances_that_a_plane_takes(workload in workload()) {
-            if errors(&workload, None, &mk_cities(&["dfw", "ord"])).is_empty() {
-                prop_assert!(follow(&workload)? > 0);
+        fn an_admitted_workload_becomes_valid_deployments_and_instances(workload in workload()) {
+            if validate(&workload, None, &mk_cities(&["dfw", "ord"])).is_empty() {
+                prop_assert!(check_plans(&workload)? > 0);
             }
         }
 
         #[test]
-        fn or_is_refused_with_fields_of_the_object(workload in workload(), before in workload()) {
-            for error in errors(&workload, Some(&before), &Cities::Any) {
+        fn every_error_names_a_field_of_the_object(workload in workload(), before in workload()) {
+            for error in validate(&workload, Some(&before), &Cities::Any) {
                 let path = error.path.to_string();
                 prop_assert!(path.starts_with("spec.") || path.starts_with("metadata."), "{}", path);
                 prop_assert!(!error.message().is_empty());

@@ -1,4 +1,4 @@
-//! Volumes: each has one source that makes sense, and somebody who uses it.
+//! Validation of volumes: each has one valid source and at least one attachment.
 
 use std::collections::BTreeSet;
 
@@ -10,11 +10,12 @@ use crate::quantity::{Unit, in_units};
 
 const DISK_TYPE: &str = polis_api::compute::DISK_TYPE_STANDARD;
 const FILESYSTEM: &str = "ext4";
-/// Images that disks can be filled from, and the least size of such a disk in GiB.
+/// The supported disk images, and the minimum size of a disk with the image, in GiB.
 const IMAGES: [(&str, i64); 1] = [("datumcloud/ubuntu-2204-lts", 25)];
-/// Sizes of disks in GiB.
-const SMALLEST: i64 = 10;
-const LARGEST: i64 = 100;
+/// The minimum size of a disk, in GiB.
+const MIN_SIZE: i64 = 10;
+/// The maximum size of a disk, in GiB.
+const MAX_SIZE: i64 = 100;
 /// One GiB, in thousandths of a byte.
 const GIB: i64 = (1 << 30) * 1000;
 
@@ -34,29 +35,29 @@ pub(super) fn check(spec: &InstanceSpec, at: &Path, errors: &mut Vec<FieldError>
         }
         check_source(volume, &at, errors);
         if let Some(device) = device(volume)
-            && (!devices.insert(device) || is_by_place(device, &spec.volumes, index))
+            && (!devices.insert(device) || is_default_device(device, &spec.volumes, index))
         {
             errors.push(at.at("disk.deviceName").duplicate(device));
         }
     }
 }
 
-/// The device name that a disk asks for.
+/// The device name that a disk sets.
 fn device(volume: &InstanceVolume) -> Option<&str> {
     volume.disk.as_ref()?.device_name.as_deref().filter(|name| !name.is_empty())
 }
 
-/// Whether a volume other than this has the device name by its place, asking for none.
-fn is_by_place(name: &str, volumes: &[InstanceVolume], index: usize) -> bool {
-    let place = name.strip_prefix("persistent-disk-").and_then(|place| place.parse::<usize>().ok());
-    place.is_some_and(|place| {
-        place != index
-            && name == format!("persistent-disk-{place}")
-            && volumes.get(place).is_some_and(|volume| device(volume).is_none())
+/// Whether another volume, which sets no device name, has this one by default (`persistent-disk-<index>`).
+fn is_default_device(name: &str, volumes: &[InstanceVolume], index: usize) -> bool {
+    let position = name.strip_prefix("persistent-disk-").and_then(|position| position.parse::<usize>().ok());
+    position.is_some_and(|position| {
+        position != index
+            && name == format!("persistent-disk-{position}")
+            && volumes.get(position).is_some_and(|volume| device(volume).is_none())
     })
 }
 
-/// Exactly one source; of several the first is looked at.
+/// Checks that a volume has exactly one source; of several, only the content of the first is checked.
 fn check_source(volume: &InstanceVolume, at: &Path, errors: &mut Vec<FieldError>) {
     let mut found = false;
     let mut first = |given: bool, field: &str, errors: &mut Vec<FieldError>| {
@@ -90,10 +91,10 @@ fn check_disk(disk: &DiskSource, at: &Path, errors: &mut Vec<FieldError>) {
     }
     let populator = disk.populator.clone().unwrap_or_default();
     let at_populator = at.at("populator");
-    let mut least = None;
+    let mut minimum = None;
     if let Some(image) = &populator.image {
-        least = IMAGES.iter().find(|(name, _)| *name == image.name).map(|(_, size)| *size);
-        if least.is_none() {
+        minimum = IMAGES.iter().find(|(name, _)| *name == image.name).map(|(_, size)| *size);
+        if minimum.is_none() {
             let known = IMAGES.iter().map(|(name, _)| *name);
             errors.push(at_populator.at("image.name").not_supported(image.name.as_str(), known));
         }
@@ -122,30 +123,30 @@ fn check_disk(disk: &DiskSource, at: &Path, errors: &mut Vec<FieldError>) {
         Some(resources) => {
             let at = at.at("requests").key("storage");
             match resources.requests.get("storage") {
-                Some(size) => check_size(&size.0, least, &at, errors),
+                Some(size) => check_size(&size.0, minimum, &at, errors),
                 None => errors.push(at.required("")),
             }
         }
     }
 }
 
-fn check_size(size: &str, least: Option<i64>, at: &Path, errors: &mut Vec<FieldError>) {
-    let wrong = |detail: String| at.invalid(size, detail);
+fn check_size(size: &str, minimum: Option<i64>, at: &Path, errors: &mut Vec<FieldError>) {
+    let invalid = |detail: String| at.invalid(size, detail);
     let Some(amount) = in_units(size, Unit::Thousandth).filter(|amount| *amount > 0) else {
-        return errors.push(wrong("must be greater than zero".into()));
+        return errors.push(invalid("must be greater than zero".into()));
     };
     let before = errors.len();
-    if amount < SMALLEST * GIB {
-        errors.push(wrong(format!("must be at least {SMALLEST}Gi")));
+    if amount < MIN_SIZE * GIB {
+        errors.push(invalid(format!("must be at least {MIN_SIZE}Gi")));
     }
-    if amount > LARGEST * GIB {
-        errors.push(wrong(format!("must be at most {LARGEST}Gi")));
+    if amount > MAX_SIZE * GIB {
+        errors.push(invalid(format!("must be at most {MAX_SIZE}Gi")));
     }
     if amount % GIB != 0 {
-        errors.push(wrong("must be a multiple of 1Gi".into()));
+        errors.push(invalid("must be a multiple of 1Gi".into()));
     }
-    if let Some(least) = least.filter(|least| errors.len() == before && amount < least * GIB) {
-        errors.push(wrong(format!("must be at least {least}Gi, the size of the image")));
+    if let Some(minimum) = minimum.filter(|minimum| errors.len() == before && amount < minimum * GIB) {
+        errors.push(invalid(format!("must be at least {minimum}Gi, the size of the image")));
     }
 }
 
@@ -157,6 +158,6 @@ fn check_config_map(map: &ConfigMapVolumeSource, at: &Path, errors: &mut Vec<Fie
         errors.push(at.at("defaultMode").invalid(mode, "must be between 0 and 0777 (octal)"));
     }
     if map.items.as_ref().is_some_and(|items| !items.is_empty()) {
-        errors.push(at.at("items").forbidden("choosing keys of a config map is not implemented"));
+        errors.push(at.at("items").forbidden("selecting keys of a config map is not supported"));
     }
 }

@@ -1,19 +1,20 @@
-//! The rules of instance steps as sentences, then the loop as a whole: from any state to the wanted one.
+//! Tests of single rules, then properties of the reconcile loop, which reaches the desired state from any
+//! state.
 
 use super::*;
 use crate::testing::{deleting, mk_deployment, mk_deployment_of, mk_instance, mk_template, ready};
 use polis_api::compute::EmbeddedMetadata;
 use proptest::prelude::*;
 
-/// A plan in short: `create web-0`, `delete web-1 Outdated`, `wait web-1 Ready`.
-fn told(deployment: &WorkloadDeployment, standing: &[Instance]) -> Vec<String> {
-    let plan = plan(deployment, standing, &Birth::default());
-    let tell = |step: &Step| match step {
-        Step::Create(instance) => format!("create {}", owner::name(&instance.metadata)),
-        Step::Delete { exact, why } => format!("delete {} {why:?}", exact.name),
-        Step::Wait { name, until } => format!("wait {name} {until:?}"),
+/// The actions of a plan as text: `create web-0`, `delete web-1 Outdated`, `wait web-1 NotReady`.
+fn planned(deployment: &WorkloadDeployment, existing: &[Instance]) -> Vec<String> {
+    let plan = plan(deployment, existing, &InstanceDefaults::default());
+    let text = |action: &InstanceAction| match action {
+        InstanceAction::Create(instance) => format!("create {}", owner::name(&instance.metadata)),
+        InstanceAction::Delete { object, reason } => format!("delete {} {reason:?}", object.name),
+        InstanceAction::Wait { name, reason } => format!("wait {name} {reason:?}"),
     };
-    plan.order.iter().map(tell).collect()
+    plan.actions.iter().map(text).collect()
 }
 
 fn mk_changed(replicas: i32) -> WorkloadDeployment {
@@ -47,106 +48,117 @@ fn mk_named(mut instance: Instance, name: &str) -> Instance {
 }
 
 #[test]
-fn a_fresh_deployment_makes_its_instances_in_order() {
-    assert_eq!(told(&mk_deployment_of("web", 2), &[]), ["create web-0", "create web-1"]);
+fn a_new_deployment_creates_its_instances_in_order() {
+    assert_eq!(planned(&mk_deployment_of("web", 2), &[]), ["create web-0", "create web-1"]);
 }
 
 #[test]
-fn only_the_first_step_is_carried_out() {
-    let plan = plan(&mk_deployment_of("web", 2), &[], &Birth::default());
-    assert!(matches!(plan.next(), Some(Step::Create(first)) if owner::name(&first.metadata) == "web-0"));
+fn the_next_action_is_the_first_of_the_plan() {
+    let plan = plan(&mk_deployment_of("web", 2), &[], &InstanceDefaults::default());
+    assert!(
+        matches!(plan.next(), Some(InstanceAction::Create(first)) if owner::name(&first.metadata) == "web-0")
+    );
 }
 
 #[test]
-fn a_deployment_that_is_as_wanted_needs_nothing() {
-    let plan = plan(&mk_deployment_of("web", 2), &[mk_ready(1), mk_ready(0)], &Birth::default());
-    assert_eq!(plan, Plan::default());
+fn a_deployment_that_is_up_to_date_needs_no_action() {
+    let plan = plan(&mk_deployment_of("web", 2), &[mk_ready(1), mk_ready(0)], &InstanceDefaults::default());
+    assert_eq!(plan, InstancePlan::default());
 }
 
 #[test]
-fn a_changed_template_replaces_from_the_highest_ordinal_down() {
+fn a_changed_template_replaces_instances_from_the_highest_ordinal_down() {
     assert_eq!(
-        told(&mk_changed(2), &[mk_ready(0), mk_ready(1)]),
+        planned(&mk_changed(2), &[mk_ready(0), mk_ready(1)]),
         ["delete web-1 Outdated", "delete web-0 Outdated"]
     );
 }
 
 #[test]
-fn the_next_instance_waits_for_the_one_before_to_be_ready() {
+fn the_next_instance_waits_until_the_one_before_is_ready() {
     assert_eq!(
-        told(&mk_deployment_of("web", 3), &[mk_ready(0), mk_unready(1)]),
-        ["wait web-1 Ready", "create web-2"]
+        planned(&mk_deployment_of("web", 3), &[mk_ready(0), mk_unready(1)]),
+        ["wait web-1 NotReady", "create web-2"]
     );
 }
 
 #[test]
-fn an_instance_on_its_way_out_is_waited_for() {
-    let standing = [mk_ready(0), deleting(mk_ready(1))];
-    assert_eq!(told(&mk_deployment_of("web", 3), &standing), ["wait web-1 Gone", "create web-2"]);
+fn a_terminating_instance_is_awaited() {
+    let existing = [mk_ready(0), deleting(mk_ready(1))];
+    assert_eq!(planned(&mk_deployment_of("web", 3), &existing), ["wait web-1 Terminating", "create web-2"]);
 }
 
 #[test]
-fn scaling_down_takes_the_highest_ordinal() {
-    assert_eq!(told(&mk_deployment_of("web", 1), &[mk_ready(0), mk_ready(1)]), ["delete web-1 Surplus"]);
+fn scaling_down_deletes_the_highest_ordinal() {
+    assert_eq!(planned(&mk_deployment_of("web", 1), &[mk_ready(0), mk_ready(1)]), ["delete web-1 Surplus"]);
     assert_eq!(
-        told(&mk_deployment_of("web", 0), &[mk_ready(0), mk_ready(1)]),
+        planned(&mk_deployment_of("web", 0), &[mk_ready(0), mk_ready(1)]),
         ["delete web-1 Surplus", "delete web-0 Surplus"]
     );
 }
 
 #[test]
-fn scaling_down_goes_one_at_a_time() {
-    assert_eq!(told(&mk_deployment_of("web", 0), &[mk_ready(0), deleting(mk_ready(1))]), ["wait web-1 Gone"]);
-}
-
-#[test]
-fn scaling_down_does_not_wait_for_an_instance_that_may_be_waiting_for_what_the_surplus_holds() {
-    let standing = [mk_unready(0), mk_ready(1)];
-    assert_eq!(told(&mk_deployment_of("web", 1), &standing), ["delete web-1 Surplus", "wait web-0 Ready"]);
-}
-
-#[test]
-fn surplus_that_is_slow_to_go_does_not_keep_a_slot_empty() {
+fn scaling_down_deletes_one_instance_at_a_time() {
     assert_eq!(
-        told(&mk_deployment_of("web", 1), &[deleting(mk_ready(4))]),
-        ["create web-0", "wait web-4 Gone"]
+        planned(&mk_deployment_of("web", 0), &[mk_ready(0), deleting(mk_ready(1))]),
+        ["wait web-1 Terminating"]
     );
 }
 
 #[test]
-fn a_broken_rollout_is_mended_by_a_later_spec() {
+fn scaling_down_does_not_wait_for_an_instance_that_may_need_the_quota_of_the_surplus() {
+    let existing = [mk_unready(0), mk_ready(1)];
+    assert_eq!(
+        planned(&mk_deployment_of("web", 1), &existing),
+        ["delete web-1 Surplus", "wait web-0 NotReady"]
+    );
+}
+
+#[test]
+fn a_terminating_surplus_instance_does_not_keep_a_slot_empty() {
+    assert_eq!(
+        planned(&mk_deployment_of("web", 1), &[deleting(mk_ready(4))]),
+        ["create web-0", "wait web-4 Terminating"]
+    );
+}
+
+#[test]
+fn a_later_spec_repairs_a_broken_rollout() {
     // web-1 got a template that never becomes ready; then the template changed again.
     assert_eq!(
-        told(&mk_changed(2), &[mk_ready(0), mk_unready(1)]),
+        planned(&mk_changed(2), &[mk_ready(0), mk_unready(1)]),
         ["delete web-1 Outdated", "delete web-0 Outdated"]
     );
 }
 
 #[test]
-fn a_broken_first_instance_is_replaced_before_the_second_is_made() {
-    assert_eq!(told(&mk_changed(2), &[mk_unready(0)]), ["delete web-0 Outdated", "create web-1"]);
+fn a_broken_first_instance_is_replaced_before_the_second_is_created() {
+    assert_eq!(planned(&mk_changed(2), &[mk_unready(0)]), ["delete web-0 Outdated", "create web-1"]);
 }
 
 #[test]
-fn an_instance_of_the_current_template_is_given_time_to_become_ready() {
+fn an_instance_of_the_current_template_is_awaited_until_it_is_ready() {
     let mut fresh = mk_instance(&mk_changed(2), 1);
     fresh.metadata.uid = Some("uid-fresh".into());
-    assert_eq!(told(&mk_changed(2), &[mk_ready(0), fresh]), ["wait web-1 Ready", "delete web-0 Outdated"]);
+    assert_eq!(
+        planned(&mk_changed(2), &[mk_ready(0), fresh]),
+        ["wait web-1 NotReady", "delete web-0 Outdated"]
+    );
 }
 
 #[test]
-fn an_instance_of_another_implementation_stays_until_the_template_changes() {
+fn an_instance_of_another_implementation_is_kept_until_the_template_changes() {
     let mut foreign_made = mk_ready(0);
     foreign_made.spec.controller.as_mut().unwrap().template_hash = "6b7c9d4f".into();
-    assert_eq!(told(&mk_deployment("web"), std::slice::from_ref(&foreign_made)), [""; 0]);
-    assert_eq!(told(&mk_changed(1), &[foreign_made]), ["delete web-0 Outdated"]);
+    assert_eq!(planned(&mk_deployment("web"), std::slice::from_ref(&foreign_made)), [""; 0]);
+    assert_eq!(planned(&mk_changed(1), &[foreign_made]), ["delete web-0 Outdated"]);
 }
 
 #[test]
-fn an_unreadable_ordinal_is_restored_from_the_name_and_nothing_restarts() {
+fn an_invalid_ordinal_label_is_restored_from_the_name_without_a_restart() {
     for index in [None, Some(""), Some("-1"), Some("00"), Some("zero"), Some("99999999999")] {
-        let plan = plan(&mk_deployment("web"), &[mk_labelled(0, index)], &Birth::default());
-        assert_eq!(plan.order, [], "{index:?}");
+        let plan = plan(&mk_deployment("web"), &[mk_labelled(0, index)], &InstanceDefaults::default());
+        assert_eq!(plan.actions, [], "{index:?}");
         assert_eq!(
             metadata::label(&plan.backfill[0].metadata, labels::INSTANCE_INDEX),
             Some("0"),
@@ -156,85 +168,88 @@ fn an_unreadable_ordinal_is_restored_from_the_name_and_nothing_restarts() {
 }
 
 #[test]
-fn an_instance_of_ours_without_any_ordinal_is_a_stray_and_goes_first() {
-    let stray = mk_named(mk_labelled(0, None), "odd");
-    assert_eq!(told(&mk_deployment("web"), &[stray]), ["delete odd Stray", "create web-0"]);
+fn an_instance_without_any_ordinal_is_deleted_first() {
+    let unassigned = mk_named(mk_labelled(0, None), "odd");
+    assert_eq!(planned(&mk_deployment("web"), &[unassigned]), ["delete odd NoSlot", "create web-0"]);
 }
 
 #[test]
-fn an_ordinal_that_contradicts_the_name_makes_a_stray() {
-    let standing = [mk_ready(0), mk_labelled(1, Some("2"))];
+fn an_instance_whose_ordinal_contradicts_its_name_is_deleted() {
+    let existing = [mk_ready(0), mk_labelled(1, Some("2"))];
     assert_eq!(
-        told(&mk_deployment_of("web", 3), &standing),
-        ["delete web-1 Stray", "wait web-1 Gone", "create web-2"]
+        planned(&mk_deployment_of("web", 3), &existing),
+        ["delete web-1 NoSlot", "wait web-1 Terminating", "create web-2"]
     );
 }
 
 #[test]
-fn of_two_with_one_ordinal_the_rightly_named_stays() {
+fn of_two_with_one_ordinal_the_one_with_the_expected_name_is_kept() {
     let second = mk_named(mk_ready(0), "a-second");
-    assert_eq!(told(&mk_deployment("web"), &[second, mk_ready(0)]), ["delete a-second Stray"]);
+    assert_eq!(planned(&mk_deployment("web"), &[second, mk_ready(0)]), ["delete a-second NoSlot"]);
 }
 
 #[test]
-fn of_two_with_one_ordinal_the_one_that_is_not_leaving_stays() {
+fn of_two_with_one_ordinal_the_one_that_is_not_terminating_is_kept() {
     let second = mk_named(mk_ready(0), "a-second");
-    assert_eq!(told(&mk_deployment("web"), &[deleting(mk_ready(0)), second]), [""; 0]);
+    assert_eq!(planned(&mk_deployment("web"), &[deleting(mk_ready(0)), second]), [""; 0]);
 }
 
 #[test]
-fn of_two_odd_names_with_one_ordinal_the_ready_then_the_older_stays() {
+fn of_two_unexpected_names_with_one_ordinal_the_ready_then_the_older_is_kept() {
     let unready = mk_named(mk_unready(0), "a");
     let young = mk_named(mk_ready(0), "b");
     let mut old = mk_named(mk_ready(0), "c");
     old.metadata.creation_timestamp = Some(crate::testing::at(1));
-    assert_eq!(told(&mk_deployment("web"), &[unready, young, old]), ["delete a Stray", "delete b Stray"]);
+    assert_eq!(
+        planned(&mk_deployment("web"), &[unready, young, old]),
+        ["delete a NoSlot", "delete b NoSlot"]
+    );
 }
 
 #[test]
-fn what_somebody_else_controls_is_reported_and_never_touched() {
+fn an_instance_with_another_controller_is_reported_and_never_changed() {
     let mut theirs = mk_ready(0);
-    theirs.metadata.owner_references.as_mut().unwrap()[0].uid = "uid-stranger".into();
-    let plan = plan(&mk_deployment("web"), &[theirs], &Birth::default());
+    theirs.metadata.owner_references.as_mut().unwrap()[0].uid = "uid-other".into();
+    let plan = plan(&mk_deployment("web"), &[theirs], &InstanceDefaults::default());
     assert_eq!(plan.foreign, ["web-0"]);
-    assert_eq!(plan.order, [Step::Wait { name: "web-0".into(), until: Until::NameFree }]);
+    assert_eq!(plan.actions, [InstanceAction::Wait { name: "web-0".into(), reason: WaitReason::NameTaken }]);
     assert_eq!(plan.backfill, []);
 }
 
 #[test]
-fn an_unowned_instance_with_our_labels_is_adopted_only_under_its_own_name() {
+fn an_unowned_instance_with_the_labels_of_a_slot_is_adopted_only_under_its_name() {
     let mut unowned = mk_ready(0);
     unowned.metadata.owner_references = None;
-    let plan_of = |instance| plan(&mk_deployment("web"), &[instance], &Birth::default());
+    let plan_of = |instance| plan(&mk_deployment("web"), &[instance], &InstanceDefaults::default());
     let adopted = plan_of(unowned.clone());
-    assert_eq!(adopted.order, []);
+    assert_eq!(adopted.actions, []);
     assert!(owner::is_controlled_by(&adopted.backfill[0].metadata, "uid-web"));
     assert_eq!(plan_of(mk_named(unowned, "theirs")).foreign, ["theirs"]);
 }
 
 #[test]
-fn missing_labels_are_added_beside_the_order_and_foreign_ones_stay() {
+fn missing_labels_are_added_independently_of_the_actions_and_foreign_ones_are_kept() {
     let mut instance = mk_unready(0);
     let labels = instance.metadata.labels.as_mut().unwrap();
     labels.remove(labels::CITY_CODE);
     labels.insert("team".into(), "blue".into());
-    let plan = plan(&mk_deployment("web"), &[instance], &Birth::default());
+    let plan = plan(&mk_deployment("web"), &[instance], &InstanceDefaults::default());
     let labels = plan.backfill[0].metadata.labels.as_ref().unwrap();
     assert_eq!((labels[labels::CITY_CODE].as_str(), labels["team"].as_str()), ("dfw", "blue"));
-    assert_eq!(plan.order, [Step::Wait { name: "web-0".into(), until: Until::Ready }]);
+    assert_eq!(plan.actions, [InstanceAction::Wait { name: "web-0".into(), reason: WaitReason::NotReady }]);
 }
 
 #[test]
-fn a_name_too_long_for_a_host_is_told_and_not_tried() {
+fn a_name_that_is_too_long_for_a_host_is_reported_and_not_created() {
     let name = "w".repeat(63);
-    let until = Until::NameFits;
-    let plan = plan(&mk_deployment(&name), &[], &Birth::default());
-    assert_eq!(plan.order, [Step::Wait { name: format!("{name}-0"), until }]);
+    let reason = WaitReason::NameTooLong;
+    let plan = plan(&mk_deployment(&name), &[], &InstanceDefaults::default());
+    assert_eq!(plan.actions, [InstanceAction::Wait { name: format!("{name}-0"), reason }]);
 }
 
 #[test]
-fn a_new_instance_has_gates_labels_owner_and_finalizers_from_birth() {
-    let instance = new_instance(&mk_deployment("web"), 3, &Birth::default());
+fn a_new_instance_is_created_with_gates_labels_owner_and_finalizers() {
+    let instance = new_instance(&mk_deployment("web"), 3, &InstanceDefaults::default());
     assert_eq!(instance.metadata.labels, mk_unready(3).metadata.labels);
     assert_eq!(instance.metadata.owner_references, mk_unready(3).metadata.owner_references);
     assert_eq!(instance.metadata.namespace.as_deref(), Some("ns-1"));
@@ -246,7 +261,7 @@ fn a_new_instance_has_gates_labels_owner_and_finalizers_from_birth() {
 }
 
 #[test]
-fn each_instance_has_maps_of_its_own_and_the_templates_keys_in_them() {
+fn each_instance_has_the_template_keys_and_its_own_ordinal() {
     let mut deployment = mk_deployment("web");
     deployment.spec.template.metadata = Some(EmbeddedMetadata {
         labels: metadata::map([("tier", "front"), (labels::INSTANCE_INDEX, "77")]),
@@ -254,49 +269,51 @@ fn each_instance_has_maps_of_its_own_and_the_templates_keys_in_them() {
         ..Default::default()
     });
     let before = deployment.clone();
-    let (first, second) =
-        (new_instance(&deployment, 0, &Birth::default()), new_instance(&deployment, 1, &Birth::default()));
+    let (first, second) = (
+        new_instance(&deployment, 0, &InstanceDefaults::default()),
+        new_instance(&deployment, 1, &InstanceDefaults::default()),
+    );
     assert_eq!(metadata::label(&first.metadata, labels::INSTANCE_INDEX), Some("0"));
     assert_eq!(metadata::label(&second.metadata, labels::INSTANCE_INDEX), Some("1"));
     assert_eq!(metadata::label(&first.metadata, "tier"), Some("front"));
     assert_eq!(metadata::annotation(&first.metadata, "note"), Some("n"));
-    assert_eq!(template::fingerprint(&first), template::fingerprint(&second));
+    assert_eq!(template::instance_hash(&first), template::instance_hash(&second));
     assert_eq!(deployment, before);
 }
 
 #[test]
-fn the_scale_subresource_wins_over_the_least_and_absurd_numbers_are_bounded() {
+fn spec_replicas_overrides_min_replicas_and_is_limited() {
     let mut deployment = mk_deployment_of("web", 2);
     assert_eq!(desired(&deployment), 2);
-    for (replicas, wanted) in [(5, 5), (0, 0), (-3, 0), (i32::MAX, 1000)] {
+    for (replicas, expected) in [(5, 5), (0, 0), (-3, 0), (i32::MAX, 1000)] {
         deployment.spec.replicas = Some(replicas);
-        assert_eq!(desired(&deployment), wanted);
+        assert_eq!(desired(&deployment), expected);
     }
     assert_eq!(desired(&deleting(deployment)), 0);
 }
 
 #[test]
-fn a_deployment_that_goes_takes_its_instances_and_only_its_own() {
+fn deleting_a_deployment_deletes_its_instances_and_no_others() {
     let deployment = mk_deployment("web");
     let mut theirs = mk_named(mk_ready(0), "theirs");
-    theirs.metadata.owner_references.as_mut().unwrap()[0].uid = "uid-stranger".into();
-    let standing = [mk_ready(1), deleting(mk_ready(0)), theirs.clone()];
+    theirs.metadata.owner_references.as_mut().unwrap()[0].uid = "uid-other".into();
+    let existing = [mk_ready(1), deleting(mk_ready(0)), theirs.clone()];
     assert_eq!(
-        withdrawal(&deployment, &standing),
-        Withdrawal::Remove(vec![Exact::of(&mk_ready(1).metadata)])
+        deletion_plan(&deployment, &existing),
+        DeletionPlan::Delete(vec![ObjectRef::of(&mk_ready(1).metadata)])
     );
-    assert_eq!(withdrawal(&deployment, &[deleting(mk_ready(0))]), Withdrawal::Remove(vec![]));
-    assert_eq!(withdrawal(&deployment, &[theirs]), Withdrawal::Done);
+    assert_eq!(deletion_plan(&deployment, &[deleting(mk_ready(0))]), DeletionPlan::Delete(vec![]));
+    assert_eq!(deletion_plan(&deployment, &[theirs]), DeletionPlan::Done);
 }
 
-/// Any instance that may stand in the way of a deployment `web`.
+/// Any existing instance of a deployment `web`.
 fn any_instance() -> impl Strategy<Value = Instance> {
     let index =
         prop_oneof![4 => Just(None), 1 => Just(Some("-1")), 1 => Just(Some("")), 1 => Just(Some("1"))];
     (0u32..6, index, 0..4u8, any::<bool>(), 0..4u8, 0..4u8).prop_map(
-        |(ordinal, index, name, is_ready, age, leaving)| {
-            let made_from = if age == 0 { mk_deployment("web") } else { mk_changed(1) };
-            let mut instance = mk_instance(&made_from, ordinal);
+        |(ordinal, index, name, is_ready, age, terminating)| {
+            let source = if age == 0 { mk_deployment("web") } else { mk_changed(1) };
+            let mut instance = mk_instance(&source, ordinal);
             if age == 1 {
                 instance.spec.controller.as_mut().unwrap().template_hash = "6b7c9d4f".into();
             }
@@ -317,13 +334,13 @@ fn any_instance() -> impl Strategy<Value = Instance> {
             if name == 0 {
                 instance = mk_named(instance, &format!("odd-{ordinal}"));
             }
-            if leaving == 0 { deleting(instance) } else { instance }
+            if terminating == 0 { deleting(instance) } else { instance }
         },
     )
 }
 
 /// Instances of different names, as one namespace can hold them.
-fn any_standing() -> impl Strategy<Value = Vec<Instance>> {
+fn any_existing() -> impl Strategy<Value = Vec<Instance>> {
     prop::collection::vec(any_instance(), 0..8).prop_map(|mut instances| {
         instances.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
         instances.dedup_by(|a, b| a.metadata.name == b.metadata.name);
@@ -331,93 +348,96 @@ fn any_standing() -> impl Strategy<Value = Vec<Instance>> {
     })
 }
 
-/// What the world does with the first step of a plan: planes store, providers start and stop.
-fn live(world: &mut Vec<Instance>, plan: &Plan, serial: usize) {
+/// Simulates an API server and a provider that carry out the first action of a plan.
+fn carry_out(instances: &mut Vec<Instance>, plan: &InstancePlan, serial: usize) {
     for fixed in &plan.backfill {
-        let place = world.iter_mut().find(|i| i.metadata.name == fixed.metadata.name).unwrap();
-        *place = fixed.clone();
+        let instance = instances.iter_mut().find(|i| i.metadata.name == fixed.metadata.name).unwrap();
+        *instance = fixed.clone();
     }
     match plan.next() {
         None => {}
-        Some(Step::Create(new)) => {
-            assert!(world.iter().all(|i| i.metadata.name != new.metadata.name), "a name was made twice");
+        Some(InstanceAction::Create(new)) => {
+            assert!(
+                instances.iter().all(|i| i.metadata.name != new.metadata.name),
+                "a name was created twice"
+            );
             let mut new = (**new).clone();
             new.metadata.uid = Some(format!("uid-{serial}"));
             new.metadata.resource_version = Some(serial.to_string());
-            world.push(new);
+            instances.push(new);
         }
-        Some(Step::Delete { exact, .. }) => {
-            let place = world.iter_mut().find(|i| Exact::of(&i.metadata) == *exact).unwrap();
-            assert!(place.metadata.deletion_timestamp.is_none(), "deleted twice");
-            place.metadata.deletion_timestamp = Some(crate::testing::at(500));
+        Some(InstanceAction::Delete { object, .. }) => {
+            let instance = instances.iter_mut().find(|i| ObjectRef::of(&i.metadata) == *object).unwrap();
+            assert!(instance.metadata.deletion_timestamp.is_none(), "deleted twice");
+            instance.metadata.deletion_timestamp = Some(crate::testing::at(500));
         }
-        Some(Step::Wait { name, until: Until::Ready }) => {
-            let place = world.iter_mut().find(|i| owner::name(&i.metadata) == name).unwrap();
-            *place = ready(place.clone());
+        Some(InstanceAction::Wait { name, reason: WaitReason::NotReady }) => {
+            let instance = instances.iter_mut().find(|i| owner::name(&i.metadata) == name).unwrap();
+            *instance = ready(instance.clone());
         }
-        Some(Step::Wait { name, until: Until::Gone }) => {
-            let before = world.len();
-            world.retain(|i| owner::name(&i.metadata) != name || i.metadata.deletion_timestamp.is_none());
-            assert!(world.len() < before, "waits for {name}, which is not leaving");
+        Some(InstanceAction::Wait { name, reason: WaitReason::Terminating }) => {
+            let before = instances.len();
+            instances.retain(|i| owner::name(&i.metadata) != name || i.metadata.deletion_timestamp.is_none());
+            assert!(instances.len() < before, "waits for {name}, which is not terminating");
         }
-        Some(Step::Wait { until, .. }) => panic!("waits for {until:?}"),
+        Some(InstanceAction::Wait { reason, .. }) => panic!("waits because of {reason:?}"),
     }
 }
 
 proptest! {
     #[test]
-    fn from_any_state_the_loop_reaches_the_wanted_one(mut world in any_standing(), replicas in 0i32..6) {
+    fn from_any_state_the_loop_reaches_the_desired_one(mut instances in any_existing(), replicas in 0i32..6) {
         let deployment = mk_changed(replicas);
-        let bound = 4 * (world.len() + replicas as usize) + 4;
-        let mut passes = 0;
+        let bound = 4 * (instances.len() + replicas as usize) + 4;
+        let mut reconciles = 0;
         loop {
-            let plan = plan(&deployment, &world, &Birth::default());
-            if plan.order.is_empty() && plan.backfill.is_empty() {
+            let plan = plan(&deployment, &instances, &InstanceDefaults::default());
+            if plan.actions.is_empty() && plan.backfill.is_empty() {
                 break;
             }
-            passes += 1;
-            prop_assert!(passes <= bound, "still {:?} after {} passes", plan.order, passes);
-            live(&mut world, &plan, passes);
+            reconciles += 1;
+            prop_assert!(reconciles <= bound, "still {:?} after {} reconciles", plan.actions, reconciles);
+            carry_out(&mut instances, &plan, reconciles);
         }
-        world.retain(|i| i.metadata.deletion_timestamp.is_none());
-        let mut ordinals: Vec<_> = world.iter().filter_map(labelled_ordinal).collect();
+        instances.retain(|i| i.metadata.deletion_timestamp.is_none());
+        let mut ordinals: Vec<_> = instances.iter().filter_map(labelled_ordinal).collect();
         ordinals.sort();
         prop_assert_eq!(ordinals, (0..replicas as u32).collect::<Vec<_>>());
         let hash = template::hash(&deployment.spec.template);
-        prop_assert!(world.iter().all(|i| is_ready(i) && template::is_current(i, &deployment.spec.template, &hash)));
+        prop_assert!(instances.iter().all(|i| is_ready(i) && template::is_current(i, &deployment.spec.template, &hash)));
     }
 
     #[test]
-    fn a_plan_makes_no_ordinal_that_stands_and_none_twice(world in any_standing(), replicas in 0i32..6) {
-        let plan = plan(&mk_changed(replicas), &world, &Birth::default());
-        let made = plan.order.iter().filter_map(|step| match step {
-            Step::Create(new) => labelled_ordinal(new),
+    fn a_plan_creates_no_existing_ordinal_and_none_twice(instances in any_existing(), replicas in 0i32..6) {
+        let plan = plan(&mk_changed(replicas), &instances, &InstanceDefaults::default());
+        let created = plan.actions.iter().filter_map(|action| match action {
+            InstanceAction::Create(new) => labelled_ordinal(new),
             _ => None,
         });
-        let made: Vec<_> = made.collect();
-        let mut once = made.clone();
+        let created: Vec<_> = created.collect();
+        let mut once = created.clone();
         once.dedup();
-        prop_assert_eq!(&made, &once);
+        prop_assert_eq!(&created, &once);
         let deployment = mk_changed(replicas);
-        let standing: Vec<_> = world.iter().filter_map(|i| ordinal(i, &deployment)).collect();
-        prop_assert!(made.iter().all(|ordinal| !standing.contains(ordinal)));
+        let existing: Vec<_> = instances.iter().filter_map(|i| ordinal(i, &deployment)).collect();
+        prop_assert!(created.iter().all(|ordinal| !existing.contains(ordinal)));
     }
 
     #[test]
-    fn the_order_of_the_input_does_not_matter(mut world in any_standing(), replicas in 0i32..6) {
-        let one = plan(&mk_changed(replicas), &world, &Birth::default());
-        world.reverse();
-        prop_assert_eq!(plan(&mk_changed(replicas), &world, &Birth::default()), one);
+    fn the_order_of_the_input_does_not_matter(mut instances in any_existing(), replicas in 0i32..6) {
+        let one = plan(&mk_changed(replicas), &instances, &InstanceDefaults::default());
+        instances.reverse();
+        prop_assert_eq!(plan(&mk_changed(replicas), &instances, &InstanceDefaults::default()), one);
     }
 
     #[test]
-    fn what_is_foreign_is_never_deleted_or_written(mut world in any_standing(), replicas in 0i32..6) {
-        for instance in &mut world {
-            instance.metadata.owner_references.as_mut().unwrap()[0].uid = "uid-stranger".into();
+    fn a_foreign_instance_is_never_deleted_or_written(mut instances in any_existing(), replicas in 0i32..6) {
+        for instance in &mut instances {
+            instance.metadata.owner_references.as_mut().unwrap()[0].uid = "uid-other".into();
         }
-        let plan = plan(&mk_changed(replicas), &world, &Birth::default());
+        let plan = plan(&mk_changed(replicas), &instances, &InstanceDefaults::default());
         prop_assert!(plan.backfill.is_empty());
-        let deletes = plan.order.iter().filter(|step| matches!(step, Step::Delete { .. })).count();
+        let deletes = plan.actions.iter().filter(|action| matches!(action, InstanceAction::Delete { .. })).count();
         prop_assert_eq!(deletes, 0);
     }
 }

@@ -1,4 +1,4 @@
-//! Claims: the object, the next step, and the condition it leads to.
+//! ResourceClaims: the desired object, the next action, and the resulting `QuotaGranted` condition.
 
 use std::time::Duration;
 
@@ -12,98 +12,100 @@ use polis_api::quota::{
 };
 use polis_api::{compute, labels, milo, names, reasons};
 
-use super::{SizeError, Turn, requests, sizes};
+use super::{QueueDecision, SizeError, instance_size, requests};
 use crate::Time;
-use crate::conditions::{self, Verdict};
-use crate::identity::Identity;
+use crate::conditions::{self, DesiredCondition};
 use crate::metadata;
-use crate::owner::{self, Exact};
+use crate::owner::{self, ObjectRef};
+use crate::tenant::Tenant;
 
-/// The first pause before a denied claim is made anew.
-const SHORTEST_PAUSE: SignedDuration = SignedDuration::from_mins(1);
-/// The longest pause: a denied instance is never further than this from its next chance.
-const LONGEST_PAUSE: SignedDuration = SignedDuration::from_mins(10);
+/// The first back-off before a denied claim is created again.
+const MIN_BACKOFF: SignedDuration = SignedDuration::from_mins(1);
+/// The longest back-off: the longest time between two attempts of a denied instance.
+const MAX_BACKOFF: SignedDuration = SignedDuration::from_mins(10);
 
-/// The shortest pause, when there is room by now: keeps a bucket that says so wrongly from being asked in a circle.
-const SHORTEST_TURN: SignedDuration = SignedDuration::from_secs(2);
+/// The back-off when the buckets show headroom. It prevents a hot loop if a bucket is wrong.
+const HEADROOM_BACKOFF: SignedDuration = SignedDuration::from_secs(2);
 
-/// What a claim says it is for. Which one is right depends on what the platform has registered.
+/// The kind that `spec.resourceRef` of a claim names. The platform's registrations determine which one is
+/// accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ResourceRefKind {
-    /// The project: what current registrations allow.
+    /// The project; current registrations accept this.
     #[default]
     Project,
-    /// The instance: what earlier registrations allowed.
+    /// The instance; earlier registrations accepted this.
     Instance,
 }
 
-/// What is known about the claim of an instance.
+/// The state of the claim of an instance.
 #[derive(Clone, Copy, Debug)]
-pub enum Answer<'a> {
-    /// No quota is kept in this installation.
+pub enum ClaimState<'a> {
+    /// Quota is not enforced in this installation.
     Disabled,
-    /// The claim does not exist yet, or is on its way.
-    None,
-    /// The claim stands.
-    Claim(&'a ResourceClaim),
-    /// The claim could not be made or read.
-    Failed(&'a Failure),
+    /// The claim does not exist yet.
+    Missing,
+    /// The claim exists.
+    Existing(&'a ResourceClaim),
+    /// The claim could not be created or read.
+    Failed(&'a ClaimError),
 }
 
-/// Why a claim could not be made or read.
+/// Why a claim could not be created or read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Failure {
-    /// The project's plane does not answer as it should.
-    #[error("the project's plane cannot be reached: {0}")]
+pub enum ClaimError {
+    /// The project's API server cannot be reached or returns an error.
+    #[error("the project's API server cannot be reached: {0}")]
     BackendUnavailable(String),
-    /// There is no such project.
+    /// The project does not exist.
     #[error("project {0} does not exist")]
     ProjectNotFound(String),
-    /// There is no such namespace in the project.
+    /// The namespace does not exist in the project.
     #[error("namespace {0} does not exist in the project")]
     NamespaceNotFound(String),
-    /// The platform refuses claims of this shape.
-    #[error("the platform refuses the claim: {0}")]
+    /// The platform rejects the claim as forbidden or invalid.
+    #[error("the platform rejects the claim: {0}")]
     Misconfigured(String),
-    /// Nothing says which project the instance belongs to.
-    #[error("the project is not known: {0}")]
+    /// The project of the instance cannot be determined.
+    #[error("the project of the instance is not known: {0}")]
     ProjectUnresolvable(String),
-    /// The template asks for a size that makes no sense.
+    /// The template has an invalid size.
     #[error(transparent)]
     Size(#[from] SizeError),
-    /// The claim of this name was made by another cell.
-    #[error("claim {claim} belongs to cell {cell}; it goes when the instance there is gone")]
+    /// Another cell created the claim of this name.
+    #[error("claim {claim} belongs to cell {cell}; that cell deletes it with its instance")]
     OtherCell {
         /// Name of the claim.
         claim: String,
-        /// The cell that made it; empty when it says none.
+        /// The cell that created it; empty if the claim has no cell label.
         cell: String,
     },
 }
 
 /// What to do about the claim of an instance.
 #[derive(Clone, Debug, PartialEq)]
-pub enum ClaimStep {
-    /// It stands, decided or not.
-    Leave,
-    /// Make it.
+pub enum ClaimAction {
+    /// The claim exists, pending or granted.
+    None,
+    /// Create the claim.
     Create,
-    /// Give it back; the next pass makes it anew when [`retry_at`] has come.
-    Release(Exact),
-    /// Denied: come back at this moment, or when the project's allowance changes.
+    /// Delete the claim; a later reconcile creates it again when [`retry_at`] has passed.
+    Delete(ObjectRef),
+    /// The claim is denied: requeue at this time, or when the project's allowance changes.
     RetryAt(Time),
-    /// Older instances were denied and come first: come back at this moment, or when it is its turn.
-    StandInLine(Time),
-    /// It is on its way out: make it anew when it is gone.
-    AwaitRemoval,
-    /// The name is taken by another cell; it is left alone.
-    Foreign(Failure),
+    /// Older instances were denied and come first: requeue at this time, or when the queue admits the
+    /// instance.
+    WaitInQueue(Time),
+    /// The claim is terminating: create it again when it is gone.
+    AwaitDeletion,
+    /// The claim belongs to another cell and is left alone.
+    Foreign(ClaimError),
 }
 
-/// The claim of an instance.
-pub fn claim(
+/// The ResourceClaim that an instance should have.
+pub fn desired_claim(
     instance: &Instance,
-    identity: &Identity,
+    tenant: &Tenant,
     cell: &str,
     resource_ref: ResourceRefKind,
 ) -> Result<ResourceClaim, SizeError> {
@@ -113,20 +115,20 @@ pub fn claim(
         ResourceRefKind::Project => ResourceReference {
             api_group: Some(milo::GROUP.into()),
             kind: milo::PROJECT_KIND.into(),
-            name: identity.project.clone(),
+            name: tenant.project.clone(),
             ..Default::default()
         },
         ResourceRefKind::Instance => ResourceReference {
             api_group: Some(compute::GROUP.into()),
             kind: "Instance".into(),
             name: name.to_owned(),
-            namespace: Some(identity.namespace.clone()),
+            namespace: Some(tenant.namespace.clone()),
             ..Default::default()
         },
     };
     let metadata = ObjectMeta {
         name: Some(names::resource_claim(name)),
-        namespace: Some(identity.namespace.clone()),
+        namespace: Some(tenant.namespace.clone()),
         labels: Some(metadata::map([
             (labels::SOURCE_CLUSTER, cell),
             (labels::INSTANCE_NAMESPACE, instance_namespace),
@@ -137,106 +139,106 @@ pub fn claim(
         consumer_ref: ConsumerReference {
             api_group: Some(milo::GROUP.into()),
             kind: milo::PROJECT_KIND.into(),
-            name: identity.project.clone(),
+            name: tenant.project.clone(),
             ..Default::default()
         },
-        requests: requests(sizes(&instance.spec)?),
+        requests: requests(instance_size(&instance.spec)?),
         resource_ref: Some(resource_ref),
         ..Default::default()
     };
     Ok(ResourceClaim { metadata, spec, status: None })
 }
 
-/// Whether a claim was made by this cell for this namespace.
-pub fn is_of(claim: &ResourceClaim, wanted: &ResourceClaim) -> bool {
+/// Whether two claims have the same cell label and the same label of the cell's namespace.
+pub fn is_from_same_cell(claim: &ResourceClaim, desired: &ResourceClaim) -> bool {
     [labels::SOURCE_CLUSTER, labels::INSTANCE_NAMESPACE].iter().all(|key| {
         let label = metadata::label(&claim.metadata, key);
-        label.is_some() && label == metadata::label(&wanted.metadata, key)
+        label.is_some() && label == metadata::label(&desired.metadata, key)
     })
 }
 
-/// What to do about the claim of an instance.
+/// Plans the claim of an instance.
 ///
-/// `last_tried` is when this process last made a claim for the instance, or held it back; `None` after a restart, which
-/// costs one early try. `turn` says whether there is room for the instance by now; it is asked only where that matters, because
-/// finding out may mean to look at everybody who waits.
-pub fn claim_step(
+/// `last_tried` is when this process last created a claim for the instance or delayed it; `None` after a
+/// restart, which causes one early attempt. `queue` returns the decision of the project's queue. It is called
+/// only if the decision matters, because it may visit every waiting instance.
+pub fn plan_claim(
     instance: &Instance,
-    wanted: &ResourceClaim,
-    standing: Option<&ResourceClaim>,
+    desired: &ResourceClaim,
+    existing: Option<&ResourceClaim>,
     last_tried: Option<&Time>,
-    turn: impl Fn() -> Turn,
+    queue: impl Fn() -> QueueDecision,
     now: &Time,
-) -> ClaimStep {
+) -> ClaimAction {
     let due = |tried: Option<&Time>| {
-        let at = tried.map(|tried| match turn() {
-            Turn::Open => Time(tried.0.saturating_add(SHORTEST_TURN).unwrap_or(tried.0)),
+        let at = tried.map(|tried| match queue() {
+            QueueDecision::Admit => Time(tried.0.saturating_add(HEADROOM_BACKOFF).unwrap_or(tried.0)),
             _ => retry_at(instance, tried),
         });
         at.filter(|at| at.0 > now.0)
     };
-    let Some(standing) = standing else {
-        let born = instance.metadata.creation_timestamp.as_ref();
-        if is_denied_so_far(instance) {
-            return due(last_tried).map_or(ClaimStep::Create, ClaimStep::RetryAt);
+    let Some(existing) = existing else {
+        let created = instance.metadata.creation_timestamp.as_ref();
+        if was_denied(instance) {
+            return due(last_tried).map_or(ClaimAction::Create, ClaimAction::RetryAt);
         }
-        return match turn() {
-            Turn::Behind => due(born).map_or(ClaimStep::Create, ClaimStep::StandInLine),
-            _ => ClaimStep::Create,
+        return match queue() {
+            QueueDecision::Wait => due(created).map_or(ClaimAction::Create, ClaimAction::WaitInQueue),
+            _ => ClaimAction::Create,
         };
     };
-    if !is_of(standing, wanted) {
-        return ClaimStep::Foreign(Failure::OtherCell {
-            claim: owner::name(&standing.metadata).to_owned(),
-            cell: metadata::label(&standing.metadata, labels::SOURCE_CLUSTER).unwrap_or_default().to_owned(),
+    if !is_from_same_cell(existing, desired) {
+        return ClaimAction::Foreign(ClaimError::OtherCell {
+            claim: owner::name(&existing.metadata).to_owned(),
+            cell: metadata::label(&existing.metadata, labels::SOURCE_CLUSTER).unwrap_or_default().to_owned(),
         });
     }
-    if owner::is_deleting(&standing.metadata) {
-        return ClaimStep::AwaitRemoval;
+    if owner::is_deleting(&existing.metadata) {
+        return ClaimAction::AwaitDeletion;
     }
-    if !is_denied(standing) {
-        return ClaimStep::Leave;
+    if !is_denied(existing) {
+        return ClaimAction::None;
     }
-    if holds_anything(standing) {
-        return ClaimStep::Release(Exact::of(&standing.metadata));
+    if holds_allocation(existing) {
+        return ClaimAction::Delete(ObjectRef::of(&existing.metadata));
     }
-    let tried = standing.metadata.creation_timestamp.as_ref();
-    due(tried).map_or_else(|| ClaimStep::Release(Exact::of(&standing.metadata)), ClaimStep::RetryAt)
+    let tried = existing.metadata.creation_timestamp.as_ref();
+    due(tried).map_or_else(|| ClaimAction::Delete(ObjectRef::of(&existing.metadata)), ClaimAction::RetryAt)
 }
 
-/// What `QuotaGranted` should say after a step has been decided. A claim that was denied and given back goes on being
-/// denied until it is made anew: that is how the next pass knows that there is a pause to keep.
-pub fn verdict_after(step: &ClaimStep, standing: Option<&ResourceClaim>) -> Verdict {
-    match (step, standing) {
-        (ClaimStep::Foreign(failure), _) => verdict(Answer::Failed(failure)),
-        (ClaimStep::Create, _) => verdict(Answer::None),
-        (_, Some(standing)) => verdict(Answer::Claim(standing)),
-        (ClaimStep::StandInLine(_), _) => Verdict::no(
+/// The `QuotaGranted` condition after an action was planned. After a denied claim is deleted, the condition
+/// stays False until the claim is created again: the next reconcile reads from it that a back-off applies.
+pub fn condition_after(action: &ClaimAction, existing: Option<&ResourceClaim>) -> DesiredCondition {
+    match (action, existing) {
+        (ClaimAction::Foreign(error), _) => condition(ClaimState::Failed(error)),
+        (ClaimAction::Create, _) => condition(ClaimState::Missing),
+        (_, Some(existing)) => condition(ClaimState::Existing(existing)),
+        (ClaimAction::WaitInQueue(_), _) => DesiredCondition::new_false(
             QUOTA_GRANTED,
             reasons::QUOTA_EXCEEDED,
-            "older instances of this project wait for quota and come first",
+            "older instances of this project are waiting for quota and come first",
         ),
-        (ClaimStep::RetryAt(_), None) => Verdict::no(
+        (ClaimAction::RetryAt(_), None) => DesiredCondition::new_false(
             QUOTA_GRANTED,
             reasons::QUOTA_EXCEEDED,
-            "the claim was denied; it is made again after a pause",
+            "the claim was denied; it is created again after a back-off",
         ),
-        (_, None) => verdict(Answer::None),
+        (_, None) => condition(ClaimState::Missing),
     }
 }
 
-/// When a denied instance is due again: the pause is as long as the instance had waited by its last try, within one and
-/// ten minutes, so that it doubles without anybody counting.
+/// When a denied claim is created again. The back-off is the age that the instance had at its last attempt,
+/// within one and ten minutes, so it doubles without a stored counter.
 pub fn retry_at(instance: &Instance, last_tried: &Time) -> Time {
-    let born = instance.metadata.creation_timestamp.as_ref().unwrap_or(last_tried);
-    let waited = last_tried.0.duration_since(born.0);
-    Time(last_tried.0.saturating_add(waited.clamp(SHORTEST_PAUSE, LONGEST_PAUSE)).unwrap_or(last_tried.0))
+    let created = instance.metadata.creation_timestamp.as_ref().unwrap_or(last_tried);
+    let waited = last_tried.0.duration_since(created.0);
+    Time(last_tried.0.saturating_add(waited.clamp(MIN_BACKOFF, MAX_BACKOFF)).unwrap_or(last_tried.0))
 }
 
-/// How long until a pending claim is looked at again where it cannot be watched, by the age of the instance.
-pub fn poll_after(instance: &Instance, now: &Time) -> Duration {
-    let born = instance.metadata.creation_timestamp.as_ref().unwrap_or(now);
-    match now.0.duration_since(born.0).as_secs() {
+/// The poll interval of a pending claim that cannot be watched, by the age of the instance.
+pub fn poll_interval(instance: &Instance, now: &Time) -> Duration {
+    let created = instance.metadata.creation_timestamp.as_ref().unwrap_or(now);
+    match now.0.duration_since(created.0).as_secs() {
         ..60 => Duration::from_secs(1),
         60..300 => Duration::from_secs(15),
         300..600 => Duration::from_secs(60),
@@ -244,75 +246,88 @@ pub fn poll_after(instance: &Instance, now: &Time) -> Duration {
     }
 }
 
-/// What the instance's `QuotaGranted` condition should say.
-pub fn verdict(answer: Answer) -> Verdict {
-    match answer {
-        Answer::Disabled => {
-            Verdict::yes(QUOTA_GRANTED, reasons::QUOTA_DISABLED, "no quota is kept in this installation")
-        }
-        Answer::None => {
-            Verdict::unknown(QUOTA_GRANTED, reasons::PENDING_EVALUATION, "the claim is being made")
-        }
-        Answer::Claim(claim) => decided(claim),
-        Answer::Failed(failure) => failed(failure),
+/// The instance's `QuotaGranted` condition for the state of its claim.
+pub fn condition(state: ClaimState) -> DesiredCondition {
+    match state {
+        ClaimState::Disabled => DesiredCondition::new_true(
+            QUOTA_GRANTED,
+            reasons::QUOTA_DISABLED,
+            "quota is not enforced in this installation",
+        ),
+        ClaimState::Missing => DesiredCondition::new_unknown(
+            QUOTA_GRANTED,
+            reasons::PENDING_EVALUATION,
+            "the claim is being created",
+        ),
+        ClaimState::Existing(claim) => of_claim(claim),
+        ClaimState::Failed(error) => of_error(error),
     }
 }
 
-fn decided(claim: &ResourceClaim) -> Verdict {
+fn of_claim(claim: &ResourceClaim) -> DesiredCondition {
     let name = owner::name(&claim.metadata);
     let conditions = claim.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     match conditions::find(conditions, GRANTED) {
-        Some(granted) if granted.status == "True" => {
-            Verdict::yes(QUOTA_GRANTED, reasons::QUOTA_AVAILABLE, format!("claim {name} is granted"))
-        }
+        Some(granted) if granted.status == "True" => DesiredCondition::new_true(
+            QUOTA_GRANTED,
+            reasons::QUOTA_AVAILABLE,
+            format!("claim {name} is granted"),
+        ),
         Some(granted) if granted.reason == reasons::VALIDATION_FAILED => {
-            Verdict::no(QUOTA_GRANTED, reasons::VALIDATION_FAILED, granted.message.clone())
+            DesiredCondition::new_false(QUOTA_GRANTED, reasons::VALIDATION_FAILED, granted.message.clone())
         }
         Some(granted) if is_denied(claim) => {
-            Verdict::no(QUOTA_GRANTED, reasons::QUOTA_EXCEEDED, granted.message.clone())
+            DesiredCondition::new_false(QUOTA_GRANTED, reasons::QUOTA_EXCEEDED, granted.message.clone())
         }
-        Some(_) => Verdict::unknown(
+        Some(_) => DesiredCondition::new_unknown(
             QUOTA_GRANTED,
             reasons::QUOTA_NO_BUDGET,
-            format!("claim {name} is not decided; nobody may have a budget for it"),
+            format!("claim {name} is pending; the project may have no budget for it"),
         ),
-        None if is_denied(claim) => {
-            Verdict::no(QUOTA_GRANTED, reasons::QUOTA_EXCEEDED, format!("claim {name} is denied"))
-        }
-        None => Verdict::unknown(
+        None if is_denied(claim) => DesiredCondition::new_false(
+            QUOTA_GRANTED,
+            reasons::QUOTA_EXCEEDED,
+            format!("claim {name} is denied"),
+        ),
+        None => DesiredCondition::new_unknown(
             QUOTA_GRANTED,
             reasons::PENDING_EVALUATION,
-            format!("claim {name} is not decided"),
+            format!("claim {name} is pending"),
         ),
     }
 }
 
-fn failed(failure: &Failure) -> Verdict {
-    let reason = match failure {
-        Failure::BackendUnavailable(_) => reasons::QUOTA_BACKEND_UNAVAILABLE,
-        Failure::ProjectNotFound(_) => reasons::QUOTA_PROJECT_NOT_FOUND,
-        Failure::NamespaceNotFound(_) => reasons::QUOTA_NAMESPACE_NOT_FOUND,
-        Failure::Misconfigured(_) => reasons::QUOTA_MISCONFIGURED,
-        Failure::ProjectUnresolvable(_) => reasons::QUOTA_PROJECT_ID_UNRESOLVABLE,
-        Failure::Size(_) => reasons::VALIDATION_FAILED,
-        Failure::OtherCell { .. } => {
-            return Verdict::unknown(QUOTA_GRANTED, reasons::PENDING_EVALUATION, failure.to_string());
+fn of_error(error: &ClaimError) -> DesiredCondition {
+    let reason = match error {
+        ClaimError::BackendUnavailable(_) => reasons::QUOTA_BACKEND_UNAVAILABLE,
+        ClaimError::ProjectNotFound(_) => reasons::QUOTA_PROJECT_NOT_FOUND,
+        ClaimError::NamespaceNotFound(_) => reasons::QUOTA_NAMESPACE_NOT_FOUND,
+        ClaimError::Misconfigured(_) => reasons::QUOTA_MISCONFIGURED,
+        ClaimError::ProjectUnresolvable(_) => reasons::QUOTA_PROJECT_ID_UNRESOLVABLE,
+        ClaimError::Size(_) => reasons::VALIDATION_FAILED,
+        ClaimError::OtherCell { .. } => {
+            return DesiredCondition::new_unknown(
+                QUOTA_GRANTED,
+                reasons::PENDING_EVALUATION,
+                error.to_string(),
+            );
         }
     };
-    Verdict::no(QUOTA_GRANTED, reason, failure.to_string())
+    DesiredCondition::new_false(QUOTA_GRANTED, reason, error.to_string())
 }
 
-/// Denied on at least one request, which is final; a condition that is False while undecided is not.
+/// Whether at least one request is denied, which is final. A `Granted` condition that is False for another
+/// reason is not a denial.
 fn is_denied(claim: &ResourceClaim) -> bool {
     let Some(status) = &claim.status else { return false };
-    let refused = conditions::find(&status.conditions, GRANTED).is_some_and(|granted| {
+    let denied = conditions::find(&status.conditions, GRANTED).is_some_and(|granted| {
         granted.status == "False"
             && matches!(granted.reason.as_str(), reasons::QUOTA_EXCEEDED | reasons::VALIDATION_FAILED)
     });
-    refused || status.allocations.iter().any(|allocation| allocation.status == ALLOCATION_DENIED)
+    denied || status.allocations.iter().any(|allocation| allocation.status == ALLOCATION_DENIED)
 }
 
-fn holds_anything(claim: &ResourceClaim) -> bool {
+fn holds_allocation(claim: &ResourceClaim) -> bool {
     claim
         .status
         .iter()
@@ -320,22 +335,22 @@ fn holds_anything(claim: &ResourceClaim) -> bool {
         .any(|allocation| allocation.status == ALLOCATION_GRANTED)
 }
 
-fn is_denied_so_far(instance: &Instance) -> bool {
+fn was_denied(instance: &Instance) -> bool {
     instance.status.as_ref().is_some_and(|status| conditions::is_false(&status.conditions, QUOTA_GRANTED))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conditions::Truth;
-    use crate::identity::mk_identity;
+    use crate::conditions::ConditionStatus;
+    use crate::tenant::mk_tenant;
     use crate::testing::{
         at, deleting, mk_condition, mk_deployment, mk_instance, mk_template, with_conditions, with_limits,
     };
     use polis_api::quota::{RequestAllocation, ResourceClaimStatus};
 
     fn mk_waiting() -> Instance {
-        mk_instance(&mk_deployment("web"), 0) // born at second 100
+        mk_instance(&mk_deployment("web"), 0) // created at second 100
     }
 
     fn mk_denied_instance() -> Instance {
@@ -343,10 +358,10 @@ mod tests {
     }
 
     fn mk_claim() -> ResourceClaim {
-        claim(&mk_waiting(), &mk_identity(), "dfw-1", ResourceRefKind::Project).unwrap()
+        desired_claim(&mk_waiting(), &mk_tenant(), "dfw-1", ResourceRefKind::Project).unwrap()
     }
 
-    fn mk_standing(status: &str, reason: &str, allocations: &[&str]) -> ResourceClaim {
+    fn mk_existing(status: &str, reason: &str, allocations: &[&str]) -> ResourceClaim {
         let mut claim = mk_claim();
         claim.metadata.uid = Some("uid-claim".into());
         claim.metadata.resource_version = Some("3".into());
@@ -361,12 +376,12 @@ mod tests {
         claim
     }
 
-    fn step(standing: Option<&ResourceClaim>, now: i64) -> ClaimStep {
-        claim_step(&mk_waiting(), &mk_claim(), standing, None, || Turn::Unknown, &at(now))
+    fn plan(existing: Option<&ResourceClaim>, now: i64) -> ClaimAction {
+        plan_claim(&mk_waiting(), &mk_claim(), existing, None, || QueueDecision::Unknown, &at(now))
     }
 
     #[test]
-    fn the_claim_is_exactly_what_the_platform_expects() {
+    fn the_claim_has_the_fields_that_the_platform_expects() {
         let claim = mk_claim();
         assert_eq!(claim.metadata.name.as_deref(), Some("instance-web-0"));
         assert_eq!(claim.metadata.namespace.as_deref(), Some("shop"));
@@ -392,170 +407,207 @@ mod tests {
     }
 
     #[test]
-    fn the_claim_can_be_for_the_instance() {
-        let claim = claim(&mk_waiting(), &mk_identity(), "dfw-1", ResourceRefKind::Instance).unwrap();
+    fn the_claim_can_reference_the_instance() {
+        let claim = desired_claim(&mk_waiting(), &mk_tenant(), "dfw-1", ResourceRefKind::Instance).unwrap();
         let reference = claim.spec.resource_ref.unwrap();
         assert_eq!((reference.kind.as_str(), reference.name.as_str()), ("Instance", "web-0"));
     }
 
     #[test]
-    fn every_answer_has_its_reason() {
+    fn every_claim_state_has_its_reason() {
         let table = [
-            (verdict(Answer::Disabled), Truth::True, "QuotaDisabled"),
-            (verdict(Answer::None), Truth::Unknown, "PendingEvaluation"),
-            (verdict(Answer::Claim(&mk_claim())), Truth::Unknown, "PendingEvaluation"),
+            (condition(ClaimState::Disabled), ConditionStatus::True, "QuotaDisabled"),
+            (condition(ClaimState::Missing), ConditionStatus::Unknown, "PendingEvaluation"),
+            (condition(ClaimState::Existing(&mk_claim())), ConditionStatus::Unknown, "PendingEvaluation"),
             (
-                verdict(Answer::Claim(&mk_standing("True", "QuotaAvailable", &[]))),
-                Truth::True,
+                condition(ClaimState::Existing(&mk_existing("True", "QuotaAvailable", &[]))),
+                ConditionStatus::True,
                 "QuotaAvailable",
             ),
             (
-                verdict(Answer::Claim(&mk_standing("False", "QuotaExceeded", &[]))),
-                Truth::False,
+                condition(ClaimState::Existing(&mk_existing("False", "QuotaExceeded", &[]))),
+                ConditionStatus::False,
                 "QuotaExceeded",
             ),
             (
-                verdict(Answer::Claim(&mk_standing("False", "ValidationFailed", &[]))),
-                Truth::False,
+                condition(ClaimState::Existing(&mk_existing("False", "ValidationFailed", &[]))),
+                ConditionStatus::False,
                 "ValidationFailed",
             ),
             (
-                verdict(Answer::Claim(&mk_standing("False", "PendingEvaluation", &[]))),
-                Truth::Unknown,
+                condition(ClaimState::Existing(&mk_existing("False", "PendingEvaluation", &[]))),
+                ConditionStatus::Unknown,
                 "QuotaNoBudget",
             ),
             (
-                verdict(Answer::Claim(&mk_standing("False", "PendingEvaluation", &["Denied"]))),
-                Truth::False,
+                condition(ClaimState::Existing(&mk_existing("False", "PendingEvaluation", &["Denied"]))),
+                ConditionStatus::False,
                 "QuotaExceeded",
             ),
         ];
-        for (verdict, truth, reason) in table {
-            assert_eq!((verdict.truth, &*verdict.reason), (truth, reason));
+        for (condition, expected, reason) in table {
+            assert_eq!((condition.status, &*condition.reason), (expected, reason));
         }
     }
 
     #[test]
-    fn every_failure_has_its_reason() {
+    fn every_error_has_its_reason() {
         let size = super::super::SizeError { resource: "cpu", amount: "-1".into() };
-        for (failure, truth, reason) in [
-            (Failure::BackendUnavailable("timeout".into()), Truth::False, "QuotaBackendUnavailable"),
-            (Failure::ProjectNotFound("acme".into()), Truth::False, "QuotaProjectNotFound"),
-            (Failure::NamespaceNotFound("shop".into()), Truth::False, "QuotaNamespaceNotFound"),
-            (Failure::Misconfigured("no".into()), Truth::False, "QuotaMisconfigured"),
-            (Failure::ProjectUnresolvable("?".into()), Truth::False, "QuotaProjectIDUnresolvable"),
-            (Failure::Size(size), Truth::False, "ValidationFailed"),
+        for (error, expected, reason) in [
             (
-                Failure::OtherCell { claim: "c".into(), cell: "ord-1".into() },
-                Truth::Unknown,
+                ClaimError::BackendUnavailable("timeout".into()),
+                ConditionStatus::False,
+                "QuotaBackendUnavailable",
+            ),
+            (ClaimError::ProjectNotFound("acme".into()), ConditionStatus::False, "QuotaProjectNotFound"),
+            (ClaimError::NamespaceNotFound("shop".into()), ConditionStatus::False, "QuotaNamespaceNotFound"),
+            (ClaimError::Misconfigured("no".into()), ConditionStatus::False, "QuotaMisconfigured"),
+            (
+                ClaimError::ProjectUnresolvable("?".into()),
+                ConditionStatus::False,
+                "QuotaProjectIDUnresolvable",
+            ),
+            (ClaimError::Size(size), ConditionStatus::False, "ValidationFailed"),
+            (
+                ClaimError::OtherCell { claim: "c".into(), cell: "ord-1".into() },
+                ConditionStatus::Unknown,
                 "PendingEvaluation",
             ),
         ] {
-            let verdict = verdict(Answer::Failed(&failure));
-            assert_eq!((verdict.truth, &*verdict.reason), (truth, reason));
+            let condition = condition(ClaimState::Failed(&error));
+            assert_eq!((condition.status, &*condition.reason), (expected, reason));
         }
     }
 
     #[test]
-    fn a_new_instance_claims_at_once() {
-        assert_eq!(step(None, 100), ClaimStep::Create);
+    fn a_new_instance_creates_its_claim_at_once() {
+        assert_eq!(plan(None, 100), ClaimAction::Create);
     }
 
     #[test]
     fn a_pending_or_granted_claim_is_left_alone() {
-        assert_eq!(step(Some(&mk_claim()), 100), ClaimStep::Leave);
-        assert_eq!(step(Some(&mk_standing("True", "QuotaAvailable", &["Granted"])), 9999), ClaimStep::Leave);
+        assert_eq!(plan(Some(&mk_claim()), 100), ClaimAction::None);
+        assert_eq!(plan(Some(&mk_existing("True", "QuotaAvailable", &["Granted"])), 9999), ClaimAction::None);
     }
 
     #[test]
-    fn a_denied_claim_is_given_back_after_a_pause() {
-        let denied = mk_standing("False", "QuotaExceeded", &["Denied"]);
-        assert_eq!(step(Some(&denied), 130), ClaimStep::RetryAt(at(160)));
-        assert_eq!(step(Some(&denied), 160), ClaimStep::Release(Exact::of(&denied.metadata)));
+    fn a_denied_claim_is_deleted_after_the_back_off() {
+        let denied = mk_existing("False", "QuotaExceeded", &["Denied"]);
+        assert_eq!(plan(Some(&denied), 130), ClaimAction::RetryAt(at(160)));
+        assert_eq!(plan(Some(&denied), 160), ClaimAction::Delete(ObjectRef::of(&denied.metadata)));
     }
 
     #[test]
-    fn a_denied_claim_that_holds_something_is_given_back_at_once() {
-        let denied = mk_standing("False", "QuotaExceeded", &["Granted", "Denied"]);
-        assert_eq!(step(Some(&denied), 101), ClaimStep::Release(Exact::of(&denied.metadata)));
+    fn a_denied_claim_that_holds_an_allocation_is_deleted_at_once() {
+        let denied = mk_existing("False", "QuotaExceeded", &["Granted", "Denied"]);
+        assert_eq!(plan(Some(&denied), 101), ClaimAction::Delete(ObjectRef::of(&denied.metadata)));
     }
 
     #[test]
-    fn a_claim_given_back_is_made_anew_only_after_the_pause() {
-        let (denied, wanted) = (mk_denied_instance(), mk_claim());
-        let step = |turn, now| claim_step(&denied, &wanted, None, Some(&at(100)), || turn, &at(now));
-        assert_eq!(step(Turn::Full, 130), ClaimStep::RetryAt(at(160)));
-        assert_eq!(step(Turn::Full, 160), ClaimStep::Create);
-        assert_eq!(step(Turn::Open, 130), ClaimStep::Create);
-        assert_eq!(claim_step(&denied, &wanted, None, None, || Turn::Unknown, &at(130)), ClaimStep::Create);
+    fn a_deleted_claim_is_created_again_only_after_the_back_off() {
+        let (denied, desired) = (mk_denied_instance(), mk_claim());
+        let plan = |decision, now| plan_claim(&denied, &desired, None, Some(&at(100)), || decision, &at(now));
+        assert_eq!(plan(QueueDecision::NoHeadroom, 130), ClaimAction::RetryAt(at(160)));
+        assert_eq!(plan(QueueDecision::NoHeadroom, 160), ClaimAction::Create);
+        assert_eq!(plan(QueueDecision::Admit, 130), ClaimAction::Create);
+        assert_eq!(
+            plan_claim(&denied, &desired, None, None, || QueueDecision::Unknown, &at(130)),
+            ClaimAction::Create
+        );
     }
 
     #[test]
-    fn an_instance_whose_claim_was_given_back_says_that_it_was_denied() {
-        let denied = mk_standing("False", "QuotaExceeded", &["Granted", "Denied"]);
-        let release = ClaimStep::Release(Exact::of(&denied.metadata));
+    fn the_condition_stays_denied_after_the_claim_is_deleted() {
+        let denied = mk_existing("False", "QuotaExceeded", &["Granted", "Denied"]);
+        let delete = ClaimAction::Delete(ObjectRef::of(&denied.metadata));
         let table = [
-            (verdict_after(&ClaimStep::Create, None), Truth::Unknown, "PendingEvaluation"),
-            (verdict_after(&release, Some(&denied)), Truth::False, "QuotaExceeded"),
-            (verdict_after(&ClaimStep::AwaitRemoval, Some(&denied)), Truth::False, "QuotaExceeded"),
-            (verdict_after(&ClaimStep::RetryAt(at(9)), None), Truth::False, "QuotaExceeded"),
-            (verdict_after(&ClaimStep::RetryAt(at(9)), Some(&denied)), Truth::False, "QuotaExceeded"),
-            (verdict_after(&ClaimStep::Leave, Some(&mk_claim())), Truth::Unknown, "PendingEvaluation"),
+            (condition_after(&ClaimAction::Create, None), ConditionStatus::Unknown, "PendingEvaluation"),
+            (condition_after(&delete, Some(&denied)), ConditionStatus::False, "QuotaExceeded"),
+            (
+                condition_after(&ClaimAction::AwaitDeletion, Some(&denied)),
+                ConditionStatus::False,
+                "QuotaExceeded",
+            ),
+            (condition_after(&ClaimAction::RetryAt(at(9)), None), ConditionStatus::False, "QuotaExceeded"),
+            (
+                condition_after(&ClaimAction::RetryAt(at(9)), Some(&denied)),
+                ConditionStatus::False,
+                "QuotaExceeded",
+            ),
+            (
+                condition_after(&ClaimAction::None, Some(&mk_claim())),
+                ConditionStatus::Unknown,
+                "PendingEvaluation",
+            ),
         ];
-        for (verdict, truth, reason) in table {
-            assert_eq!((verdict.truth, &*verdict.reason), (truth, reason));
+        for (condition, expected, reason) in table {
+            assert_eq!((condition.status, &*condition.reason), (expected, reason));
         }
     }
 
-    /// Plays the loop: every claim is denied at once. Counts the claims made within an hour of passes every second.
+    /// Simulates one reconcile per second for an hour; every claim is denied at once. Counts the created
+    /// claims.
     #[test]
-    fn an_instance_that_is_always_denied_does_not_storm_the_project() {
-        let (mut instance, wanted) = (mk_waiting(), mk_claim());
-        let (mut standing, mut last, mut made) = (None::<ResourceClaim>, None, 0);
+    fn an_instance_that_is_always_denied_backs_off() {
+        let (mut instance, desired) = (mk_waiting(), mk_claim());
+        let (mut existing, mut last, mut created) = (None::<ResourceClaim>, None, 0);
         for second in 100..3700 {
             let now = at(second);
-            let step =
-                claim_step(&instance, &wanted, standing.as_ref(), last.as_ref(), || Turn::Unknown, &now);
-            let verdict = verdict_after(&step, standing.as_ref());
-            conditions::set(&mut instance.status.get_or_insert_default().conditions, &verdict, Some(1), &now);
-            match step {
-                ClaimStep::Create => {
-                    let mut claim = mk_standing("False", "QuotaExceeded", &["Granted", "Denied"]);
+            let plan = plan_claim(
+                &instance,
+                &desired,
+                existing.as_ref(),
+                last.as_ref(),
+                || QueueDecision::Unknown,
+                &now,
+            );
+            let condition = condition_after(&plan, existing.as_ref());
+            conditions::set(
+                &mut instance.status.get_or_insert_default().conditions,
+                &condition,
+                Some(1),
+                &now,
+            );
+            match plan {
+                ClaimAction::Create => {
+                    let mut claim = mk_existing("False", "QuotaExceeded", &["Granted", "Denied"]);
                     claim.metadata.creation_timestamp = Some(now.clone());
-                    (standing, last, made) = (Some(claim), Some(now), made + 1);
+                    (existing, last, created) = (Some(claim), Some(now), created + 1);
                 }
-                ClaimStep::Release(_) => standing = None,
+                ClaimAction::Delete(_) => existing = None,
                 _ => {}
             }
         }
-        assert_eq!(made, 10); // at 0, 1, 2, 4, 8 and 16 minutes, then every 10
+        assert_eq!(created, 10); // at 0, 1, 2, 4, 8 and 16 minutes, then every 10
     }
 
     #[test]
-    fn room_ends_the_pause_but_for_a_moment_that_keeps_it_from_going_in_a_circle() {
-        let denied = mk_standing("False", "QuotaExceeded", &["Denied"]);
-        let step = |turn, now| claim_step(&mk_waiting(), &mk_claim(), Some(&denied), None, || turn, &at(now));
-        assert_eq!(step(Turn::Open, 101), ClaimStep::RetryAt(at(102)));
-        assert_eq!(step(Turn::Open, 102), ClaimStep::Release(Exact::of(&denied.metadata)));
-        for turn in [Turn::Unknown, Turn::Full, Turn::Behind] {
-            assert_eq!(step(turn, 102), ClaimStep::RetryAt(at(160)), "{turn:?}");
+    fn headroom_shortens_the_back_off_to_two_seconds() {
+        let denied = mk_existing("False", "QuotaExceeded", &["Denied"]);
+        let plan = |decision, now| {
+            plan_claim(&mk_waiting(), &mk_claim(), Some(&denied), None, || decision, &at(now))
+        };
+        assert_eq!(plan(QueueDecision::Admit, 101), ClaimAction::RetryAt(at(102)));
+        assert_eq!(plan(QueueDecision::Admit, 102), ClaimAction::Delete(ObjectRef::of(&denied.metadata)));
+        for decision in [QueueDecision::Unknown, QueueDecision::NoHeadroom, QueueDecision::Wait] {
+            assert_eq!(plan(decision, 102), ClaimAction::RetryAt(at(160)), "{decision:?}");
         }
     }
 
     #[test]
-    fn a_new_instance_stands_behind_older_ones_that_were_denied_for_a_minute_at_most() {
-        let step = |turn, now| claim_step(&mk_waiting(), &mk_claim(), None, None, || turn, &at(now));
-        for turn in [Turn::Unknown, Turn::Open, Turn::Full] {
-            assert_eq!(step(turn, 101), ClaimStep::Create, "{turn:?}");
+    fn a_new_instance_waits_behind_older_denied_ones_for_at_most_a_minute() {
+        let plan = |decision, now| plan_claim(&mk_waiting(), &mk_claim(), None, None, || decision, &at(now));
+        for decision in [QueueDecision::Unknown, QueueDecision::Admit, QueueDecision::NoHeadroom] {
+            assert_eq!(plan(decision, 101), ClaimAction::Create, "{decision:?}");
         }
-        assert_eq!(step(Turn::Behind, 101), ClaimStep::StandInLine(at(160)));
-        assert_eq!(step(Turn::Behind, 160), ClaimStep::Create);
-        let verdict = verdict_after(&ClaimStep::StandInLine(at(160)), None);
-        assert_eq!((verdict.truth, &*verdict.reason), (Truth::False, "QuotaExceeded"));
+        assert_eq!(plan(QueueDecision::Wait, 101), ClaimAction::WaitInQueue(at(160)));
+        assert_eq!(plan(QueueDecision::Wait, 160), ClaimAction::Create);
+        let condition = condition_after(&ClaimAction::WaitInQueue(at(160)), None);
+        assert_eq!((condition.status, &*condition.reason), (ConditionStatus::False, "QuotaExceeded"));
     }
 
     #[test]
-    fn the_pause_doubles_from_one_to_ten_minutes() {
+    fn the_back_off_doubles_from_one_to_ten_minutes() {
         let (instance, mut tried, mut pauses) = (mk_waiting(), at(100), Vec::new());
         for _ in 0..7 {
             let next = retry_at(&instance, &tried);
@@ -566,31 +618,31 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_on_its_way_out_is_waited_for() {
-        assert_eq!(step(Some(&deleting(mk_claim())), 100), ClaimStep::AwaitRemoval);
+    fn a_terminating_claim_is_awaited() {
+        assert_eq!(plan(Some(&deleting(mk_claim())), 100), ClaimAction::AwaitDeletion);
     }
 
     #[test]
     fn a_claim_of_another_cell_or_without_labels_is_left_alone() {
         let mut other = mk_claim();
         other.metadata.labels.as_mut().unwrap().insert(labels::SOURCE_CLUSTER.into(), "ord-1".into());
-        let failure = Failure::OtherCell { claim: "instance-web-0".into(), cell: "ord-1".into() };
-        assert_eq!(step(Some(&other), 100), ClaimStep::Foreign(failure));
+        let error = ClaimError::OtherCell { claim: "instance-web-0".into(), cell: "ord-1".into() };
+        assert_eq!(plan(Some(&other), 100), ClaimAction::Foreign(error));
         other.metadata.labels = None;
-        assert!(matches!(step(Some(&other), 100), ClaimStep::Foreign(_)));
+        assert!(matches!(plan(Some(&other), 100), ClaimAction::Foreign(_)));
     }
 
     #[test]
     fn a_pending_claim_is_polled_less_and_less_often() {
-        for (age, pause) in [(0, 1), (59, 1), (60, 15), (299, 15), (300, 60), (600, 300), (99999, 300)] {
-            assert_eq!(poll_after(&mk_waiting(), &at(100 + age)), Duration::from_secs(pause), "{age}");
+        for (age, interval) in [(0, 1), (59, 1), (60, 15), (299, 15), (300, 60), (600, 300), (99999, 300)] {
+            assert_eq!(poll_interval(&mk_waiting(), &at(100 + age)), Duration::from_secs(interval), "{age}");
         }
     }
 
     #[test]
-    fn a_size_without_sense_makes_no_claim() {
+    fn an_invalid_size_is_an_error() {
         let mut instance = mk_waiting();
         instance.spec = with_limits(mk_template("app:1"), &[("cpu", "-1"), ("memory", "1Gi")]).spec;
-        assert!(claim(&instance, &mk_identity(), "dfw-1", ResourceRefKind::Project).is_err());
+        assert!(desired_claim(&instance, &mk_tenant(), "dfw-1", ResourceRefKind::Project).is_err());
     }
 }

@@ -1,9 +1,9 @@
-//! News: a change of status that somebody waits for.
+//! Significant status changes: those that are copied to another plane without delay.
 //!
-//! Between two states that matter an object passes several that do not: a gate opens, a counter moves, a reason gives way
-//! to the next. Whoever carries a status to another plane writes news at once, and lets the rest wait for a moment, so
-//! that a step of an instance costs one write and not five. What is left out this way is only what nobody could have
-//! read in time.
+//! Between two significant states an object passes through several others: a gate is removed, a counter
+//! changes, a reason is replaced. A controller that copies a status writes a significant change at once and
+//! coalesces the others, so that the start of an instance costs one write instead of five. The states that
+//! are never written lasted too briefly to be useful.
 
 use polis_api::compute::{InstanceStatus, WorkloadDeploymentStatus, WorkloadStatus};
 use polis_api::conditions::{AVAILABLE, READY};
@@ -11,24 +11,24 @@ use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::conditions;
 
-/// Of an instance: it becomes ready, or is no longer.
+/// Whether an instance becomes ready or stops being ready.
 pub fn of_instance(before: Option<&InstanceStatus>, after: &InstanceStatus) -> bool {
-    turned(before.map(|status| &*status.conditions), &after.conditions, READY)
+    changed(before.map(|status| &*status.conditions), &after.conditions, READY)
 }
 
-/// Of a deployment: it becomes available or is no longer, or another number of its instances is ready.
+/// Whether the availability of a deployment or its number of ready instances changes.
 pub fn of_deployment(before: Option<&WorkloadDeploymentStatus>, after: &WorkloadDeploymentStatus) -> bool {
-    turned(before.map(|status| &*status.conditions), &after.conditions, AVAILABLE)
+    changed(before.map(|status| &*status.conditions), &after.conditions, AVAILABLE)
         || before.map_or(0, |status| status.ready_replicas) != after.ready_replicas
 }
 
-/// Of a workload: the same, over all of its deployments.
+/// Whether the availability of a workload or its number of ready instances changes.
 pub fn of_workload(before: Option<&WorkloadStatus>, after: &WorkloadStatus) -> bool {
-    turned(before.map(|status| &*status.conditions), &after.conditions, AVAILABLE)
+    changed(before.map(|status| &*status.conditions), &after.conditions, AVAILABLE)
         || before.map_or(0, |status| status.ready_replicas) != after.ready_replicas
 }
 
-fn turned(before: Option<&[Condition]>, after: &[Condition], kind: &str) -> bool {
+fn changed(before: Option<&[Condition]>, after: &[Condition], kind: &str) -> bool {
     before.is_some_and(|before| conditions::is_true(before, kind)) != conditions::is_true(after, kind)
 }
 
@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_is_news_when_it_becomes_ready_and_when_it_no_longer_is() {
+    fn an_instance_changes_significantly_when_it_becomes_ready_or_stops_being_ready() {
         let (waits, starts) =
             (mk_instance("False", "SchedulingGatesPresent"), mk_instance("Unknown", "Pending"));
         let runs = mk_instance("True", "Ready");
@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deployment_is_news_with_every_instance_that_becomes_ready() {
+    fn a_deployment_changes_significantly_with_every_instance_that_becomes_ready() {
         let mk = |available: &str, replicas: i32, ready: i32| WorkloadDeploymentStatus {
             replicas,
             ready_replicas: ready,
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_workload_is_news_when_its_availability_or_its_ready_count_turns() {
+    fn a_workload_changes_significantly_with_its_availability_or_ready_count() {
         let mk = |available: &str, deployments: i32, ready: i32| WorkloadStatus {
             deployments,
             ready_replicas: ready,
