@@ -1,11 +1,12 @@
-//! Runtime: has a provider run the instances of a cell, and says how far each is.
+//! Runtime controller: runs the Instances of a cell through a provider, and writes their status.
 //!
-//! Reads   cell: Instance, Namespace, ConfigMap, Secret, and live NetworkBinding, SubnetClaim · what stands at the provider
-//! Writes  cell: Instance (finalizer, and of the status `Programmed`, `Running`, fingerprint, addresses)
-//! Order   finalizer → run → status. Deletion: end, then the finalizer.
+//! Reads   cell: Instance, Namespace, ConfigMap, Secret; uncached: NetworkBinding, SubnetClaim
+//!         provider: its instances
+//! Writes  cell: Instance (finalizer; status: `Programmed`, `Running`, template fingerprint, addresses)
+//! Order   finalizer → run → status. Deletion: remove, then the finalizer.
 //!
-//! What stands for an instance that is not there is ended, and only on evidence: the cell itself, asked at that moment,
-//! has no instance of that name or one with another UID.
+//! The controller removes an instance from the provider without a deletion only if an uncached read of the
+//! cell finds no Instance of that name, or one with another UID.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,28 +16,30 @@ use polis_api::k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use polis_api::networking::{NetworkBinding, SubnetClaim};
 use polis_api::{finalizers, labels, names, reasons};
-use polis_core::conditions::Verdict;
-use polis_core::identity::Identity;
+use polis_core::conditions::DesiredCondition;
+use polis_core::tenant::Tenant;
 use polis_core::{Time, gates, metadata, owner};
-use polis_engine::{Clock, Engine, Index, Key, Outcome, Plane, PlaneName, Reconciler, Unresolved, Watch};
+use polis_engine::{Action, Clock, Engine, Index, Key, Plane, PlaneName, Reconciler, Unresolved, Watch};
 use tokio::sync::mpsc;
 
-use crate::provider::{Data, Order, Phase, Progress, Provider, Range, Refusal, Report};
+use crate::provider::{
+    AddressRange, ConfigData, InstancePhase, Provider, RunRefusal, RunReport, RunRequest, StopProgress,
+};
 use crate::{Error, status};
 
-/// What the runtime of a cell is told.
-pub struct Runtime<P> {
+/// Configuration of a cell's runtime controller.
+pub struct RuntimeConfig<P> {
     /// The cell's own plane.
     pub plane: Plane,
-    /// City of the cell, for instances that do not say.
+    /// City of the cell, for instances without a city label.
     pub city: String,
-    /// What runs instances.
+    /// Runs the instances.
     pub provider: P,
 }
 
-/// Declares the runtime of a cell on an engine.
-pub fn declare<P: Provider>(engine: &mut Engine, clock: Clock, runtime: Runtime<P>) {
-    let Runtime { plane, city, provider } = runtime;
+/// Registers the runtime controller of a cell on an engine.
+pub fn declare<P: Provider>(engine: &mut Engine, clock: Clock, runtime: RuntimeConfig<P>) {
+    let RuntimeConfig { plane, city, provider } = runtime;
     let watches = [
         Watch::of::<Instance>().index(by_config_map()).index(by_secret()),
         Watch::of::<Namespace>(),
@@ -44,49 +47,52 @@ pub fn declare<P: Provider>(engine: &mut Engine, clock: Clock, runtime: Runtime<
         Watch::of::<Secret>(),
     ];
     let cell = engine.plane("runtime", plane, watches);
-    let (changes, heard) = mpsc::unbounded_channel();
-    let here = cell.name().clone();
-    for standing in provider.standing() {
-        // What stands for nobody has no object that would bring its key. The receiver lives in the engine.
-        _ = changes.send(key(&here, &standing.namespace, &standing.name));
+    let (changes, receiver) = mpsc::unbounded_channel();
+    let plane_name = cell.name().clone();
+    for managed in provider.instances() {
+        // An instance whose object is deleted has no watch event. The engine owns the receiver, so send
+        // cannot fail.
+        _ = changes.send(key(&plane_name, &managed.namespace, &managed.name));
     }
-    provider.report_to(Arc::new(move |namespace, name| _ = changes.send(key(&here, namespace, name))));
+    provider.set_change_callback(Arc::new(move |namespace, name| {
+        _ = changes.send(key(&plane_name, namespace, name))
+    }));
     let controller = Controller { cell: cell.clone(), city, provider, clock };
     engine
         .controller("runtime", &cell, controller)
-        .on::<Instance>()
-        .maps::<ConfigMap>(&cell, |cell, map: &ConfigMap| users(cell, &by_config_map(), &map.metadata))
-        .maps::<Secret>(&cell, |cell, secret: &Secret| users(cell, &by_secret(), &secret.metadata))
-        .hears(heard);
+        .for_kind::<Instance>()
+        .watches::<ConfigMap>(&cell, |cell, map: &ConfigMap| users(cell, &by_config_map(), &map.metadata))
+        .watches::<Secret>(&cell, |cell, secret: &Secret| users(cell, &by_secret(), &secret.metadata))
+        .external_source(receiver);
 }
 
 fn key(plane: &PlaneName, namespace: &str, name: &str) -> Key {
     Key::new(plane.clone(), namespace, name)
 }
 
-/// Instances by the config maps that their environment comes from.
+/// Indexes instances by the config maps in their environment.
 fn by_config_map() -> Index {
     Index::field("spec.runtime.sandbox.containers.env.valueFrom.configMapKeyRef.name")
 }
 
-/// Instances by the secrets that their environment comes from.
+/// Indexes instances by the secrets in their environment.
 fn by_secret() -> Index {
     Index::field("spec.runtime.sandbox.containers.env.valueFrom.secretKeyRef.name")
 }
 
-/// The instances beside an object that name it.
+/// Keys of the instances in the object's namespace that refer to it.
 fn users(cell: &Plane, index: &Index, object: &ObjectMeta) -> Result<Vec<Key>, Unresolved> {
-    let beside = |instance: &Instance| instance.metadata.namespace == object.namespace;
+    let same_namespace = |instance: &Instance| instance.metadata.namespace == object.namespace;
     let named = cell.find::<Instance>(index, owner::name(object))?;
     let namespace = object.namespace.as_deref().unwrap_or_default();
     Ok(named
         .iter()
-        .filter(|instance| beside(instance))
+        .filter(|instance| same_namespace(instance))
         .map(|instance| key(cell.name(), namespace, owner::name(&instance.metadata)))
         .collect())
 }
 
-/// See the head of this file.
+/// The reconciler for Instances.
 struct Controller<P> {
     cell: Plane,
     city: String,
@@ -97,56 +103,56 @@ struct Controller<P> {
 impl<P: Provider> Reconciler for Controller<P> {
     type Error = Error;
 
-    async fn reconcile(&self, key: &Key) -> Result<Outcome, Error> {
+    async fn reconcile(&self, key: &Key) -> Result<Action, Error> {
         let instance = self.cell.get::<Instance>(key)?;
-        let strays = self.end_strays(key, instance.as_ref()).await?;
+        let orphans = self.remove_orphans(key, instance.as_ref()).await?;
         let Some(instance) = instance else {
-            return Ok(outcome(strays));
+            return Ok(action(orphans));
         };
         if owner::is_deleting(&instance.metadata) {
-            return self.withdraw(&instance).await;
+            return self.finalize(&instance).await;
         }
         if instance.spec.controller.is_none() || !gates::of(&instance).is_empty() {
-            return Ok(outcome(strays)); // nobody has said yet that it may run
+            return Ok(action(orphans)); // scheduling gates are set, or not decided yet
         }
         let claimed = self.cell.add_finalizer(&instance, finalizers::RUNTIME).await?;
         let instance = claimed.into_object().unwrap_or(instance);
         if instance.status.as_ref().is_some_and(|status| status.suspended == Some(true)) {
-            return self.rest(&instance).await;
+            return self.suspend(&instance).await;
         }
-        let again = self.run(key, &instance).await?;
-        Ok(outcome(again.into_iter().chain(strays).min()))
+        let requeue_after = self.run(key, &instance).await?;
+        Ok(action(requeue_after.into_iter().chain(orphans).min()))
     }
 }
 
 impl<P: Provider> Controller<P> {
     async fn run(&self, key: &Key, instance: &Instance) -> Result<Option<Duration>, Error> {
         let origin =
-            self.cell.get::<Namespace>(key.namespace())?.and_then(|namespace| Identity::of(&namespace).ok());
-        let data = Beside { cell: &self.cell, namespace: key.namespace() };
+            self.cell.get::<Namespace>(key.namespace())?.and_then(|namespace| Tenant::of(&namespace).ok());
+        let data = CachedConfig { cell: &self.cell, namespace: key.namespace() };
         let city = metadata::label(&instance.metadata, labels::CITY_CODE).unwrap_or(&self.city);
-        let range = self.range(instance).await?;
-        let order = Order { instance, origin: origin.as_ref(), city, range, data: &data };
-        match self.provider.run(&order).await {
+        let range = self.address_range(instance).await?;
+        let request = RunRequest { instance, origin: origin.as_ref(), city, range, data: &data };
+        match self.provider.run(&request).await {
             Ok(report) => {
-                self.say(instance, status::status(instance, &report, &self.now())).await?;
-                Ok(report.again)
+                self.write_status(instance, status::status(instance, &report, &self.now())).await?;
+                Ok(report.requeue_after)
             }
             Err(error) => {
-                // Something is wrong with the host: it is tried again, and meanwhile people can read why it takes time.
-                let report = Report::refused(Refusal {
+                // The host has a problem. The status shows it while the engine retries.
+                let report = RunReport::refused(RunRefusal {
                     reason: reasons::PROGRAMMING_IN_PROGRESS,
-                    message: format!("{error}; it is tried again"),
+                    message: format!("{error}; Polis retries"),
                 });
-                self.say(instance, status::status(instance, &report, &self.now())).await?;
+                self.write_status(instance, status::status(instance, &report, &self.now())).await?;
                 Err(error)
             }
         }
     }
 
-    /// The addresses of the instance's first network in this cell. Read live, and only for an instance that has no address:
-    /// its gate may be gone before a watch of these kinds has seen what opened it.
-    async fn range(&self, instance: &Instance) -> Result<Option<Range>, Error> {
+    /// The subnet of the instance's first network in this cell. Uncached, and only for an instance without an
+    /// address: the network gate may open before a watch of these kinds delivers the object.
+    async fn address_range(&self, instance: &Instance) -> Result<Option<AddressRange>, Error> {
         let Some(deployment) = metadata::label(&instance.metadata, labels::WORKLOAD_DEPLOYMENT_NAME) else {
             return Ok(None);
         };
@@ -161,75 +167,81 @@ impl<P: Provider> Controller<P> {
         {
             return Ok(None);
         }
-        let live = self.cell.live();
+        let uncached = self.cell.uncached();
         let namespace = instance.metadata.namespace.as_deref().unwrap_or_default();
         let binding = names::network_binding(deployment, 0);
-        let binding = live.get::<NetworkBinding>((namespace, binding.as_str())).await?;
+        let binding = uncached.get::<NetworkBinding>((namespace, binding.as_str())).await?;
         let Some(context) = binding.and_then(|binding| binding.status?.network_context_ref) else {
             return Ok(None);
         };
-        let home = context.namespace.as_deref().unwrap_or(namespace);
-        let claim = live.get::<SubnetClaim>((home, names::subnet_claim(&context.name).as_str())).await?;
+        let claim_namespace = context.namespace.as_deref().unwrap_or(namespace);
+        let claim = uncached
+            .get::<SubnetClaim>((claim_namespace, names::subnet_claim(&context.name).as_str()))
+            .await?;
         Ok(claim.and_then(|claim| {
             let status = claim.status?;
             let start = status.start_address?.parse().ok()?;
-            Some(Range { start, prefix: u8::try_from(status.prefix_length?).ok()? })
+            Some(AddressRange { start, prefix: u8::try_from(status.prefix_length?).ok()? })
         }))
     }
 
-    /// An instance on its way out: its end is seen through before the finalizer goes.
-    async fn withdraw(&self, instance: &Instance) -> Result<Outcome, Error> {
+    /// Removes a deleted instance from the provider, then its finalizer.
+    async fn finalize(&self, instance: &Instance) -> Result<Action, Error> {
         if !metadata::has_finalizer(&instance.metadata, finalizers::RUNTIME) {
-            return Ok(Outcome::Settled);
+            return Ok(Action::AwaitChange);
         }
-        match self.provider.end(owner::uid(&instance.metadata)).await? {
-            Progress::Done => {
+        match self.provider.remove(owner::uid(&instance.metadata)).await? {
+            StopProgress::Done => {
                 self.cell.remove_finalizer(instance, finalizers::RUNTIME).await?;
-                Ok(Outcome::Settled)
+                Ok(Action::AwaitChange)
             }
-            Progress::Underway(again) => {
-                self.say_running(instance, status::running(&Phase::Stopping)).await?;
-                Ok(Outcome::After(again))
+            StopProgress::Pending(again) => {
+                self.write_running(instance, status::running(&InstancePhase::Stopping)).await?;
+                Ok(Action::RequeueAfter(again))
             }
         }
     }
 
-    async fn rest(&self, instance: &Instance) -> Result<Outcome, Error> {
-        let progress = self.provider.rest(owner::uid(&instance.metadata)).await?;
-        self.say_running(instance, status::suspended()).await?;
+    async fn suspend(&self, instance: &Instance) -> Result<Action, Error> {
+        let progress = self.provider.stop(owner::uid(&instance.metadata)).await?;
+        self.write_running(instance, status::suspended()).await?;
         Ok(match progress {
-            Progress::Done => Outcome::Settled,
-            Progress::Underway(again) => Outcome::After(again),
+            StopProgress::Done => Action::AwaitChange,
+            StopProgress::Pending(again) => Action::RequeueAfter(again),
         })
     }
 
-    /// Ends what stands under this name for an instance that is not there.
-    async fn end_strays(&self, key: &Key, instance: Option<&Instance>) -> Result<Option<Duration>, Error> {
-        let known = instance.map(|instance| owner::uid(&instance.metadata));
-        let mut again = None;
-        let standing = self.provider.standing_at(key.namespace(), &key.name);
-        for stray in standing.iter().map(String::as_str).filter(|uid| known != Some(*uid)) {
-            let live = self.cell.live().get::<Instance>(key).await?;
-            if live.is_some_and(|live| owner::uid(&live.metadata) == stray) {
-                continue; // the watch is a moment behind
+    /// Removes instances of this name that the provider holds and the cell does not have.
+    async fn remove_orphans(
+        &self,
+        key: &Key,
+        instance: Option<&Instance>,
+    ) -> Result<Option<Duration>, Error> {
+        let cached = instance.map(|instance| owner::uid(&instance.metadata));
+        let mut requeue_after = None;
+        let held = self.provider.instance_uids(key.namespace(), &key.name);
+        for orphan in held.iter().map(String::as_str).filter(|uid| cached != Some(*uid)) {
+            let current = self.cell.uncached().get::<Instance>(key).await?;
+            if current.is_some_and(|current| owner::uid(&current.metadata) == orphan) {
+                continue; // the cache is behind
             }
-            tracing::info!(instance = %key, uid = stray, "runs for no instance: ended");
-            if let Progress::Underway(time) = self.provider.end(stray).await? {
-                again = Some(again.map_or(time, |standing: Duration| standing.min(time)));
+            tracing::info!(instance = %key, uid = orphan, "removing processes: their Instance no longer exists");
+            if let StopProgress::Pending(time) = self.provider.remove(orphan).await? {
+                requeue_after = Some(requeue_after.map_or(time, |earlier: Duration| earlier.min(time)));
             }
         }
-        Ok(again)
+        Ok(requeue_after)
     }
 
-    async fn say_running(&self, instance: &Instance, verdict: Verdict) -> Result<(), Error> {
-        self.say(instance, status::withdrawn(instance, verdict, &self.now())).await
+    async fn write_running(&self, instance: &Instance, running: DesiredCondition) -> Result<(), Error> {
+        self.write_status(instance, status::with_running(instance, running, &self.now())).await
     }
 
-    async fn say(&self, instance: &Instance, status: Option<InstanceStatus>) -> Result<(), Error> {
+    async fn write_status(&self, instance: &Instance, status: Option<InstanceStatus>) -> Result<(), Error> {
         if let Some(status) = status {
-            let mut told = instance.clone();
-            told.status = Some(status);
-            self.cell.update_status(instance, &told).await?;
+            let mut updated = instance.clone();
+            updated.status = Some(status);
+            self.cell.update_status(instance, &updated).await?;
         }
         Ok(())
     }
@@ -239,17 +251,17 @@ impl<P: Provider> Controller<P> {
     }
 }
 
-fn outcome(again: Option<Duration>) -> Outcome {
-    again.map_or(Outcome::Settled, Outcome::After)
+fn action(requeue_after: Option<Duration>) -> Action {
+    requeue_after.map_or(Action::AwaitChange, Action::RequeueAfter)
 }
 
-/// What lies beside an instance, as the watches have seen it.
-struct Beside<'a> {
+/// Config maps and secrets of a namespace, from the cache.
+struct CachedConfig<'a> {
     cell: &'a Plane,
     namespace: &'a str,
 }
 
-impl Data for Beside<'_> {
+impl ConfigData for CachedConfig<'_> {
     fn config_map(&self, name: &str) -> Result<Option<ConfigMap>, Error> {
         Ok(self.cell.get((self.namespace, name))?)
     }

@@ -1,41 +1,42 @@
-//! What can go wrong in this room.
+//! The error type of this crate.
 
 use std::io;
 use std::path::PathBuf;
 
 use polis_engine::Error as EngineError;
 
-/// A failure of one reconcile, or of the set-up. A reconcile comes back, with growing pauses.
+/// An error of a reconcile, which is retried with back-off, or of the set-up.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The cell could not be read or written.
-    // Not transparent: the engine looks for its own error among the causes, and a conflict is no news to it.
+    /// Reading or writing the cell failed.
+    // Not transparent: the engine searches the error sources for its own type, and does not log conflicts as
+    // errors.
     #[error("{0}")]
     Plane(#[from] EngineError),
-    /// The directory of the runtime cannot be used.
+    /// The state directory is not usable.
     #[error(
-        "failed to use {} for the processes of instances: {source}; it must be a directory that Polis may write to",
+        "failed to use {} for instance processes: {source}; it must be a directory that Polis can write to",
         path.display()
     )]
     Directory {
         /// The directory, or a file in it.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// A shim could not be started, or died before it said anything.
+    /// A shim failed to start, or exited before its reply.
     #[error("failed to start container {container} of instance {instance}: {why}")]
     Start {
         /// The container.
         container: String,
         /// UID of the instance.
         instance: String,
-        /// What went wrong.
+        /// The reason.
         why: String,
     },
-    /// No address is left for an instance.
+    /// The address pool is exhausted.
     #[error(
-        "failed to find an address for instance {instance}: all of {pool} are taken; use a larger pool or fewer instances"
+        "failed to allocate an address for instance {instance}: all of {pool} are taken; use a larger pool or fewer instances"
     )]
     NoAddress {
         /// UID of the instance.
@@ -43,16 +44,16 @@ pub enum Error {
         /// The pool.
         pool: String,
     },
-    /// The planes cannot keep what they show, so nothing is started or ended because of it.
-    #[error("failed to act on instance {instance}: what the cell shows is not kept ({why})")]
-    NotKept {
+    /// The cell's store could not make its state durable, so the provider does not act on it.
+    #[error("failed to act on instance {instance}: the state of the cell is not durable: {why}")]
+    NotDurable {
         /// UID of the instance.
         instance: String,
-        /// What went wrong.
+        /// The reason.
         why: String,
     },
-    /// An object cannot be what it says it is.
-    #[error("failed to run instance {instance}: its UID is not usable as the name of a folder")]
+    /// The UID of an instance is invalid.
+    #[error("failed to run instance {instance}: its UID is not usable as a directory name")]
     Uid {
         /// The UID.
         instance: String,

@@ -1,21 +1,22 @@
-//! What turns an Instance into something running.
+//! Runs the Instances of a cell.
 //!
-//! [`declare`] puts a controller on an engine that watches the instances of one cell, has a [`Provider`] run those without
-//! gates, and writes what the provider tells into their status. [`Process`] is the provider of this room: containers
-//! are processes of the host, each beside a small shim, so that Polis may end, be killed or be replaced while they go on.
+//! [`declare`] registers a controller on an engine. It watches the Instances of one cell, runs those without
+//! scheduling gates through a [`Provider`], and writes the result to their status. [`ProcessProvider`] is the
+//! provider of this crate: it runs containers as host processes, each with a small shim, so that containers
+//! keep running while Polis restarts.
 //!
-//! - [`provider`]: the contract, so that others can follow;
-//! - [`process`]: images, environment, addresses, restarts, and the folders of instances;
-//! - `shim`: the process beside a container, and the launcher that confines what it starts;
+//! - [`provider`]: the provider interface;
+//! - [`process`]: the process provider: images, environment, addresses, restarts, instance directories;
+//! - `shim`: the process that supervises a container, and the launcher that applies limits and the sandbox;
 //! - [`program`]: the programs of the built-in images;
-//! - [`logs`]: reading what instances have written;
-//! - [`inside`]: what the binary does when it is started by itself.
+//! - [`logs`]: reads the output of instances;
+//! - `internal_command`: the entry points of shim, launcher and built-in programs in the binary.
 //!
-//! This room touches its own cell and the host; it knows no hub and no project.
+//! This crate accesses its own cell and the host; it does not access the hub or projects.
 
 mod controller;
 mod error;
-mod inside;
+mod internal_command;
 pub mod logs;
 pub mod process;
 pub mod program;
@@ -23,9 +24,9 @@ pub mod provider;
 mod shim;
 mod status;
 
-pub use controller::{Runtime, declare};
+pub use controller::{RuntimeConfig, declare};
 pub use error::Error;
-pub use inside::inside;
-pub use process::{Addresses, Pool, Process, Restarts, Settings};
+pub use internal_command::run_internal_command;
+pub use process::{AddressMode, LoopbackPool, ProcessProvider, ProcessSettings, RestartBackoff};
 pub use provider::Provider;
-pub use shim::{Ending, How, Keep, State};
+pub use shim::{LogRetention, ShimState, Termination, TerminationCause};

@@ -1,11 +1,11 @@
-//! The contract of whatever turns an instance into something running.
+//! The provider interface: how the runtime controller starts and stops instances.
 //!
-//! A provider is asked again and again to bring what runs closer to what is wanted ([`Provider::run`]), and tells each time
-//! how far it is. It never sees a plane: the controller of this room reads the instance, and writes what the provider
-//! tells into its status. So `process` (this host), and later others, differ only behind this trait.
+//! The controller calls [`Provider::run`] on every reconcile of an instance; the provider brings the running
+//! containers closer to the spec and reports the phase. A provider never accesses a plane: the controller
+//! reads the Instance and writes the report to its status.
 //!
-//! What a provider may rely on: it is never asked about one instance twice at once; no gate is left on what it is asked to
-//! run; it is asked to end what it runs before the instance goes.
+//! Guarantees to a provider: calls for one instance never overlap; an instance that it should run has no
+//! scheduling gates; `remove` is called before the Instance object is deleted.
 
 use std::future::Future;
 use std::net::Ipv4Addr;
@@ -14,34 +14,35 @@ use std::time::Duration;
 
 use polis_api::compute::Instance;
 use polis_api::k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use polis_core::identity::Identity;
+use polis_core::tenant::Tenant;
 
 use crate::Error;
 
-/// Something that runs instances.
+/// Runs instances.
 pub trait Provider: Send + Sync + 'static {
-    /// Everything that stands for instances, whether they still exist or not.
-    fn standing(&self) -> Vec<Standing>;
+    /// All instances that the provider holds state for, including those whose Instance object is deleted.
+    fn instances(&self) -> Vec<ManagedInstance>;
 
-    /// UIDs of what stands under one name. Asked often: it must not look at everybody.
-    fn standing_at(&self, namespace: &str, name: &str) -> Vec<String>;
+    /// UIDs of the held instances with this namespace and name. Called on every reconcile: it must not scan
+    /// all instances.
+    fn instance_uids(&self, namespace: &str, name: &str) -> Vec<String>;
 
-    /// From now on, tell here when something has changed about what stands.
-    fn report_to(&self, told: Told);
+    /// Sets the callback for state changes of the held instances.
+    fn set_change_callback(&self, callback: ChangeCallback);
 
-    /// Brings what runs closer to what is wanted, and tells how far it is.
-    fn run(&self, order: &Order<'_>) -> impl Future<Output = Result<Report, Error>> + Send;
+    /// Starts, replaces or restarts containers as the instance requires, and reports the phase.
+    fn run(&self, request: &RunRequest<'_>) -> impl Future<Output = Result<RunReport, Error>> + Send;
 
-    /// Stops what runs and keeps what is needed to go on: the instance is suspended.
-    fn rest(&self, uid: &str) -> impl Future<Output = Result<Progress, Error>> + Send;
+    /// Stops the containers of a suspended instance and keeps its state.
+    fn stop(&self, uid: &str) -> impl Future<Output = Result<StopProgress, Error>> + Send;
 
-    /// Stops what runs and removes everything that stands.
-    fn end(&self, uid: &str) -> impl Future<Output = Result<Progress, Error>> + Send;
+    /// Stops the containers and deletes all state of the instance.
+    fn remove(&self, uid: &str) -> impl Future<Output = Result<StopProgress, Error>> + Send;
 }
 
-/// Something that stands for an instance.
+/// An instance that a provider holds state for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct ManagedInstance {
     /// UID of the instance on the cell.
     pub uid: String,
     /// Its namespace on the cell.
@@ -50,90 +51,95 @@ pub struct Standing {
     pub name: String,
 }
 
-/// Whom a provider tells that something has changed: called with namespace and name of the instance.
-pub type Told = Arc<dyn Fn(&str, &str) + Send + Sync>;
+/// Called with namespace and name of an instance when its containers change.
+pub type ChangeCallback = Arc<dyn Fn(&str, &str) + Send + Sync>;
 
-/// What is to run.
-pub struct Order<'a> {
-    /// The instance; without gates, and with a UID.
+/// An instance to run.
+pub struct RunRequest<'a> {
+    /// The Instance object: it has a UID and no scheduling gates.
     pub instance: &'a Instance,
-    /// Where it comes from; none if its namespace does not say.
-    pub origin: Option<&'a Identity>,
+    /// Project and namespace of origin; `None` if the cell's namespace has no labels for them.
+    pub origin: Option<&'a Tenant>,
     /// The city of the cell.
     pub city: &'a str,
-    /// The addresses that the network of its first interface has in this cell, if that keeps networks. Only told while
-    /// the instance has no address.
-    pub range: Option<Range>,
-    /// The config maps and secrets beside it.
-    pub data: &'a (dyn Data + Sync),
+    /// The subnet of the first interface's network in this cell, if the cell has networks. Set only while the
+    /// instance has no address.
+    pub range: Option<AddressRange>,
+    /// Config maps and secrets of the instance's namespace.
+    pub data: &'a (dyn ConfigData + Sync),
 }
 
-/// A range of addresses.
+/// A range of IPv4 addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Range {
+pub struct AddressRange {
     /// Its first address.
     pub start: Ipv4Addr,
-    /// How many leading bits all of its addresses share.
+    /// The prefix length.
     pub prefix: u8,
 }
 
-/// Config maps and secrets in the namespace of an instance.
-pub trait Data {
+/// Config maps and secrets of an instance's namespace.
+pub trait ConfigData {
     /// A config map by its name.
     fn config_map(&self, name: &str) -> Result<Option<ConfigMap>, Error>;
     /// A secret by its name.
     fn secret(&self, name: &str) -> Result<Option<Secret>, Error>;
 }
 
-/// How far an instance is.
+/// The result of [`Provider::run`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
-    /// Whether the spec was taken over, or why it cannot be.
-    pub programmed: Result<(), Refusal>,
-    /// What runs.
-    pub phase: Phase,
-    /// The address that was given to the first interface.
+pub struct RunReport {
+    /// Whether the provider accepts the spec.
+    pub programmed: Result<(), RunRefusal>,
+    /// The phase of the instance.
+    pub phase: InstancePhase,
+    /// The address of the first interface.
     pub address: Option<String>,
-    /// Ask again after this time even if nothing is told.
-    pub again: Option<Duration>,
+    /// Reconcile again after this time even without a change.
+    pub requeue_after: Option<Duration>,
 }
 
-impl Report {
-    /// It cannot be run.
-    pub fn refused(refusal: Refusal) -> Self {
-        Report { programmed: Err(refusal), phase: Phase::Stopped, address: None, again: None }
+impl RunReport {
+    /// The report for an instance that cannot run.
+    pub fn refused(refusal: RunRefusal) -> Self {
+        RunReport {
+            programmed: Err(refusal),
+            phase: InstancePhase::Stopped,
+            address: None,
+            requeue_after: None,
+        }
     }
 }
 
-/// Why an instance cannot be run as it is. Waiting does not help; somebody has to change something.
+/// Why an instance cannot run with its current spec. A retry does not help.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    /// One word, of `polis_api::reasons`.
+pub struct RunRefusal {
+    /// A reason of `polis_api::reasons`.
     pub reason: &'static str,
-    /// What is wrong and what to do.
+    /// What is wrong and what to do about it.
     pub message: String,
 }
 
-/// What runs of an instance.
+/// The phase of an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// It is on its way up; what is waited for.
+pub enum InstancePhase {
+    /// Starting; what it waits for.
     Starting(String),
-    /// It runs and can be used; where.
+    /// Running and reachable; where.
     Up(String),
-    /// It ends again and again; how often and how.
+    /// Restarting repeatedly; how often, and the last exit.
     Crashing(String),
-    /// It is being stopped.
+    /// Stopping.
     Stopping,
-    /// Nothing runs.
+    /// No container runs.
     Stopped,
 }
 
-/// How far an end has come.
+/// The result of [`Provider::stop`] and [`Provider::remove`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
-    /// Nothing is left that runs.
+pub enum StopProgress {
+    /// All containers have exited.
     Done,
-    /// Something still runs. Ask again when something is told, or after this time.
-    Underway(Duration),
+    /// A container still runs. Check again on the next change, or after this time.
+    Pending(Duration),
 }

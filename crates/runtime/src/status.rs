@@ -1,8 +1,9 @@
-//! What a provider's report means for the status of an instance.
+//! Computes the status of an Instance from its provider's report.
 //!
-//! A provider writes `Programmed`, `Running`, the fingerprint of the template it has put to work, and addresses. It never
-//! writes `Ready` or `QuotaGranted`: those are derived by the cell. An instance that runs and whose first port does not
-//! answer yet is `Starting`, so `Ready` waits for the port.
+//! The runtime writes `Programmed`, `Running`, the fingerprint of the running template, and addresses. It
+//! never writes `Ready` or `QuotaGranted`: other controllers of the cell derive those. An instance whose
+//! first port does not accept connections yet has `Running` False with reason `Starting`, so `Ready` waits
+//! for the port.
 
 use polis_api::compute::{
     Instance, InstanceControllerStatus, InstanceNetworkInterfaceStatus, InstanceStatus,
@@ -10,20 +11,26 @@ use polis_api::compute::{
 };
 use polis_api::conditions::{PROGRAMMED, RUNNING};
 use polis_api::reasons;
-use polis_core::conditions::{self, Verdict};
+use polis_core::conditions::{self, DesiredCondition};
 use polis_core::{Time, template};
 
-use crate::provider::{Phase, Refusal, Report};
+use crate::provider::{InstancePhase, RunRefusal, RunReport};
 
-/// The status of an instance after its provider has had its say, or `None` when nothing changes.
-pub fn status(instance: &Instance, report: &Report, now: &Time) -> Option<InstanceStatus> {
+/// The status of an instance after a report, or `None` if nothing changes.
+pub fn status(instance: &Instance, report: &RunReport, now: &Time) -> Option<InstanceStatus> {
     let programmed = match &report.programmed {
-        Ok(()) => Verdict::yes(PROGRAMMED, reasons::PROGRAMMED, "the runtime has taken the instance over"),
-        Err(Refusal { reason, message }) => Verdict::no(PROGRAMMED, *reason, message.clone()),
+        Ok(()) => DesiredCondition::new_true(
+            PROGRAMMED,
+            reasons::PROGRAMMED,
+            "the runtime has accepted the instance",
+        ),
+        Err(RunRefusal { reason, message }) => {
+            DesiredCondition::new_false(PROGRAMMED, *reason, message.clone())
+        }
     };
-    let mut status = said(instance, &[programmed, running(&report.phase)], now);
+    let mut status = with_conditions(instance, &[programmed, running(&report.phase)], now);
     if report.programmed.is_ok()
-        && let Some(hash) = template::fingerprint(instance)
+        && let Some(hash) = template::instance_hash(instance)
     {
         status.controller = Some(InstanceControllerStatus { observed_template_hash: hash.to_owned() });
     }
@@ -33,35 +40,43 @@ pub fn status(instance: &Instance, report: &Report, now: &Time) -> Option<Instan
     changed(instance, status)
 }
 
-/// As [`status`], for an instance that is suspended or on its way out.
-pub fn withdrawn(instance: &Instance, verdict: Verdict, now: &Time) -> Option<InstanceStatus> {
-    changed(instance, said(instance, &[verdict], now))
+/// As [`status`], with only the condition `Running`: the instance is suspended or being deleted.
+pub fn with_running(instance: &Instance, running: DesiredCondition, now: &Time) -> Option<InstanceStatus> {
+    changed(instance, with_conditions(instance, &[running], now))
 }
 
-/// What `Running` says in a phase.
-pub fn running(phase: &Phase) -> Verdict {
+/// The condition `Running` of a phase.
+pub fn running(phase: &InstancePhase) -> DesiredCondition {
     match phase {
-        Phase::Starting(what) => Verdict::no(RUNNING, reasons::STARTING, what.clone()),
-        Phase::Up(place) => Verdict::yes(RUNNING, reasons::RUNNING, place.clone()),
-        Phase::Crashing(what) => Verdict::no(RUNNING, reasons::INSTANCE_CRASHING, what.clone()),
-        Phase::Stopping => Verdict::no(RUNNING, reasons::STOPPING, "the instance is being stopped"),
-        Phase::Stopped => Verdict::no(RUNNING, reasons::STOPPED, "nothing runs"),
+        InstancePhase::Starting(what) => {
+            DesiredCondition::new_false(RUNNING, reasons::STARTING, what.clone())
+        }
+        InstancePhase::Up(location) => {
+            DesiredCondition::new_true(RUNNING, reasons::RUNNING, location.clone())
+        }
+        InstancePhase::Crashing(what) => {
+            DesiredCondition::new_false(RUNNING, reasons::INSTANCE_CRASHING, what.clone())
+        }
+        InstancePhase::Stopping => {
+            DesiredCondition::new_false(RUNNING, reasons::STOPPING, "the instance is being stopped")
+        }
+        InstancePhase::Stopped => DesiredCondition::new_false(RUNNING, reasons::STOPPED, "no container runs"),
     }
 }
 
-/// What `Running` says of an instance that is suspended.
-pub fn suspended() -> Verdict {
-    Verdict::no(
+/// The condition `Running` of a suspended instance.
+pub fn suspended() -> DesiredCondition {
+    DesiredCondition::new_false(
         RUNNING,
         reasons::SUSPENDED,
-        "the instance is suspended: nothing runs until that is taken back",
+        "the instance is suspended: no container runs until it is resumed",
     )
 }
 
-fn said(instance: &Instance, verdicts: &[Verdict], now: &Time) -> InstanceStatus {
+fn with_conditions(instance: &Instance, conditions: &[DesiredCondition], now: &Time) -> InstanceStatus {
     let mut status = instance.status.clone().unwrap_or_default();
-    for verdict in verdicts {
-        conditions::set(&mut status.conditions, verdict, instance.metadata.generation, now);
+    for condition in conditions {
+        conditions::set(&mut status.conditions, condition, instance.metadata.generation, now);
     }
     status
 }
@@ -70,7 +85,7 @@ fn changed(instance: &Instance, status: InstanceStatus) -> Option<InstanceStatus
     (instance.status.as_ref() != Some(&status)).then_some(status)
 }
 
-/// Gives the first interface its address. There is one entry per interface; what others say stays.
+/// Sets the address of the first interface. The status has one entry per interface; other fields stay.
 fn assign(status: &mut InstanceStatus, interfaces: usize, address: &str) {
     let entries = &mut status.network_interfaces;
     if entries.len() < interfaces {
@@ -102,64 +117,68 @@ mod tests {
         instance
     }
 
-    fn mk_report(phase: Phase) -> Report {
-        Report { programmed: Ok(()), phase, address: Some("127.20.0.9".into()), again: None }
+    fn mk_report(phase: InstancePhase) -> RunReport {
+        RunReport { programmed: Ok(()), phase, address: Some("127.20.0.9".into()), requeue_after: None }
     }
 
-    fn says(status: &InstanceStatus) -> Vec<(&str, &str, &str)> {
+    fn conditions_of(status: &InstanceStatus) -> Vec<(&str, &str, &str)> {
         status.conditions.iter().map(|c| (&*c.type_, &*c.status, &*c.reason)).collect()
     }
 
     #[test]
-    fn what_runs_is_said_once_with_hash_and_address() {
+    fn a_running_instance_is_reported_once_with_hash_and_address() {
         let mut instance = mk_instance();
-        let report = mk_report(Phase::Up("listens".into()));
-        let told = status(&instance, &report, &at(5)).unwrap();
-        assert_eq!(says(&told), [("Programmed", "True", "Programmed"), ("Running", "True", "Running")]);
-        assert_eq!(told.controller.as_ref().unwrap().observed_template_hash, "h1");
-        let addresses: Vec<_> = told
+        let report = mk_report(InstancePhase::Up("listens".into()));
+        let updated = status(&instance, &report, &at(5)).unwrap();
+        assert_eq!(
+            conditions_of(&updated),
+            [("Programmed", "True", "Programmed"), ("Running", "True", "Running")]
+        );
+        assert_eq!(updated.controller.as_ref().unwrap().observed_template_hash, "h1");
+        let addresses: Vec<_> = updated
             .network_interfaces
             .iter()
             .map(|entry| entry.assignments.as_ref().and_then(|given| given.network_ip.as_deref()))
             .collect();
         assert_eq!(addresses, [Some("127.20.0.9"), None]);
-        instance.status = Some(told);
+        instance.status = Some(updated);
         assert_eq!(status(&instance, &report, &at(9)), None);
     }
 
     #[test]
-    fn every_phase_has_its_word() {
+    fn every_phase_has_a_reason() {
         let table = [
-            (Phase::Starting("waits".into()), "False", "Starting"),
-            (Phase::Crashing("3 times".into()), "False", "InstanceCrashing"),
-            (Phase::Stopping, "False", "Stopping"),
-            (Phase::Stopped, "False", "Stopped"),
+            (InstancePhase::Starting("waits".into()), "False", "Starting"),
+            (InstancePhase::Crashing("3 times".into()), "False", "InstanceCrashing"),
+            (InstancePhase::Stopping, "False", "Stopping"),
+            (InstancePhase::Stopped, "False", "Stopped"),
         ];
         for (phase, truth, reason) in table {
-            let told = status(&mk_instance(), &mk_report(phase.clone()), &at(5)).unwrap();
-            assert_eq!(says(&told)[1], ("Running", truth, reason), "{phase:?}");
+            let updated = status(&mk_instance(), &mk_report(phase.clone()), &at(5)).unwrap();
+            assert_eq!(conditions_of(&updated)[1], ("Running", truth, reason), "{phase:?}");
         }
     }
 
     #[test]
-    fn a_refusal_claims_no_hash() {
-        let refusal = Refusal { reason: reasons::IMAGE_UNAVAILABLE, message: "use another".into() };
-        let told = status(&mk_instance(), &Report::refused(refusal), &at(5)).unwrap();
+    fn a_refusal_reports_no_hash() {
+        let refusal = RunRefusal { reason: reasons::IMAGE_UNAVAILABLE, message: "use another".into() };
+        let updated = status(&mk_instance(), &RunReport::refused(refusal), &at(5)).unwrap();
         assert_eq!(
-            says(&told),
+            conditions_of(&updated),
             [("Programmed", "False", "ImageUnavailable"), ("Running", "False", "Stopped")]
         );
-        assert_eq!(told.controller, None);
-        assert!(told.network_interfaces.is_empty());
+        assert_eq!(updated.controller, None);
+        assert!(updated.network_interfaces.is_empty());
     }
 
     #[test]
-    fn what_others_said_stays() {
+    fn conditions_of_other_controllers_stay() {
         let mut instance = mk_instance();
-        instance.status = Some(said(&instance, &[Verdict::yes("Ready", "Running", "")], &at(1)));
+        instance.status =
+            Some(with_conditions(&instance, &[DesiredCondition::new_true("Ready", "Running", "")], &at(1)));
         instance.status.as_mut().unwrap().suspended = Some(false);
-        let told = status(&instance, &mk_report(Phase::Stopped), &at(5)).unwrap();
-        assert_eq!(told.conditions[0], instance.status.as_ref().unwrap().conditions[0]);
-        assert_eq!(told.suspended, Some(false));
+        let updated = status(&instance, &mk_report(InstancePhase::Stopped), &at(5)).unwrap();
+        assert_eq!(updated.conditions[0], instance.status.as_ref().unwrap().conditions[0]);
+        assert_eq!(updated.suspended, Some(false));
     }
 }

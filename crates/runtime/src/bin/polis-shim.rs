@@ -1,10 +1,10 @@
-//! The shim alone. `polis` has the same inside it; see `polis_runtime::inside`.
+//! The shim as a separate binary. `polis` contains the same code; see `polis_runtime::run_internal_command`.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    polis_runtime::inside(std::env::args_os().skip(1)).unwrap_or_else(|| {
-        eprintln!("polis-shim is started by Polis, one for each container that runs; it has no other use");
+    polis_runtime::run_internal_command(std::env::args_os().skip(1)).unwrap_or_else(|| {
+        eprintln!("polis-shim: the Polis runtime starts this program for each running container; it has no other use");
         ExitCode::from(2)
     })
 }

@@ -1,8 +1,9 @@
-//! The environment of a container.
+//! Environment variables of a container.
 //!
-//! A program starts with nothing of what Polis has around itself. It gets a search path, a home, and words about where it
-//! is; then what its container sets, in order. `$(NAME)` in a value or an argument stands for what was set before, as it
-//! does in Kubernetes; `$$` is a dollar, and a name that is not set is left as it is written.
+//! A program inherits nothing of the runtime's own environment. It gets `PATH`, `HOME` and `POLIS_*`
+//! variables, then the container's own variables in order. `$(NAME)` in a value or an argument expands to a
+//! variable set earlier, as in Kubernetes; `$$` is a literal dollar sign, and a reference to an unset
+//! variable stays unexpanded.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,59 +11,60 @@ use std::fmt;
 use polis_api::compute::SandboxContainer;
 use polis_api::k8s_openapi::api::core::v1::EnvVarSource;
 use polis_api::reasons;
-use polis_core::quota::Sizes;
+use polis_core::quota::InstanceSize;
 use serde_json::Value;
 
 use crate::Error;
-use crate::provider::{Data, Refusal};
+use crate::provider::{ConfigData, RunRefusal};
 
-/// Names and values.
+/// Variables by name.
 pub(crate) type Environment = BTreeMap<String, String>;
 
-/// What an environment is made from.
+/// Inputs of `valueFrom` variables.
 pub(crate) struct Sources<'a> {
     /// The instance, as JSON.
     pub(crate) instance: &'a Value,
-    /// How large it is.
-    pub(crate) sizes: Option<Sizes>,
-    /// What lies beside it.
-    pub(crate) data: &'a (dyn Data + Sync),
+    /// CPU and memory of the instance, if known.
+    pub(crate) sizes: Option<InstanceSize>,
+    /// Config maps and secrets of the instance's namespace.
+    pub(crate) data: &'a (dyn ConfigData + Sync),
 }
 
-/// Why an environment cannot be made.
+/// Why the environment of a container cannot be built.
 #[derive(Debug)]
-pub(crate) enum Trouble {
-    /// The container asks for something that is not there.
-    Refused(Refusal),
-    /// The cell could not be read.
+pub(crate) enum EnvironmentError {
+    /// The container refers to something that does not exist.
+    Refused(RunRefusal),
+    /// Reading the cell failed.
     Failed(Error),
 }
 
-impl From<Error> for Trouble {
+impl From<Error> for EnvironmentError {
     fn from(error: Error) -> Self {
-        Trouble::Failed(error)
+        EnvironmentError::Failed(error)
     }
 }
 
-/// The environment of a container, on top of what every container gets.
+/// Adds the container's variables to the base environment.
 pub(crate) fn environment(
     mut base: Environment,
     container: &SandboxContainer,
     sources: &Sources<'_>,
-) -> Result<Environment, Trouble> {
+) -> Result<Environment, EnvironmentError> {
     for variable in &container.env {
-        let asks = Asks { container: &container.name, variable: &variable.name };
+        let variable_ref = VariableRef { container: &container.name, variable: &variable.name };
         if variable.name.is_empty() || variable.name.contains(['=', '\0']) {
-            return Err(asks.refused("a name that no variable can have; rename it"));
+            return Err(variable_ref.refused("a name that no variable can have; rename it"));
         }
         let value = match (&variable.value, &variable.value_from) {
             (_, None) => Some(expand(variable.value.as_deref().unwrap_or_default(), &base)),
-            (None, Some(source)) => sources.value(source, &asks)?,
-            (Some(_), Some(_)) => return Err(asks.refused("value and valueFrom at once; keep one")),
+            (None, Some(source)) => sources.value(source, &variable_ref)?,
+            (Some(_), Some(_)) => return Err(variable_ref.refused("value and valueFrom at once; keep one")),
         };
         if let Some(value) = value {
             if value.contains('\0') {
-                return Err(asks.refused("a value with a NUL byte in it; no program can be given that"));
+                return Err(variable_ref
+                    .refused("a value with a NUL byte, which no environment variable can hold; remove it"));
             }
             base.insert(variable.name.clone(), value);
         }
@@ -70,97 +72,104 @@ pub(crate) fn environment(
     Ok(base)
 }
 
-/// Who asks, for messages.
-struct Asks<'a> {
+/// The variable being resolved, for messages.
+struct VariableRef<'a> {
     container: &'a str,
     variable: &'a str,
 }
 
-impl Asks<'_> {
-    fn refused(&self, what: impl fmt::Display) -> Trouble {
-        let message = format!("variable {} of container {} asks for {what}", self.variable, self.container);
-        Trouble::Refused(Refusal { reason: reasons::CONFIGURATION_ERROR, message })
+impl VariableRef<'_> {
+    fn refused(&self, what: impl fmt::Display) -> EnvironmentError {
+        let message = format!("variable {} of container {} uses {what}", self.variable, self.container);
+        EnvironmentError::Refused(RunRefusal { reason: reasons::CONFIGURATION_ERROR, message })
     }
 
-    /// A thing that is not there: nothing, if the container can do without.
-    fn missing(&self, optional: Option<bool>, what: impl fmt::Display) -> Result<Option<String>, Trouble> {
+    /// The result for a missing source: no value if the reference is optional, else a refusal.
+    fn missing(
+        &self,
+        optional: Option<bool>,
+        what: impl fmt::Display,
+    ) -> Result<Option<String>, EnvironmentError> {
         if optional == Some(true) { Ok(None) } else { Err(self.refused(what)) }
     }
 }
 
 impl Sources<'_> {
-    fn value(&self, source: &EnvVarSource, asks: &Asks<'_>) -> Result<Option<String>, Trouble> {
-        if let Some(wanted) = &source.config_map_key_ref {
-            let (name, key) = (&wanted.name, &wanted.key);
+    fn value(
+        &self,
+        source: &EnvVarSource,
+        variable_ref: &VariableRef<'_>,
+    ) -> Result<Option<String>, EnvironmentError> {
+        if let Some(reference) = &source.config_map_key_ref {
+            let (name, key) = (&reference.name, &reference.key);
             let Some(map) = self.data.config_map(name)? else {
-                return asks.missing(
-                    wanted.optional,
-                    format!("config map {name}, which has not arrived; create it beside the workload"),
+                return variable_ref.missing(
+                    reference.optional,
+                    format!("config map {name}, which does not exist in the cell; create it in the workload's namespace"),
                 );
             };
             return match map.data.as_ref().and_then(|data| data.get(key)) {
                 Some(value) => Ok(Some(value.clone())),
-                None => asks.missing(
-                    wanted.optional,
-                    format!("key {key} of config map {name}, which is not in it; add it"),
+                None => variable_ref.missing(
+                    reference.optional,
+                    format!("key {key} of config map {name}, which does not exist; add it"),
                 ),
             };
         }
-        if let Some(wanted) = &source.secret_key_ref {
-            let (name, key) = (&wanted.name, &wanted.key);
+        if let Some(reference) = &source.secret_key_ref {
+            let (name, key) = (&reference.name, &reference.key);
             let Some(secret) = self.data.secret(name)? else {
-                return asks.missing(
-                    wanted.optional,
-                    format!("secret {name}, which has not arrived; create it beside the workload"),
+                return variable_ref.missing(
+                    reference.optional,
+                    format!("secret {name}, which does not exist in the cell; create it in the workload's namespace"),
                 );
             };
             return match secret.data.as_ref().and_then(|data| data.get(key)) {
                 Some(value) => match std::str::from_utf8(&value.0) {
                     Ok(value) => Ok(Some(value.to_owned())),
-                    Err(_) => Err(asks.refused(format!(
-                        "key {key} of secret {name}, which is no text; a variable can hold only text"
+                    Err(_) => Err(variable_ref.refused(format!(
+                        "key {key} of secret {name}, which is not UTF-8 text; an environment variable can hold only text"
                     ))),
                 },
-                None => asks.missing(
-                    wanted.optional,
-                    format!("key {key} of secret {name}, which is not in it; add it"),
+                None => variable_ref.missing(
+                    reference.optional,
+                    format!("key {key} of secret {name}, which does not exist; add it"),
                 ),
             };
         }
-        if let Some(wanted) = &source.field_ref {
-            return match field(self.instance, &wanted.field_path) {
+        if let Some(reference) = &source.field_ref {
+            return match field(self.instance, &reference.field_path) {
                 Some(value) => Ok(Some(value)),
-                None => {
-                    Err(asks
-                        .refused(format!("field {}, which the instance does not have", wanted.field_path)))
-                }
+                None => Err(variable_ref
+                    .refused(format!("field {}, which the instance does not have", reference.field_path))),
             };
         }
-        if let Some(wanted) = &source.resource_field_ref {
-            let divisor = wanted.divisor.as_ref().map(|divisor| divisor.0.as_str());
-            return match self.sizes.and_then(|sizes| resource(&wanted.resource, divisor, sizes)) {
+        if let Some(reference) = &source.resource_field_ref {
+            let divisor = reference.divisor.as_ref().map(|divisor| divisor.0.as_str());
+            return match self.sizes.and_then(|sizes| resource(&reference.resource, divisor, sizes)) {
                 Some(value) => Ok(Some(value.to_string())),
-                None => Err(asks.refused(format!(
-                    "resource {}, which is not known of this instance; there are limits and requests of cpu and memory",
-                    wanted.resource
+                None => Err(variable_ref.refused(format!(
+                    "resource {}, which this instance does not have; use limits or requests of cpu or memory",
+                    reference.resource
                 ))),
             };
         }
-        Err(asks.refused("a source that this city does not know; use configMapKeyRef, secretKeyRef, fieldRef or resourceFieldRef"))
+        Err(variable_ref.refused("a source that this city does not support; use configMapKeyRef, secretKeyRef, fieldRef or resourceFieldRef"))
     }
 }
 
-/// The value at a path such as `metadata.labels['app']` or `status.networkInterfaces[0].assignments.networkIP`. A label
-/// or annotation that is not set is empty; anything else that is missing has no value, nor has what is no scalar.
+/// The value at a path such as `metadata.labels['app']` or
+/// `status.networkInterfaces[0].assignments.networkIP`. An unset label or annotation is the empty string; any
+/// other missing or non-scalar value is `None`.
 fn field(instance: &Value, path: &str) -> Option<String> {
     let mut value = instance;
     let mut rest = path;
     while !rest.is_empty() {
-        let (part, behind) = next_part(rest)?;
-        rest = behind;
+        let (part, remaining) = next_part(rest)?;
+        rest = remaining;
         value = match part {
             Part::Name(name) => value.get(name).unwrap_or(&Value::Null),
-            Part::Place(place) => value.get(place)?,
+            Part::Index(index) => value.get(index)?,
         };
     }
     match value {
@@ -178,28 +187,28 @@ fn field(instance: &Value, path: &str) -> Option<String> {
 
 enum Part<'a> {
     Name(&'a str),
-    Place(usize),
+    Index(usize),
 }
 
-/// The first part of a path, and what is behind it.
+/// Splits a path into its first part and the rest.
 fn next_part(path: &str) -> Option<(Part<'_>, &str)> {
     if let Some(quoted) = path.strip_prefix("['") {
         let (name, rest) = quoted.split_once("']")?;
         return Some((Part::Name(name), rest));
     }
     if let Some(number) = path.strip_prefix('[') {
-        let (place, rest) = number.split_once(']')?;
-        return Some((Part::Place(place.parse().ok()?), rest));
+        let (index, rest) = number.split_once(']')?;
+        return Some((Part::Index(index.parse().ok()?), rest));
     }
     let path = path.strip_prefix('.').unwrap_or(path);
     let end = path.find(['.', '[']).unwrap_or(path.len());
     (end > 0).then(|| (Part::Name(&path[..end]), &path[end..]))
 }
 
-/// A size in units of a divisor, rounded up.
-fn resource(name: &str, divisor: Option<&str>, sizes: Sizes) -> Option<u128> {
+/// A resource in units of the divisor, rounded up.
+fn resource(name: &str, divisor: Option<&str>, sizes: InstanceSize) -> Option<u128> {
     let divisor = divisor.filter(|divisor| *divisor != "0").unwrap_or("1");
-    // In thousandths, the smallest unit there is.
+    // In thousandths, the smallest unit that a divisor can name.
     let amount = match name.split_once('.')? {
         ("limits" | "requests", "cpu") => u128::try_from(sizes.millicores).ok()?,
         ("limits" | "requests", "memory") => u128::try_from(sizes.mebibytes).ok()? * (1000 << 20),
@@ -219,23 +228,23 @@ fn resource(name: &str, divisor: Option<&str>, sizes: Sizes) -> Option<u128> {
     Some(amount.div_ceil(unit))
 }
 
-/// Puts values in the place of `$(NAME)`.
+/// Expands `$(NAME)` references.
 pub(crate) fn expand(text: &str, known: &Environment) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find('$') {
         out.push_str(&rest[..at]);
         rest = &rest[at + 1..];
-        if let Some(behind) = rest.strip_prefix('$') {
+        if let Some(remaining) = rest.strip_prefix('$') {
             out.push('$');
-            rest = behind;
+            rest = remaining;
             continue;
         }
         let named = rest.strip_prefix('(').and_then(|inner| inner.split_once(')'));
-        match named.and_then(|(name, behind)| Some((known.get(name)?, behind))) {
-            Some((value, behind)) => {
+        match named.and_then(|(name, remaining)| Some((known.get(name)?, remaining))) {
+            Some((value, remaining)) => {
                 out.push_str(value);
-                rest = behind;
+                rest = remaining;
             }
             None => out.push('$'),
         }
@@ -252,9 +261,9 @@ mod tests {
     use polis_api::k8s_openapi::api::core::v1::{ConfigMap, EnvVar, Secret};
     use serde_json::json;
 
-    struct Shelf;
+    struct TestConfig;
 
-    impl Data for Shelf {
+    impl ConfigData for TestConfig {
         fn config_map(&self, name: &str) -> Result<Option<ConfigMap>, Error> {
             let data = [("level".to_owned(), "debug".to_owned())];
             Ok((name == "settings").then(|| ConfigMap { data: Some(data.into()), ..ConfigMap::default() }))
@@ -269,7 +278,7 @@ mod tests {
         }
     }
 
-    fn made(env: Value) -> Result<Environment, String> {
+    fn built(env: Value) -> Result<Environment, String> {
         let instance = json!({
             "metadata": {"name": "web-0", "labels": {"app": "shop"}},
             "spec": {"runtime": {"resources": {"instanceType": "small"}}},
@@ -279,19 +288,19 @@ mod tests {
         let container = SandboxContainer { name: "app".into(), env, ..SandboxContainer::default() };
         let sources = Sources {
             instance: &instance,
-            sizes: Some(Sizes { millicores: 1500, mebibytes: 2048 }),
-            data: &Shelf,
+            sizes: Some(InstanceSize { millicores: 1500, mebibytes: 2048 }),
+            data: &TestConfig,
         };
         let base = [("PORT".to_owned(), "8080".to_owned())].into();
-        environment(base, &container, &sources).map_err(|trouble| match trouble {
-            Trouble::Refused(refusal) => refusal.message,
-            Trouble::Failed(error) => panic!("{error}"),
+        environment(base, &container, &sources).map_err(|error| match error {
+            EnvironmentError::Refused(refusal) => refusal.message,
+            EnvironmentError::Failed(error) => panic!("{error}"),
         })
     }
 
     fn from(source: Value) -> Result<String, String> {
-        let mut made = made(json!([{"name": "X", "valueFrom": source}]))?;
-        Ok(made.remove("X").unwrap_or_else(|| "(not set)".to_owned()))
+        let mut built = built(json!([{"name": "X", "valueFrom": source}]))?;
+        Ok(built.remove("X").unwrap_or_else(|| "(not set)".to_owned()))
     }
 
     #[test]
@@ -319,48 +328,48 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn a_missing_source_is_named_in_the_message() {
         let table = [
             (json!({"configMapKeyRef": {"name": "nope", "key": "x"}}), "config map nope"),
             (json!({"configMapKeyRef": {"name": "settings", "key": "x"}}), "key x of config map settings"),
             (json!({"secretKeyRef": {"name": "nope", "key": "x"}}), "secret nope"),
-            (json!({"secretKeyRef": {"name": "vault", "key": "key"}}), "no text"),
+            (json!({"secretKeyRef": {"name": "vault", "key": "key"}}), "not UTF-8 text"),
             (json!({"fieldRef": {"fieldPath": "metadata.nope"}}), "field metadata.nope"),
             (json!({"fieldRef": {"fieldPath": "spec.runtime"}}), "field spec.runtime"),
             (json!({"fieldRef": {"fieldPath": "a[b"}}), "field a[b"),
             (json!({"resourceFieldRef": {"resource": "limits.disk"}}), "resource limits.disk"),
-            (json!({}), "a source that this city does not know"),
+            (json!({}), "a source that this city does not support"),
         ];
         for (source, named) in table {
             let why = from(source.clone()).unwrap_err();
-            assert!(why.starts_with("variable X of container app asks for "), "{why}");
+            assert!(why.starts_with("variable X of container app uses "), "{why}");
             assert!(why.contains(named), "{source}: {why}");
         }
     }
 
     #[test]
-    fn a_value_may_refer_to_what_was_set_before() {
-        let made = made(json!([
+    fn a_value_may_refer_to_variables_set_earlier() {
+        let built = built(json!([
             {"name": "A", "value": "$(PORT)/$(B)"},
             {"name": "B", "value": "$$(PORT) costs $5 and $(A)"},
             {"name": "PORT", "value": "9"},
             {"name": "EMPTY"},
         ]))
         .unwrap();
-        assert_eq!(made["A"], "8080/$(B)");
-        assert_eq!(made["B"], "$(PORT) costs $5 and 8080/$(B)");
-        assert_eq!((made["PORT"].as_str(), made["EMPTY"].as_str()), ("9", ""));
+        assert_eq!(built["A"], "8080/$(B)");
+        assert_eq!(built["B"], "$(PORT) costs $5 and 8080/$(B)");
+        assert_eq!((built["PORT"].as_str(), built["EMPTY"].as_str()), ("9", ""));
     }
 
     #[test]
-    fn names_and_values_that_no_program_can_be_given_are_refused() {
+    fn names_and_values_that_exec_cannot_pass_are_refused() {
         for env in [
             json!([{"name": "A=B", "value": "x"}]),
             json!([{"name": "", "value": "x"}]),
             json!([{"name": "A", "value": "x\u{0}y"}]),
             json!([{"name": "A", "value": "x", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]),
         ] {
-            assert!(made(env.clone()).is_err(), "{env}");
+            assert!(built(env.clone()).is_err(), "{env}");
         }
     }
 }

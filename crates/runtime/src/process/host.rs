@@ -1,4 +1,4 @@
-//! What there is on this host: the seats of instances, and who sits in them.
+//! All instances on this host: their records, the state of their containers, and their phase.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -11,55 +11,59 @@ use polis_core::owner;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-use super::occupant::{MOMENT, Occupant};
-use super::recipe::{is_tcp, number};
-use super::restart::{self, Found, Step};
-use super::seat::{self, Facts};
-use super::{Addresses, Pool, Settings, address};
+use super::container::{ContainerState, SHIM_POLL_INTERVAL};
+use super::instance_dir::{self, InstanceRecord};
+use super::launch_spec::{is_tcp, number};
+use super::restart::{self, ObservedContainer, RestartAction};
+use super::{AddressMode, LoopbackPool, ProcessSettings, address};
 use crate::Error;
-use crate::provider::{self, Phase, Progress, Told};
-use crate::shim::Order;
+use crate::provider::{ChangeCallback, InstancePhase, RunRequest, StopProgress};
+use crate::shim::LaunchRequest;
 
-/// A port of this host answers at once or not at all.
-const PROBE: Duration = Duration::from_secs(1);
+/// Timeout of a TCP probe. A local port accepts or refuses at once.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Everything that runs here for one cell.
+/// The instances that this provider runs for one cell.
 pub(super) struct Host {
-    pub(super) settings: Settings,
-    pub(super) seats: Mutex<BTreeMap<String, Seat>>,
+    pub(super) settings: ProcessSettings,
+    pub(super) instances: Mutex<BTreeMap<String, HostedInstance>>,
     /// UIDs by namespace and name.
     names: Mutex<BTreeMap<(String, String), BTreeSet<String>>>,
-    pub(super) told: Mutex<Option<Told>>,
+    pub(super) on_change: Mutex<Option<ChangeCallback>>,
 }
 
-/// The seat of one instance.
-pub(super) struct Seat {
-    pub(super) facts: Facts,
-    pub(super) occupants: BTreeMap<String, Occupant>,
+/// An instance on this host.
+pub(super) struct HostedInstance {
+    pub(super) record: InstanceRecord,
+    pub(super) containers: BTreeMap<String, ContainerState>,
 }
 
 impl Host {
-    /// With everybody who has a folder.
-    pub(super) fn new(settings: Settings, all: Vec<Facts>) -> Self {
-        let host =
-            Host { settings, seats: Mutex::default(), names: Mutex::default(), told: Mutex::default() };
-        for facts in all {
-            host.sit(&mut host.seats.lock(), facts);
+    /// Loads the given records.
+    pub(super) fn new(settings: ProcessSettings, all: Vec<InstanceRecord>) -> Self {
+        let host = Host {
+            settings,
+            instances: Mutex::default(),
+            names: Mutex::default(),
+            on_change: Mutex::default(),
+        };
+        for record in all {
+            host.insert(&mut host.instances.lock(), record);
         }
         host
     }
 
-    fn sit(&self, seats: &mut BTreeMap<String, Seat>, facts: Facts) {
-        let name = (facts.namespace.clone(), facts.name.clone());
-        self.names.lock().entry(name).or_default().insert(facts.uid.clone());
-        seats.insert(facts.uid.clone(), Seat { facts, occupants: BTreeMap::new() });
+    fn insert(&self, instances: &mut BTreeMap<String, HostedInstance>, record: InstanceRecord) {
+        let name = (record.namespace.clone(), record.name.clone());
+        self.names.lock().entry(name).or_default().insert(record.uid.clone());
+        instances.insert(record.uid.clone(), HostedInstance { record, containers: BTreeMap::new() });
     }
 
-    /// Forgets an instance whose folder is gone.
-    pub(super) fn leave(&self, uid: &str) {
-        let Some(Seat { facts, .. }) = self.seats.lock().remove(uid) else { return };
+    /// Removes an instance whose directory is deleted.
+    pub(super) fn forget(&self, uid: &str) {
+        let Some(HostedInstance { record, .. }) = self.instances.lock().remove(uid) else { return };
         let mut names = self.names.lock();
-        let name = (facts.namespace, facts.name);
+        let name = (record.namespace, record.name);
         if let Some(uids) = names.get_mut(&name) {
             uids.remove(uid);
             if uids.is_empty() {
@@ -68,23 +72,23 @@ impl Host {
         }
     }
 
-    /// Who sits under a name.
+    /// UIDs of the instances with this namespace and name.
     pub(super) fn uids(&self, namespace: &str, name: &str) -> Vec<String> {
         let names = self.names.lock();
         let uids = names.get(&(namespace.to_owned(), name.to_owned()));
         uids.into_iter().flatten().cloned().collect()
     }
 
-    /// The seat of an instance: what it was given, or is given now.
-    pub(super) async fn seat(
+    /// Returns the record of an instance. Creates it, with an address or mapped ports, on the first call.
+    pub(super) async fn ensure_record(
         &self,
-        order: &provider::Order<'_>,
+        request: &RunRequest<'_>,
         containers: &[SandboxContainer],
-    ) -> Result<Facts, Error> {
-        let instance = order.instance;
+    ) -> Result<InstanceRecord, Error> {
+        let instance = request.instance;
         let uid = owner::uid(&instance.metadata);
-        let standing = self.seats.lock().get(uid).map(|seat| seat.facts.clone());
-        let mut facts = standing.clone().unwrap_or_else(|| Facts {
+        let existing = self.instances.lock().get(uid).map(|instance| instance.record.clone());
+        let mut record = existing.clone().unwrap_or_else(|| InstanceRecord {
             uid: uid.to_owned(),
             namespace: instance.metadata.namespace.clone().unwrap_or_default(),
             name: owner::name(&instance.metadata).to_owned(),
@@ -92,212 +96,229 @@ impl Host {
             ports: BTreeMap::new(),
         });
         match self.settings.addresses {
-            Addresses::Own(pool) if standing.is_none() => {
-                let pool = order.range.and_then(Pool::new).unwrap_or(pool);
-                facts.address = self.claim(facts.clone(), given(instance), pool)?;
+            AddressMode::PerInstance(pool) if existing.is_none() => {
+                let pool = request.range.and_then(LoopbackPool::new).unwrap_or(pool);
+                record.address = self.allocate_address(record.clone(), assigned_address(instance), pool)?;
             }
-            Addresses::Own(_) => {}
-            Addresses::Shared => {
+            AddressMode::PerInstance(_) => {}
+            AddressMode::Shared => {
                 for port in containers.iter().flat_map(|container| &container.ports).filter_map(number) {
-                    if !facts.ports.contains_key(&port) {
-                        facts.ports.insert(port, self.free_port(&facts).await?);
+                    if !record.ports.contains_key(&port) {
+                        record.ports.insert(port, self.free_port(&record).await?);
                     }
                 }
             }
         }
-        if standing.as_ref() != Some(&facts) {
-            facts.write(&self.settings.dir)?;
-            let mut seats = self.seats.lock();
-            match seats.get_mut(uid) {
-                Some(seat) => seat.facts = facts.clone(),
-                None => self.sit(&mut seats, facts.clone()),
+        if existing.as_ref() != Some(&record) {
+            record.write(&self.settings.dir)?;
+            let mut instances = self.instances.lock();
+            match instances.get_mut(uid) {
+                Some(instance) => instance.record = record.clone(),
+                None => self.insert(&mut instances, record.clone()),
             }
         }
-        Ok(facts)
+        Ok(record)
     }
 
-    /// Chooses an address and keeps it from others, in one step.
-    fn claim(&self, facts: Facts, given: Option<Ipv4Addr>, pool: Pool) -> Result<Ipv4Addr, Error> {
-        let mut seats = self.seats.lock();
-        let address = match given {
+    /// Chooses an address and reserves it under one lock.
+    fn allocate_address(
+        &self,
+        record: InstanceRecord,
+        assigned: Option<Ipv4Addr>,
+        pool: LoopbackPool,
+    ) -> Result<Ipv4Addr, Error> {
+        let mut instances = self.instances.lock();
+        let address = match assigned {
             Some(address) => address,
             None => {
-                let taken: BTreeSet<Ipv4Addr> = seats.values().map(|seat| seat.facts.address).collect();
-                pool.choose(&facts.uid, |address| taken.contains(&address))
-                    .ok_or_else(|| Error::NoAddress { instance: facts.uid.clone(), pool: pool.to_string() })?
+                let taken: BTreeSet<Ipv4Addr> =
+                    instances.values().map(|instance| instance.record.address).collect();
+                pool.choose(&record.uid, |address| taken.contains(&address)).ok_or_else(|| {
+                    Error::NoAddress { instance: record.uid.clone(), pool: pool.to_string() }
+                })?
             }
         };
-        self.sit(&mut seats, Facts { address, ..facts });
+        self.insert(&mut instances, InstanceRecord { address, ..record });
         Ok(address)
     }
 
-    /// A port that nobody listens on and no other instance was given.
-    async fn free_port(&self, facts: &Facts) -> Result<u16, Error> {
+    /// A port that is free on the host and not mapped to another instance.
+    async fn free_port(&self, record: &InstanceRecord) -> Result<u16, Error> {
         let failed = || Error::directory(&self.settings.dir);
         loop {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(failed())?;
             let port = listener.local_addr().map_err(failed())?.port();
-            let taken = facts.ports.values().any(|taken| *taken == port)
+            let taken = record.ports.values().any(|taken| *taken == port)
                 || self
-                    .seats
+                    .instances
                     .lock()
                     .values()
-                    .any(|seat| seat.facts.ports.values().any(|taken| *taken == port));
+                    .any(|instance| instance.record.ports.values().any(|taken| *taken == port));
             if !taken {
                 return Ok(port);
             }
         }
     }
 
-    /// Finds out what there is of a container, unless that is known.
-    pub(super) fn look(self: &Arc<Self>, uid: &str, container: &str) -> Result<(), Error> {
-        let Some(seat_folder) = seat::folder(&self.settings.dir, uid) else { return Ok(()) };
-        let mut seats = self.seats.lock();
-        let Some(seat) = seats.get_mut(uid) else { return Ok(()) };
-        let occupant = seat.occupants.entry(container.to_owned()).or_default();
-        if matches!(occupant, Occupant::Unknown | Occupant::Busy) {
-            *occupant = Occupant::look(&seat_folder.join(container), &format!("{uid}/{container}"))?;
-            occupant.watch(self.watcher(&seat.facts, container));
+    /// Reads the state of a container from its directory if it is unknown or changing.
+    pub(super) fn inspect(self: &Arc<Self>, uid: &str, container: &str) -> Result<(), Error> {
+        let Some(instance_dir) = instance_dir::path(&self.settings.dir, uid) else { return Ok(()) };
+        let mut instances = self.instances.lock();
+        let Some(instance) = instances.get_mut(uid) else { return Ok(()) };
+        let container_state = instance.containers.entry(container.to_owned()).or_default();
+        if matches!(container_state, ContainerState::Unknown | ContainerState::Starting) {
+            *container_state =
+                ContainerState::inspect(&instance_dir.join(container), &format!("{uid}/{container}"))?;
+            container_state.watch(self.watcher(&instance.record, container));
         }
         Ok(())
     }
 
-    /// What to do next about a container; none while its shim is just starting or leaving.
-    pub(super) fn next(
+    /// The next action for a container; `None` while its shim is starting or exiting.
+    pub(super) fn plan(
         self: &Arc<Self>,
         uid: &str,
         container: &str,
         template: &str,
-    ) -> Result<Option<Step>, Error> {
-        self.look(uid, container)?;
-        let seats = self.seats.lock();
-        let occupant = seats.get(uid).and_then(|seat| seat.occupants.get(container));
-        Ok(occupant
-            .and_then(Occupant::found)
-            .map(|found| restart::step(found, template, &self.settings.restarts)))
+    ) -> Result<Option<RestartAction>, Error> {
+        self.inspect(uid, container)?;
+        let instances = self.instances.lock();
+        let container_state = instances.get(uid).and_then(|instance| instance.containers.get(container));
+        Ok(container_state
+            .and_then(ContainerState::observed)
+            .map(|observed| restart::plan(observed, template, &self.settings.restart_backoff)))
     }
 
-    pub(super) fn stop(&self, uid: &str, container: &str) -> Progress {
-        let mut seats = self.seats.lock();
-        let occupant = seats.get_mut(uid).and_then(|seat| seat.occupants.get_mut(container));
-        occupant.map_or(Progress::Done, |occupant| occupant.stop(self.settings.grace))
+    pub(super) fn stop(&self, uid: &str, container: &str) -> StopProgress {
+        let mut instances = self.instances.lock();
+        let container_state =
+            instances.get_mut(uid).and_then(|instance| instance.containers.get_mut(container));
+        container_state
+            .map_or(StopProgress::Done, |container_state| container_state.stop(self.settings.grace_period))
     }
 
     pub(super) async fn start(
         self: &Arc<Self>,
         uid: &str,
         container: &str,
-        order: Order,
+        request: LaunchRequest,
     ) -> Result<(), Error> {
-        let Some(folder) = seat::folder(&self.settings.dir, uid) else { return Ok(()) };
-        let folder = folder.join(container);
-        let started = Occupant::start(&self.settings.binary, folder, order, (uid, container)).await;
-        let mut seats = self.seats.lock();
-        if let Some(seat) = seats.get_mut(uid) {
-            let occupant = seat.occupants.entry(container.to_owned()).or_default();
-            // Whatever went wrong: the folder knows more than we do.
-            *occupant = Occupant::Unknown;
-            *occupant = started?;
-            occupant.watch(self.watcher(&seat.facts, container));
+        let Some(instance_dir) = instance_dir::path(&self.settings.dir, uid) else { return Ok(()) };
+        let container_dir = instance_dir.join(container);
+        let started =
+            ContainerState::start(&self.settings.binary, container_dir, request, (uid, container)).await;
+        let mut instances = self.instances.lock();
+        if let Some(instance) = instances.get_mut(uid) {
+            let container_state = instance.containers.entry(container.to_owned()).or_default();
+            // After an error the state is unknown: the next reconcile reads it from the directory.
+            *container_state = ContainerState::Unknown;
+            *container_state = started?;
+            container_state.watch(self.watcher(&instance.record, container));
         }
         Ok(())
     }
 
-    /// What happens when the shim of a container has ended: it is looked at anew, by whoever is told.
-    fn watcher(self: &Arc<Self>, facts: &Facts, container: &str) -> impl FnOnce() + Send + 'static {
-        let (inner, facts, container) = (Arc::downgrade(self), facts.clone(), container.to_owned());
+    /// The callback for the exit of a shim: resets the container to `Unknown` and notifies the controller.
+    fn watcher(self: &Arc<Self>, record: &InstanceRecord, container: &str) -> impl FnOnce() + Send + 'static {
+        let (host, record, container) = (Arc::downgrade(self), record.clone(), container.to_owned());
         move || {
-            let Some(inner) = Weak::upgrade(&inner) else { return };
-            let occupant = {
-                let mut seats = inner.seats.lock();
-                let seat = seats.get_mut(&facts.uid);
-                seat.and_then(|seat| seat.occupants.get_mut(&container)).map(std::mem::take)
+            let Some(host) = Weak::upgrade(&host) else { return };
+            let container_state = {
+                let mut instances = host.instances.lock();
+                let instance = instances.get_mut(&record.uid);
+                instance.and_then(|instance| instance.containers.get_mut(&container)).map(std::mem::take)
             };
-            drop(occupant); // ends this very task, at its next await: there is none
-            if let Some(told) = inner.told.lock().clone() {
-                told(&facts.namespace, &facts.name);
+            // Dropping the state aborts this task at its next await point; there is none.
+            drop(container_state);
+            if let Some(on_change) = host.on_change.lock().clone() {
+                on_change(&record.namespace, &record.name);
             }
         }
     }
 
-    /// What is to be said of an instance.
+    /// The phase of an instance, and when to check it again at the latest.
     pub(super) async fn phase(
         self: &Arc<Self>,
         uid: &str,
         containers: &[SandboxContainer],
-        facts: &Facts,
-    ) -> (Phase, Option<Duration>) {
-        let door = containers.iter().find_map(|container| {
+        record: &InstanceRecord,
+    ) -> (InstancePhase, Option<Duration>) {
+        let first_port = containers.iter().find_map(|container| {
             let port = container.ports.iter().filter(is_tcp).find_map(number)?;
-            Some((container.name.as_str(), SocketAddr::from((facts.address, facts.port(port)))))
+            Some((container.name.as_str(), SocketAddr::from((record.address, record.port(port)))))
         });
-        let (mut phases, mut again, mut knock) = (Vec::new(), None, None);
+        let (mut phases, mut again, mut probe) = (Vec::new(), None, None);
         {
-            let seats = self.seats.lock();
-            let Some(seat) = seats.get(uid) else { return (Phase::Stopped, None) };
+            let instances = self.instances.lock();
+            let Some(instance) = instances.get(uid) else { return (InstancePhase::Stopped, None) };
             for container in containers {
-                let occupant = seat.occupants.get(&container.name);
-                let Some(found) = occupant.and_then(Occupant::found) else {
-                    phases.push(Phase::Starting(format!("container {} is being started", container.name)));
-                    again = soonest(again, MOMENT);
+                let container_state = instance.containers.get(&container.name);
+                let Some(observed) = container_state.and_then(ContainerState::observed) else {
+                    phases.push(InstancePhase::Starting(format!(
+                        "container {} is being started",
+                        container.name
+                    )));
+                    again = earliest(again, SHIM_POLL_INTERVAL);
                     continue;
                 };
                 let (phase, later) = restart::phase(
                     &container.name,
-                    found,
+                    observed,
                     !container.ports.is_empty(),
-                    &self.settings.restarts,
+                    &self.settings.restart_backoff,
                 );
-                if let (Found::Up(_, up_for), Some(Occupant::Up(running))) = (found, occupant)
-                    && door.is_some_and(|(name, _)| name == container.name)
-                    && !running.accepts
+                if let (ObservedContainer::Running(_, up_for), Some(ContainerState::Running(running))) =
+                    (observed, container_state)
+                    && first_port.is_some_and(|(name, _)| name == container.name)
+                    && !running.accepts_connections
                 {
-                    knock = Some(up_for);
+                    probe = Some(up_for);
                 }
                 phases.push(phase);
                 again = later.into_iter().chain(again).min();
             }
         }
-        let worst = phases.into_iter().max_by_key(severity).unwrap_or(Phase::Stopped);
-        let Phase::Up(_) = worst else { return (worst, again) };
-        let Some((container, place)) = door else {
-            return (Phase::Up(format!("runs at {}", facts.address)), again);
+        let worst = phases.into_iter().max_by_key(severity).unwrap_or(InstancePhase::Stopped);
+        let InstancePhase::Up(_) = worst else { return (worst, again) };
+        let Some((container, endpoint)) = first_port else {
+            return (InstancePhase::Up(format!("running at {}", record.address)), again);
         };
-        if let Some(up_for) = knock {
-            let answer = timeout(PROBE, TcpStream::connect(place)).await;
-            if !answer.is_ok_and(|answer| answer.is_ok()) {
-                // Often at first, then once a second.
+        if let Some(up_for) = probe {
+            let connected = timeout(PROBE_TIMEOUT, TcpStream::connect(endpoint)).await;
+            if !connected.is_ok_and(|result| result.is_ok()) {
+                // The probe interval grows with the uptime, from 20 ms to 1 s.
                 let later = (up_for / 4).clamp(Duration::from_millis(20), Duration::from_secs(1));
-                let waits = format!("waits until {place} accepts connections");
-                return (Phase::Starting(waits), soonest(again, later));
+                let message = format!("waiting until {endpoint} accepts connections");
+                return (InstancePhase::Starting(message), earliest(again, later));
             }
-            let mut seats = self.seats.lock();
-            let occupant = seats.get_mut(uid).and_then(|seat| seat.occupants.get_mut(container));
-            if let Some(Occupant::Up(running)) = occupant {
-                running.accepts = true;
+            let mut instances = self.instances.lock();
+            let container_state =
+                instances.get_mut(uid).and_then(|instance| instance.containers.get_mut(container));
+            if let Some(ContainerState::Running(running)) = container_state {
+                running.accepts_connections = true;
             }
         }
-        (Phase::Up(format!("runs and accepts connections at {place}")), again)
+        (InstancePhase::Up(format!("running; accepts connections at {endpoint}")), again)
     }
 }
 
-/// What a person should hear first of several containers.
-fn severity(phase: &Phase) -> u8 {
+/// Order of phases: the instance has the phase of its worst container.
+fn severity(phase: &InstancePhase) -> u8 {
     match phase {
-        Phase::Up(_) => 0,
-        Phase::Starting(_) => 1,
-        Phase::Stopped => 2,
-        Phase::Stopping => 3,
-        Phase::Crashing(_) => 4,
+        InstancePhase::Up(_) => 0,
+        InstancePhase::Starting(_) => 1,
+        InstancePhase::Stopped => 2,
+        InstancePhase::Stopping => 3,
+        InstancePhase::Crashing(_) => 4,
     }
 }
 
-pub(super) fn soonest(again: Option<Duration>, time: Duration) -> Option<Duration> {
-    Some(again.map_or(time, |standing| standing.min(time)))
+pub(super) fn earliest(again: Option<Duration>, time: Duration) -> Option<Duration> {
+    Some(again.map_or(time, |again| again.min(time)))
 }
 
-/// The address that somebody else has given to the first interface, if the host has it.
-fn given(instance: &Instance) -> Option<Ipv4Addr> {
+/// The address in the status of the first interface, if it is an address of this host.
+fn assigned_address(instance: &Instance) -> Option<Ipv4Addr> {
     let assigned = instance.status.as_ref()?.network_interfaces.first()?.assignments.as_ref()?;
     address::usable(assigned.network_ip.as_deref()?)
 }
@@ -307,8 +328,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_worst_container_speaks_for_the_instance() {
-        let phases = [Phase::Up(String::new()), Phase::Crashing("x".into()), Phase::Starting("y".into())];
-        assert_eq!(phases.iter().max_by_key(|phase| severity(phase)), Some(&Phase::Crashing("x".into())));
+    fn an_instance_has_the_phase_of_its_worst_container() {
+        let phases = [
+            InstancePhase::Up(String::new()),
+            InstancePhase::Crashing("x".into()),
+            InstancePhase::Starting("y".into()),
+        ];
+        assert_eq!(
+            phases.iter().max_by_key(|phase| severity(phase)),
+            Some(&InstancePhase::Crashing("x".into()))
+        );
     }
 }

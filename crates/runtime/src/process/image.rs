@@ -1,53 +1,54 @@
-//! Images: what a container's `image` means on a host without a container engine.
+//! Resolves a container's `image` to a program, on a host without a container engine.
 //!
-//! `polis.local/<name>` is a program inside the binary; `process:<path or name>` is a program of the host. A tag behind
-//! either is not looked at. `command` replaces the program, as it replaces the entry point of an image elsewhere.
+//! `polis.local/<name>` is a program built into the binary; `process:<path or name>` is a program of the
+//! host. Tags are ignored. `command` replaces the program, as it replaces an image's entry point in
+//! Kubernetes.
 
 use std::path::{Path, PathBuf};
 
 use polis_api::compute::{InstanceSpec, SandboxContainer};
 use polis_api::reasons;
 
-use crate::inside::PROGRAM;
+use crate::internal_command::PROGRAM;
 use crate::program::NAMES;
-use crate::provider::Refusal;
+use crate::provider::RunRefusal;
 
 /// Prefix of the built-in images.
 pub const BUILT_IN: &str = "polis.local/";
 /// Prefix of programs of the host.
 pub const HOST: &str = "process:";
 
-/// What a container starts.
+/// The program of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Program {
     pub(crate) path: PathBuf,
-    /// What stands before the arguments of the container.
+    /// Arguments before the container's own.
     pub(crate) first: Vec<String>,
 }
 
-/// The containers of an instance that processes can be; a sentence on what to do otherwise.
-pub(crate) fn containers(spec: &InstanceSpec) -> Result<&[SandboxContainer], Refusal> {
+/// The containers of an instance; a refusal if the spec cannot run as processes.
+pub(crate) fn containers(spec: &InstanceSpec) -> Result<&[SandboxContainer], RunRefusal> {
     let wrong =
-        |message: &str| Err(Refusal { reason: reasons::CONFIGURATION_ERROR, message: message.to_owned() });
+        |message: &str| Err(RunRefusal { reason: reasons::CONFIGURATION_ERROR, message: message.to_owned() });
     let sandbox = match (&spec.runtime.sandbox, &spec.runtime.virtual_machine) {
         (Some(sandbox), None) => sandbox,
         (_, Some(_)) => {
             return wrong(
-                "this city runs instances as processes and has no virtual machines; use spec.runtime.sandbox, or a city that has",
+                "this city runs instances as processes and has no virtual machines; use spec.runtime.sandbox, or a city with virtual machines",
             );
         }
-        (None, None) => return wrong("the instance says nothing to run; set spec.runtime.sandbox"),
+        (None, None) => return wrong("the instance has nothing to run; set spec.runtime.sandbox"),
     };
     for container in &sandbox.containers {
         if !is_dns_label(&container.name) {
             return wrong(&format!(
-                "container name {:?} is no DNS label: use at most 63 of a-z, 0-9 and -",
+                "container name {:?} is not a DNS label: use at most 63 of a-z, 0-9 and -",
                 container.name
             ));
         }
         if let Some(volume) = container.volume_attachments.first() {
             return wrong(&format!(
-                "container {} attaches volume {}, and processes have no mounts; take data through env with valueFrom, and keep files in the working directory",
+                "container {} attaches volume {}, and processes have no mounts; pass data through env with valueFrom, and keep files in the working directory",
                 container.name, volume.name
             ));
         }
@@ -58,27 +59,27 @@ pub(crate) fn containers(spec: &InstanceSpec) -> Result<&[SandboxContainer], Ref
     Ok(&sandbox.containers)
 }
 
-/// What a container starts. `binary` is our own; `find` looks a program of the host up, by path or by name, and is missing
-/// where the host's programs are not run.
+/// The program of a container. `binary` is this binary; `find` looks up a host program by path or name, and
+/// is `None` if host programs are disabled.
 pub(crate) fn program(
     container: &SandboxContainer,
     binary: &Path,
     find: Option<impl Fn(&str) -> Option<PathBuf>>,
-) -> Result<Program, Refusal> {
+) -> Result<Program, RunRefusal> {
     let image = container.image.as_str();
-    let unavailable = |message: String| Refusal { reason: reasons::IMAGE_UNAVAILABLE, message };
+    let unavailable = |message: String| RunRefusal { reason: reasons::IMAGE_UNAVAILABLE, message };
     if let Some(name) = image.strip_prefix(BUILT_IN) {
         let name = name.split_once(':').map_or(name, |(name, _)| name);
-        let there = NAMES.map(|name| format!("{BUILT_IN}{name}")).join(", ");
+        let available = NAMES.map(|name| format!("{BUILT_IN}{name}")).join(", ");
         if !NAMES.contains(&name) {
-            return Err(unavailable(format!("there is no built-in image {image}; there are {there}")));
+            return Err(unavailable(format!("there is no built-in image {image}; use one of {available}")));
         }
         if !container.command.is_empty() {
             let message = format!(
                 "container {} sets a command, and the built-in image {image} has no other program; use args, or a {HOST} image",
                 container.name
             );
-            return Err(Refusal { reason: reasons::CONFIGURATION_ERROR, message });
+            return Err(RunRefusal { reason: reasons::CONFIGURATION_ERROR, message });
         }
         return Ok(Program { path: binary.to_owned(), first: vec![PROGRAM.to_owned(), name.to_owned()] });
     }
@@ -90,7 +91,7 @@ pub(crate) fn program(
     };
     let Some(find) = find else {
         return Err(unavailable(format!(
-            "image {image} is a program of the host, and this city runs none; ask its operator, or use one of {}",
+            "image {image} is a program of the host, and host programs are disabled in this city; ask its operator, or use one of {}",
             NAMES.map(|name| format!("{BUILT_IN}{name}")).join(", ")
         )));
     };
@@ -106,7 +107,7 @@ pub(crate) fn program(
     }
 }
 
-/// Whether a name can stand for itself as a folder and a host name.
+/// Whether a name is a DNS label, and so safe as a directory name.
 fn is_dns_label(name: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let edge = |byte: Option<&u8>| byte.is_some_and(|byte| inner(*byte) && *byte != b'-');
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_is_a_program_inside_or_a_program_of_the_host() {
+    fn an_image_is_a_built_in_program_or_a_host_program() {
         let hello = ("/usr/bin/polis".to_owned(), vec!["__program".to_owned(), "hello".to_owned()]);
         assert_eq!(started("polis.local/hello", &[]), Ok(hello.clone()));
         assert_eq!(started("polis.local/hello:v2", &[]), Ok(hello));
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_run_is_refused_with_a_way_out() {
+    fn an_image_that_cannot_run_is_refused_with_advice() {
         let table: &[(&str, &[&str], &str, &str)] = &[
             ("nginx:1.29", &[], "ImageUnavailable", "polis.local/hello"),
             ("polis.local/hullo", &[], "ImageUnavailable", "polis.local/hello"),
@@ -157,14 +158,14 @@ mod tests {
             ("polis.local/hello", &["x"], "ConfigurationError", "use args"),
         ];
         for (image, command, reason, way_out) in table {
-            let (told, message) = started(image, command).unwrap_err();
-            assert_eq!(told, *reason, "{image}");
+            let (actual, message) = started(image, command).unwrap_err();
+            assert_eq!(actual, *reason, "{image}");
             assert!(message.contains(way_out), "{image}: {message}");
         }
     }
 
     #[test]
-    fn where_programs_of_the_host_are_not_run_only_built_in_images_are() {
+    fn only_built_in_images_run_where_host_programs_are_disabled() {
         let run = |image| {
             let none: Option<fn(&str) -> Option<PathBuf>> = None;
             program(&mk_container(image, &[]), Path::new("/usr/bin/polis"), none)
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn machines_mounts_and_odd_names_are_refused() {
+    fn virtual_machines_mounts_and_invalid_names_are_refused() {
         let mut spec = InstanceSpec::default();
         let why = |spec: &InstanceSpec| containers(spec).map(|_| ()).map_err(|refusal| refusal.message);
         assert!(why(&spec).unwrap_err().contains("nothing to run"));
@@ -186,7 +187,7 @@ mod tests {
         assert_eq!(why(&spec), Ok(()));
         for name in ["../up", "", "A", "-a", "a/b"] {
             spec.runtime.sandbox.as_mut().unwrap().containers[0].name = name.into();
-            assert!(why(&spec).unwrap_err().contains("no DNS label"), "{name}");
+            assert!(why(&spec).unwrap_err().contains("not a DNS label"), "{name}");
         }
         let container = &mut spec.runtime.sandbox.as_mut().unwrap().containers[0];
         container.name = "app".into();

@@ -1,26 +1,27 @@
-//! Instances as processes of the host: each container is a program with a shim beside it.
+//! The process provider: runs each container of an Instance as a host process, supervised by a shim.
 //!
-//! - [`image`]: what an image means here;
-//! - `environment`: what a program is told;
-//! - [`address`]: where it can be reached;
-//! - [`restart`]: when it is started again;
-//! - `fence`: what it may touch;
-//! - `recipe`: all of these, put together;
-//! - `seat`: the folder of an instance;
-//! - `occupant`, `watch`: a container on the host, and its shim;
-//! - `host`: everybody.
+//! - [`image`]: resolves an image to a program;
+//! - `environment`: environment variables of a container;
+//! - [`address`]: the IP address of an instance;
+//! - [`restart`]: restart back-off and the phase of a container;
+//! - `sandbox`: the files that a program may access;
+//! - `launch_spec`: combines the above into the launch spec of a container;
+//! - `instance_dir`: the directory of an instance;
+//! - `container`, `shim_process`: the state of a container on this host, and its shim process;
+//! - `host`: all instances on this host;
+//! - `settings`: configuration.
 
 pub mod address;
+mod container;
 mod environment;
-mod fence;
 mod host;
 pub mod image;
-mod occupant;
-mod recipe;
+pub(crate) mod instance_dir;
+mod launch_spec;
 pub mod restart;
-pub(crate) mod seat;
+mod sandbox;
 mod settings;
-mod watch;
+mod shim_process;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,167 +29,176 @@ use std::sync::Arc;
 
 use polis_core::{owner, template};
 
-pub use address::{Addresses, Pool};
-pub use restart::Restarts;
-pub use settings::Settings;
+pub use address::{AddressMode, LoopbackPool};
+pub use restart::RestartBackoff;
+pub use settings::ProcessSettings;
 
 use crate::Error;
-use crate::logs::Logs;
-use crate::provider::{self, Phase, Progress, Provider, Report, Standing, Told};
-use crate::shim::{Order, State};
-use environment::Trouble;
-use host::{Host, soonest};
-use occupant::MOMENT;
-use recipe::recipe;
-use restart::Step;
-use seat::Facts;
+use crate::logs::LogReader;
+use crate::provider::{
+    ChangeCallback, InstancePhase, ManagedInstance, Provider, RunReport, RunRequest, StopProgress,
+};
+use crate::shim::{LaunchRequest, ShimState};
+use container::SHIM_POLL_INTERVAL;
+use environment::EnvironmentError;
+use host::{Host, earliest};
+use instance_dir::InstanceRecord;
+use launch_spec::launch_spec;
+use restart::RestartAction;
 
 /// Runs instances as processes of this host. Cheap to clone.
 #[derive(Clone)]
-pub struct Process(Arc<Host>);
+pub struct ProcessProvider(Arc<Host>);
 
-impl Process {
-    /// Opens the directory, and finds what runs from before.
-    pub fn open(settings: Settings) -> Result<Self, Error> {
+impl ProcessProvider {
+    /// Opens the state directory and loads the instances that an earlier runtime left in it.
+    pub fn open(settings: ProcessSettings) -> Result<Self, Error> {
         let dir = &settings.dir;
         fs::create_dir_all(dir).map_err(Error::directory(dir))?;
-        seat::tidy(dir)?;
-        let facts = Facts::all(dir).map_err(Error::directory(dir))?;
-        Ok(Process(Arc::new(Host::new(settings, facts))))
+        instance_dir::remove_incomplete(dir)?;
+        let records = InstanceRecord::all(dir).map_err(Error::directory(dir))?;
+        Ok(ProcessProvider(Arc::new(Host::new(settings, records))))
     }
 
-    /// The output of the instances.
-    pub fn logs(&self) -> Logs {
-        Logs::of(&self.0.settings.dir)
+    /// A reader of the instances' logs.
+    pub fn logs(&self) -> LogReader {
+        LogReader::new(&self.0.settings.dir)
     }
 
-    /// What runs or ran last for each container of an instance.
-    pub fn states(&self, uid: &str) -> Result<BTreeMap<String, State>, Error> {
-        let Some(seat) = seat::folder(&self.0.settings.dir, uid) else { return Ok(BTreeMap::new()) };
+    /// The current or last run of each container of an instance.
+    pub fn states(&self, uid: &str) -> Result<BTreeMap<String, ShimState>, Error> {
+        let Some(instance_dir) = instance_dir::path(&self.0.settings.dir, uid) else {
+            return Ok(BTreeMap::new());
+        };
         let mut states = BTreeMap::new();
-        for container in seat::containers(&seat)? {
-            let folder = seat.join(&container);
-            if let Some(state) = State::read(&folder).map_err(Error::directory(folder))? {
+        for container in instance_dir::containers(&instance_dir)? {
+            let container_dir = instance_dir.join(&container);
+            if let Some(state) = ShimState::read(&container_dir).map_err(Error::directory(container_dir))? {
                 states.insert(container, state);
             }
         }
         Ok(states)
     }
 
-    /// Stops everything that runs, and waits for it: Polis goes home and takes its instances along. The instances are as they
-    /// were; the next runtime in this directory starts them again.
+    /// Stops all containers and waits until they have exited. Records and Instance objects stay: the next
+    /// provider that opens this directory starts the containers again.
     pub async fn stop_all(&self) -> Result<(), Error> {
-        let uids: Vec<String> = self.0.seats.lock().keys().cloned().collect();
+        let uids: Vec<String> = self.0.instances.lock().keys().cloned().collect();
         let mut waiting = uids;
         while !waiting.is_empty() {
             let mut left = Vec::new();
             for uid in waiting {
-                if self.rest(&uid).await? != Progress::Done {
+                if self.stop(&uid).await? != StopProgress::Done {
                     left.push(uid);
                 }
             }
             waiting = left;
             if !waiting.is_empty() {
-                tokio::time::sleep(MOMENT).await;
+                tokio::time::sleep(SHIM_POLL_INTERVAL).await;
             }
         }
         Ok(())
     }
 }
 
-impl Provider for Process {
-    fn standing(&self) -> Vec<Standing> {
-        let seats = self.0.seats.lock();
-        let standing = |facts: &Facts| Standing {
-            uid: facts.uid.clone(),
-            namespace: facts.namespace.clone(),
-            name: facts.name.clone(),
+impl Provider for ProcessProvider {
+    fn instances(&self) -> Vec<ManagedInstance> {
+        let instances = self.0.instances.lock();
+        let managed = |record: &InstanceRecord| ManagedInstance {
+            uid: record.uid.clone(),
+            namespace: record.namespace.clone(),
+            name: record.name.clone(),
         };
-        seats.values().map(|seat| standing(&seat.facts)).collect()
+        instances.values().map(|instance| managed(&instance.record)).collect()
     }
 
-    fn standing_at(&self, namespace: &str, name: &str) -> Vec<String> {
+    fn instance_uids(&self, namespace: &str, name: &str) -> Vec<String> {
         self.0.uids(namespace, name)
     }
 
-    fn report_to(&self, told: Told) {
-        *self.0.told.lock() = Some(told);
+    fn set_change_callback(&self, callback: ChangeCallback) {
+        *self.0.on_change.lock() = Some(callback);
     }
 
-    async fn run(&self, order: &provider::Order<'_>) -> Result<Report, Error> {
-        let instance = order.instance;
+    async fn run(&self, request: &RunRequest<'_>) -> Result<RunReport, Error> {
+        let instance = request.instance;
         let containers = match image::containers(&instance.spec) {
             Ok(containers) => containers,
-            Err(refusal) => return Ok(Report::refused(refusal)),
+            Err(refusal) => return Ok(RunReport::refused(refusal)),
         };
         let uid = owner::uid(&instance.metadata);
-        let facts = self.0.seat(order, containers).await?;
+        let record = self.0.ensure_record(request, containers).await?;
         let (mut again, mut replacing) = (None, false);
 
-        // First everything is decided and made ready, then started: a container that cannot run holds up the others.
+        // Decide and prepare all containers before starting any: a container that cannot run blocks the
+        // others.
         let mut starts = Vec::new();
         for container in containers {
-            match self.0.next(uid, &container.name, template::fingerprint(instance).unwrap_or_default())? {
-                None => again = soonest(again, MOMENT),
-                Some(Step::Leave) => {}
-                Some(Step::Wait(time)) => again = soonest(again, time),
-                Some(Step::Stop) => {
+            match self.0.plan(uid, &container.name, template::instance_hash(instance).unwrap_or_default())? {
+                None => again = earliest(again, SHIM_POLL_INTERVAL),
+                Some(RestartAction::None) => {}
+                Some(RestartAction::Wait(time)) => again = earliest(again, time),
+                Some(RestartAction::Stop) => {
                     replacing = true;
-                    if let Progress::Underway(time) = self.0.stop(uid, &container.name) {
-                        again = soonest(again, time);
+                    if let StopProgress::Pending(time) = self.0.stop(uid, &container.name) {
+                        again = earliest(again, time);
                     }
                 }
-                Some(Step::Start { restarts, streak, before }) => {
-                    match recipe(&self.0.settings, order, container, &facts, restarts) {
+                Some(RestartAction::Start { restarts, consecutive_failures, last_termination }) => {
+                    match launch_spec(&self.0.settings, request, container, &record, restarts) {
                         Ok(launch) => starts.push((
                             container,
-                            Order {
+                            LaunchRequest {
                                 restarts,
-                                streak,
-                                before,
-                                template: template::fingerprint(instance).unwrap_or_default().to_owned(),
-                                grace: self.0.settings.grace,
-                                keep: self.0.settings.keep,
+                                consecutive_failures,
+                                last_termination,
+                                template: template::instance_hash(instance).unwrap_or_default().to_owned(),
+                                grace_period: self.0.settings.grace_period,
+                                log_retention: self.0.settings.log_retention,
                                 launch,
                             },
                         )),
-                        Err(Trouble::Refused(refusal)) => return Ok(Report::refused(refusal)),
-                        Err(Trouble::Failed(error)) => return Err(error),
+                        Err(EnvironmentError::Refused(refusal)) => return Ok(RunReport::refused(refusal)),
+                        Err(EnvironmentError::Failed(error)) => return Err(error),
                     }
                 }
             }
         }
-        for (container, order) in starts {
-            self.0.start(uid, &container.name, order).await?;
+        for (container, launch_request) in starts {
+            self.0.start(uid, &container.name, launch_request).await?;
         }
-        let (phase, later) = self.0.phase(uid, containers, &facts).await;
-        let phase = if replacing { Phase::Stopping } else { phase };
-        let again = later.into_iter().chain(again).min();
-        Ok(Report { programmed: Ok(()), phase, address: Some(facts.address.to_string()), again })
+        let (phase, later) = self.0.phase(uid, containers, &record).await;
+        let phase = if replacing { InstancePhase::Stopping } else { phase };
+        let requeue_after = later.into_iter().chain(again).min();
+        Ok(RunReport { programmed: Ok(()), phase, address: Some(record.address.to_string()), requeue_after })
     }
 
-    async fn rest(&self, uid: &str) -> Result<Progress, Error> {
-        let Some(folder) = seat::folder(&self.0.settings.dir, uid) else { return Ok(Progress::Done) };
+    async fn stop(&self, uid: &str) -> Result<StopProgress, Error> {
+        let Some(instance_dir) = instance_dir::path(&self.0.settings.dir, uid) else {
+            return Ok(StopProgress::Done);
+        };
         let mut again = None;
-        for container in seat::containers(&folder)? {
-            self.0.look(uid, &container)?;
-            if let Progress::Underway(time) = self.0.stop(uid, &container) {
-                again = soonest(again, time);
+        for container in instance_dir::containers(&instance_dir)? {
+            self.0.inspect(uid, &container)?;
+            if let StopProgress::Pending(time) = self.0.stop(uid, &container) {
+                again = earliest(again, time);
             }
         }
-        Ok(again.map_or(Progress::Done, Progress::Underway))
+        Ok(again.map_or(StopProgress::Done, StopProgress::Pending))
     }
 
-    async fn end(&self, uid: &str) -> Result<Progress, Error> {
-        let progress = self.rest(uid).await?;
-        let Some(folder) = seat::folder(&self.0.settings.dir, uid) else { return Ok(Progress::Done) };
-        if progress != Progress::Done {
+    async fn remove(&self, uid: &str) -> Result<StopProgress, Error> {
+        let progress = self.stop(uid).await?;
+        let Some(instance_dir) = instance_dir::path(&self.0.settings.dir, uid) else {
+            return Ok(StopProgress::Done);
+        };
+        if progress != StopProgress::Done {
             return Ok(progress);
         }
-        if !seat::remove(&folder)? {
-            return Ok(Progress::Underway(MOMENT));
+        if !instance_dir::remove(&instance_dir)? {
+            return Ok(StopProgress::Pending(SHIM_POLL_INTERVAL));
         }
-        self.0.leave(uid);
-        Ok(Progress::Done)
+        self.0.forget(uid);
+        Ok(StopProgress::Done)
     }
 }

@@ -1,50 +1,50 @@
-//! How processes are run on this host.
+//! Configuration of the process provider.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{Addresses, Restarts};
-use crate::shim::Keep;
+use super::{AddressMode, RestartBackoff};
+use crate::shim::LogRetention;
 
-/// How processes are run.
+/// Configuration of the process provider.
 #[derive(Clone, Debug)]
-pub struct Settings {
-    /// Where the folders of instances are; one cell, one directory.
+pub struct ProcessSettings {
+    /// State directory with the instance directories; each cell has its own.
     pub dir: PathBuf,
-    /// The binary that is a shim when it is started as one: it calls [`crate::inside`] first thing. Usually the one
-    /// that runs.
+    /// The binary to start as a shim, usually the running one. It must call [`crate::run_internal_command`]
+    /// first in `main`.
     pub binary: PathBuf,
-    /// Where instances get addresses.
-    pub addresses: Addresses,
-    /// When failed containers are started again.
-    pub restarts: Restarts,
+    /// How instances get their addresses.
+    pub addresses: AddressMode,
+    /// Restart back-off of failed containers.
+    pub restart_backoff: RestartBackoff,
     /// Time between TERM and KILL.
-    pub grace: Duration,
-    /// How much output is kept of each container.
-    pub keep: Keep,
-    /// Whether `process:` images are run: whoever may deploy here may then run any program of the host, as the user who
-    /// runs Polis.
+    pub grace_period: Duration,
+    /// How much output of each container is kept.
+    pub log_retention: LogRetention,
+    /// Whether `process:` images may run. If so, every user who may create workloads can run any program of
+    /// the host, as the user of the Polis process.
     pub host_programs: bool,
-    /// Whether programs are confined where the kernel can do it.
-    pub fence: bool,
-    /// What programs may read beside the system itself.
+    /// Whether programs run in a sandbox, where the kernel supports it.
+    pub sandbox: bool,
+    /// Paths that sandboxed programs may read, in addition to the system directories.
     pub readable: Vec<PathBuf>,
-    /// Where programs of the host are looked for, as in `PATH`.
+    /// Search path for host programs, in the form of `PATH`.
     pub path: String,
 }
 
-impl Settings {
-    /// The usual settings for a city.
+impl ProcessSettings {
+    /// The default settings for a city.
     pub fn new(dir: impl Into<PathBuf>, binary: impl Into<PathBuf>, city: &str) -> Self {
-        Settings {
+        ProcessSettings {
             dir: dir.into(),
             binary: binary.into(),
-            addresses: Addresses::for_city(city),
-            restarts: Restarts::default(),
-            grace: Duration::from_secs(10),
-            keep: Keep::default(),
+            addresses: AddressMode::for_city(city),
+            restart_backoff: RestartBackoff::default(),
+            grace_period: Duration::from_secs(10),
+            log_retention: LogRetention::default(),
             host_programs: true,
-            fence: true,
+            sandbox: true,
             readable: Vec::new(),
             path: std::env::var("PATH").unwrap_or_else(|_| "/usr/local/bin:/usr/bin:/bin".to_owned()),
         }

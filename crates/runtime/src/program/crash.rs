@@ -1,4 +1,4 @@
-//! `polis.local/crash [exit code]`: ends at once, with 1 or the code it is given.
+//! `polis.local/crash [exit code]`: exits at once, with code 1 or the given one.
 
 use std::process::ExitCode;
 
@@ -6,6 +6,6 @@ use super::argument;
 
 pub(super) fn main(args: &[String]) -> Result<ExitCode, String> {
     let code = argument::<u8>(args, 0, "exit code")?.unwrap_or(1);
-    eprintln!("crash: ends with exit code {code}, as it always does");
+    eprintln!("crash: exiting with code {code}");
     Ok(ExitCode::from(code))
 }

@@ -1,8 +1,8 @@
-//! `polis.local/flaky [failures]`: fails three times or as often as it is told, then stays up.
+//! `polis.local/flaky [failures]`: fails the given number of times, three by default, then keeps running.
 
 use std::process::ExitCode;
 
-use super::{argument, told_to_stop, until_told, variable};
+use super::{argument, block_on, terminated, variable};
 
 pub(super) fn main(args: &[String]) -> Result<ExitCode, String> {
     let failures = argument::<u32>(args, 0, "failures")?.unwrap_or(3);
@@ -12,6 +12,6 @@ pub(super) fn main(args: &[String]) -> Result<ExitCode, String> {
         return Ok(ExitCode::FAILURE);
     }
     println!("flaky: up after {restarts} restarts");
-    until_told(told_to_stop())?;
+    block_on(terminated())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,7 +1,7 @@
-//! `polis.local/hello`: a web server that says where it is and counts how often it was asked.
+//! `polis.local/hello`: a web server that shows its instance and counts requests.
 //!
-//! It listens on the instance's own address, on its first port or 8080. Told to stop, it takes no new connections,
-//! answers what it has and ends, so that a rolling restart loses no request that had reached it.
+//! It listens on the instance's address, on its first port or 8080. On TERM it accepts no new connections,
+//! answers the requests that have reached it, and exits, so that a rolling restart loses no request.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -22,15 +22,15 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::{told_to_stop, until_told, variable};
+use super::{block_on, terminated, variable};
 
-/// Time for answers that are under way when TERM comes.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+/// Time to answer open requests after TERM.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) fn main() -> Result<ExitCode, String> {
     let address = variable::<IpAddr>("POLIS_ADDRESS")?.unwrap_or(Ipv4Addr::LOCALHOST.into());
     let port = variable::<u16>("PORT")?.unwrap_or(8080);
-    until_told(serve(SocketAddr::new(address, port)))?;
+    block_on(serve(SocketAddr::new(address, port)))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -39,43 +39,44 @@ async fn serve(address: SocketAddr) -> Result<(), String> {
         .await
         .map_err(|error| format!("failed to listen on {address}: {error}"))?;
     println!("hello: listening on http://{address}");
-    let greeting = Arc::new(Greeting::of_environment());
+    let greeting = Arc::new(Greeting::from_environment());
     let (stop, stopping) = watch::channel(false);
     let mut connections = JoinSet::new();
-    let mut told = std::pin::pin!(told_to_stop());
+    let mut stopped = std::pin::pin!(terminated());
     loop {
         let stream = tokio::select! {
-            told = &mut told => {
-                told?;
+            stopped = &mut stopped => {
+                stopped?;
                 break;
             }
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => stream,
                 Err(error) => {
-                    // Out of files, most likely: others must end first.
-                    eprintln!("hello: failed to take a connection: {error}");
+                    // Most likely out of file descriptors: wait until other connections close.
+                    eprintln!("hello: failed to accept a connection: {error}");
                     tokio::time::sleep(Duration::from_millis(50)).await;
                     continue;
                 }
             },
         };
         while connections.try_join_next().is_some() {}
-        connections.spawn(talk(stream, greeting.clone(), stopping.clone()));
+        connections.spawn(serve_connection(stream, greeting.clone(), stopping.clone()));
     }
-    // Who is in the queue has reached us too. Yielding lets the runtime see them.
+    // Connections in the backlog have reached the server too. Yielding lets the runtime see them.
     tokio::task::yield_now().await;
     while let Some(Ok((stream, _))) = listener.accept().now_or_never() {
-        connections.spawn(talk(stream, greeting.clone(), stopping.clone()));
+        connections.spawn(serve_connection(stream, greeting.clone(), stopping.clone()));
     }
     drop(listener);
     stop.send_replace(true);
-    _ = tokio::time::timeout(LAST_WORDS, async { while connections.join_next().await.is_some() {} }).await;
-    println!("hello: answered {} requests", greeting.asked.load(Ordering::Relaxed));
+    _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, async { while connections.join_next().await.is_some() {} })
+        .await;
+    println!("hello: answered {} requests", greeting.requests.load(Ordering::Relaxed));
     Ok(())
 }
 
-/// Answers on one connection until the other side leaves or we must.
-async fn talk(stream: TcpStream, greeting: Arc<Greeting>, mut stopping: watch::Receiver<bool>) {
+/// Serves one connection until the client closes it or the server stops.
+async fn serve_connection(stream: TcpStream, greeting: Arc<Greeting>, mut stopping: watch::Receiver<bool>) {
     let answer = service_fn(move |request: Request<Incoming>| {
         let greeting = greeting.clone();
         async move { Ok::<_, Infallible>(greeting.answer(request.uri().path())) }
@@ -94,25 +95,25 @@ struct Greeting {
     workload: String,
     city: String,
     project: String,
-    asked: AtomicU64,
+    requests: AtomicU64,
 }
 
 impl Greeting {
-    fn of_environment() -> Self {
+    fn from_environment() -> Self {
         let read = |name| std::env::var(name).unwrap_or_else(|_| "unknown".to_owned());
         Greeting {
             instance: read("POLIS_INSTANCE"),
             workload: read("POLIS_WORKLOAD"),
             city: read("POLIS_CITY"),
             project: read("POLIS_PROJECT"),
-            asked: AtomicU64::new(0),
+            requests: AtomicU64::new(0),
         }
     }
 
     fn answer(&self, path: &str) -> Response<Full<Bytes>> {
         let text = match path {
             "/healthz" => "ok\n".to_owned(),
-            _ => self.words(self.asked.fetch_add(1, Ordering::Relaxed) + 1),
+            _ => self.text(self.requests.fetch_add(1, Ordering::Relaxed) + 1),
         };
         let mut response = Response::new(Full::new(Bytes::from(text)));
         let plain = header::HeaderValue::from_static("text/plain; charset=utf-8");
@@ -120,7 +121,7 @@ impl Greeting {
         response
     }
 
-    fn words(&self, request: u64) -> String {
+    fn text(&self, request: u64) -> String {
         let Greeting { instance, workload, city, project, .. } = self;
         format!(
             "Hello from {city}!\nworkload: {workload}\ninstance: {instance}\nproject:  {project}\nrequest:  {request}\n"
@@ -133,19 +134,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_greeting_says_who_and_where_and_counts_what_is_asked_of_it() {
+    fn the_greeting_names_the_instance_and_counts_requests() {
         let greeting = Greeting {
             instance: "web-dfw-0".into(),
             workload: "web".into(),
             city: "dfw".into(),
             project: "acme".into(),
-            asked: AtomicU64::new(0),
+            requests: AtomicU64::new(0),
         };
         greeting.answer("/");
         greeting.answer("/healthz");
-        assert_eq!(greeting.asked.load(Ordering::Relaxed), 1);
+        assert_eq!(greeting.requests.load(Ordering::Relaxed), 1);
         assert_eq!(
-            greeting.words(2),
+            greeting.text(2),
             "Hello from dfw!\nworkload: web\ninstance: web-dfw-0\nproject:  acme\nrequest:  2\n"
         );
     }

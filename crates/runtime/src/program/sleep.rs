@@ -1,20 +1,20 @@
-//! `polis.local/sleep [seconds]`: does nothing, for ever or for so long; ends at once when told to.
+//! `polis.local/sleep [seconds]`: sleeps for ever, or for the given time; exits at once on TERM.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::{argument, told_to_stop, until_told};
+use super::{argument, block_on, terminated};
 
 pub(super) fn main(args: &[String]) -> Result<ExitCode, String> {
     let seconds = argument::<u64>(args, 0, "seconds")?;
     println!("asleep");
-    until_told(async {
+    block_on(async {
         match seconds {
             Some(seconds) => tokio::select! {
-                told = told_to_stop() => told,
+                stopped = terminated() => stopped,
                 () = tokio::time::sleep(Duration::from_secs(seconds)) => Ok(()),
             },
-            None => told_to_stop().await,
+            None => terminated().await,
         }
     })?;
     Ok(ExitCode::SUCCESS)

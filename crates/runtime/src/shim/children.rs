@@ -1,36 +1,37 @@
-//! Everything that runs beneath a shim: the program, and whatever it started.
+//! The processes below a shim: the program and everything that it started.
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, wait};
 
-use super::How;
+use super::TerminationCause;
 
-/// The program and its offspring.
+/// The program and its descendants.
 pub(super) struct Children {
     main: Pid,
 }
 
 impl Children {
-    /// The offspring of a child that was just started, leader of its own group.
+    /// The processes of a child that was just started as the leader of its own group.
     pub(super) fn new(main: u32) -> Self {
         let main = i32::try_from(main).ok().and_then(Pid::from_raw);
-        Children { main: main.expect("the system gave it to a child of ours") }
+        Children { main: main.expect("a child's process id is a positive i32") }
     }
 
     pub(super) fn main(&self) -> i32 {
         self.main.as_raw_nonzero().get()
     }
 
-    /// Buries the dead. Notes how the program ended unless something is noted already; true while anybody lives.
-    pub(super) fn reap(&self, how: &mut Option<How>) -> bool {
+    /// Reaps exited children. Sets the cause to the program's exit if it is not set; returns true while a
+    /// child runs.
+    pub(super) fn reap(&self, cause: &mut Option<TerminationCause>) -> bool {
         loop {
             match wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) if pid == self.main => {
                     let ended = match (status.exit_status(), status.terminating_signal()) {
-                        (Some(code), _) => How::Exit(code),
-                        (None, Some(signal)) => How::Signal(signal),
-                        (None, None) => How::Lost,
+                        (Some(code), _) => TerminationCause::Exit(code),
+                        (None, Some(signal)) => TerminationCause::Signal(signal),
+                        (None, None) => TerminationCause::Lost,
                     };
-                    how.get_or_insert(ended);
+                    cause.get_or_insert(ended);
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => return true,
@@ -40,20 +41,21 @@ impl Children {
         }
     }
 
-    /// Asks everybody to end.
+    /// Sends TERM to all processes.
     pub(super) fn terminate(&self) {
         self.signal(Signal::TERM);
     }
 
-    /// Ends everybody that is a child of ours by now, and the group.
+    /// Sends KILL to all processes.
     pub(super) fn kill(&self) {
         self.signal(Signal::KILL);
     }
 
-    /// The group at once, so that nobody in it can fork his way out; then those who have left it. Only children of ours
-    /// are named by process id: such an id cannot be given to somebody else before we have buried its owner.
+    /// Signals the whole group at once, so that none of its processes can escape by forking, and then the
+    /// children that have left the group. Only children are signalled by process id: the id is not reused
+    /// before the shim reaps it.
     fn signal(&self, signal: Signal) {
-        // An error says that they are gone.
+        // An error means that the processes have exited.
         _ = kill_process_group(self.main, signal);
         for child in orphans(self.main) {
             _ = kill_process(child, signal);
@@ -78,11 +80,11 @@ fn orphans(main: Pid) -> Vec<Pid> {
 
 #[cfg(not(target_os = "linux"))]
 fn orphans(_: Pid) -> Vec<Pid> {
-    Vec::new() // no system call makes us their parent there: those who leave the group are lost
+    Vec::new() // no subreapers on this system: processes that leave the group are lost
 }
 
-/// The parent in a line of `/proc/<pid>/stat`. The name of the program comes before it, in parentheses, and may hold
-/// anything.
+/// The parent's process id in a line of `/proc/<pid>/stat`. The program name before it, in parentheses, may
+/// contain any character.
 #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
 fn parent(stat: &str) -> Option<i32> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
@@ -93,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_parent_is_found_behind_any_program_name() {
+    fn the_parent_is_parsed_after_any_program_name() {
         assert_eq!(parent("7 (sh) S 3 7 7 0 -1"), Some(3));
         assert_eq!(parent("7 (a) R 99 (b) S 3 7 7"), Some(3));
         assert_eq!(parent("7"), None);

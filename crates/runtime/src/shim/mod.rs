@@ -1,19 +1,20 @@
-//! The shim: a small process beside each container that runs, so that Polis may end and come back.
+//! The shim: a small process that supervises one running container, so that Polis itself can restart.
 //!
-//! It starts the program, writes down its output, waits for its end, ends whatever the program left behind, notes how it
-//! went, and is gone. It never starts anything twice: when to try again is decided by the runtime. While it lives it
-//! holds a lock on a file in the folder of its container; the kernel lets go of that whatever happens to the shim, so a
-//! free lock is proof that no shim is there, and process ids that are used again mislead nobody.
+//! A shim starts the program, writes its output to log files, waits for its exit, kills the processes that
+//! the program left behind, records the exit, and exits. It never starts the program again: the runtime
+//! decides about restarts. While a shim runs it holds a lock on a file in its container's directory. The
+//! kernel releases the lock however the shim ends, so a free lock proves that no shim runs, even if its
+//! process id was reused.
 //!
-//! What it is told comes over standard input, what it has to say first goes to standard output ([`Answer`]), how it went
-//! is in a file ([`State`]). TERM asks it to stop: the program's group gets TERM, and after the grace KILL. A program
-//! that forks and leaves its group or its parent is still caught, because on Linux the shim is the parent of every orphan
-//! beneath it. If the shim is killed, the program is killed with it.
+//! The request arrives on standard input, the reply ([`StartReply`]) goes to standard output, and the state
+//! of the run is in a file ([`ShimState`]). On TERM the shim sends TERM to the program's process group, and
+//! KILL after the grace period. On Linux the shim is a subreaper, so it also reaches processes that left the
+//! group or lost their parent. If the shim is killed, the kernel kills the program.
 
 mod children;
-pub(crate) mod launch;
-mod order;
+pub(crate) mod launcher;
 mod output;
+mod request;
 mod state;
 
 use std::fs::File;
@@ -30,109 +31,114 @@ use tokio::net::unix::pipe;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::inside::LAUNCH;
+use crate::internal_command::LAUNCH;
 use children::Children;
-pub use order::Keep;
-pub(crate) use order::{Fence, Launch, Limits, Order};
 pub(crate) use output::rotated;
-pub use state::{Ending, How, State};
-pub(crate) use state::{hold, replace};
+pub use request::LogRetention;
+pub(crate) use request::{LaunchRequest, LaunchSpec, Limits, Sandbox};
+pub use state::{ShimState, Termination, TerminationCause};
+pub(crate) use state::{replace_file, try_lock};
 
-/// Time for the last output to arrive after everything that could write is dead.
-const DRAIN: Duration = Duration::from_secs(1);
+/// Time to read the remaining output after all writers have exited.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The first word of a shim.
+/// The reply of a shim to its launch request.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) enum Answer {
+pub(crate) enum StartReply {
     /// The program is started.
-    Up(State),
-    /// Another shim is there already.
+    #[serde(rename = "up")]
+    Started(ShimState),
+    /// Another shim holds the container's lock.
     Held,
-    /// Nothing was started.
+    /// The program was not started, with the reason.
     Failed(String),
 }
 
-/// Runs a shim for the container that has this folder.
-pub(crate) fn main(folder: &Path) -> ExitCode {
-    let answer = match prepare(folder) {
-        Ok(Some((order, lock))) => match run(folder, order, lock) {
+/// Runs a shim for the container in this directory.
+pub(crate) fn main(container_dir: &Path) -> ExitCode {
+    let message = match prepare(container_dir) {
+        Ok(Some((request, lock))) => match run(container_dir, request, lock) {
             Ok(()) => return ExitCode::SUCCESS,
-            Err(error) => Answer::Failed(error.to_string()),
+            Err(error) => StartReply::Failed(error.to_string()),
         },
-        Ok(None) => Answer::Held,
-        Err(error) => Answer::Failed(error.to_string()),
+        Ok(None) => StartReply::Held,
+        Err(error) => StartReply::Failed(error.to_string()),
     };
-    say(&answer);
+    send_reply(&message);
     ExitCode::FAILURE
 }
 
-/// Nobody may be listening any more: the runtime can be killed at any moment.
-fn say(answer: &Answer) {
-    if let Ok(mut line) = serde_json::to_vec(answer) {
+/// Sends the reply. Errors are ignored: the runtime may have been killed meanwhile.
+fn send_reply(message: &StartReply) {
+    if let Ok(mut line) = serde_json::to_vec(message) {
         line.push(b'\n');
         let mut out = io::stdout().lock();
         _ = out.write_all(&line).and_then(|()| out.flush());
     }
 }
 
-fn prepare(folder: &Path) -> io::Result<Option<(Order, File)>> {
-    // A session of its own: no terminal's Ctrl-C or hang-up comes here. Fails only for a leader of a group, which has
-    // been given one already.
+fn prepare(container_dir: &Path) -> io::Result<Option<(LaunchRequest, File)>> {
+    // A session of its own, so that Ctrl-C and hang-ups of a terminal do not reach the shim. The call fails
+    // only for a group leader, which already has a session of its own.
     _ = rustix::process::setsid();
-    let mut order = Vec::new();
-    io::stdin().lock().read_to_end(&mut order)?;
-    let order = serde_json::from_slice(&order)?;
-    let Some(lock) = hold(folder)? else { return Ok(None) };
+    let mut request = Vec::new();
+    io::stdin().lock().read_to_end(&mut request)?;
+    let request = serde_json::from_slice(&request)?;
+    let Some(lock) = try_lock(container_dir)? else { return Ok(None) };
     #[cfg(target_os = "linux")]
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-    Ok(Some((order, lock)))
+    Ok(Some((request, lock)))
 }
 
-fn run(folder: &Path, order: Order, lock: File) -> io::Result<()> {
+fn run(container_dir: &Path, request: LaunchRequest, lock: File) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(supervise(folder, order))?;
-    drop(lock); // after the last word is written
+    runtime.block_on(supervise(container_dir, request))?;
+    drop(lock); // after the state file is written
     Ok(())
 }
 
-async fn supervise(folder: &Path, order: Order) -> io::Result<()> {
-    let mut signals = Signals::listen()?;
-    let log = output::Log::open(folder, order.keep)?;
-    let (children, stdout, stderr) = start(folder, &order.launch)?;
-    let mut state = State {
+async fn supervise(container_dir: &Path, request: LaunchRequest) -> io::Result<()> {
+    let mut signals = Signals::subscribe()?;
+    let log = output::Log::open(container_dir, request.log_retention)?;
+    let (children, stdout, stderr) = start(container_dir, &request.launch)?;
+    let mut state = ShimState {
         shim: i32::try_from(std::process::id()).unwrap_or_default(),
         pid: children.main(),
-        restarts: order.restarts,
-        streak: order.streak,
-        before: order.before,
-        template: order.template,
+        restarts: request.restarts,
+        consecutive_failures: request.consecutive_failures,
+        last_termination: request.last_termination,
+        template: request.template,
         started: Timestamp::now(),
-        ending: None,
+        termination: None,
     };
-    if let Err(error) = state.write(folder) {
+    if let Err(error) = state.write(container_dir) {
         children.kill();
         return Err(error);
     }
-    say(&Answer::Up(state.clone()));
-    let writer = tokio::spawn(output::write_down(stdout, stderr, log));
-    let how = attend(&children, &mut signals, order.grace).await;
-    // Output that nobody can add to any more; an error here would only hide how the program ended.
-    _ = timeout(DRAIN, writer).await;
-    let how = match launch::failure(folder) {
-        Some(why) if how != How::Stopped => How::Failed(why),
-        _ => how,
+    send_reply(&StartReply::Started(state.clone()));
+    let writer = tokio::spawn(output::copy_to_log(stdout, stderr, log));
+    let cause = supervise_until_exit(&children, &mut signals, request.grace_period).await;
+    // All writers have exited. An error here must not hide the exit of the program.
+    _ = timeout(DRAIN_TIMEOUT, writer).await;
+    let cause = match launcher::failure(container_dir) {
+        Some(why) if cause != TerminationCause::Stopped => TerminationCause::Failed(why),
+        _ => cause,
     };
-    state.ending = Some(Ending { at: Timestamp::now(), how });
-    state.write(folder)
+    state.termination = Some(Termination { at: Timestamp::now(), cause });
+    state.write(container_dir)
 }
 
-/// Starts the launcher in a group of its own, tells it what to turn into, and hands out the ends of its output.
-fn start(folder: &Path, launch: &Launch) -> io::Result<(Children, pipe::Receiver, pipe::Receiver)> {
-    launch::forget_failure(folder)?;
+/// Starts the launcher in its own process group, sends it the launch spec, and returns the pipes of its
+/// output.
+fn start(
+    container_dir: &Path,
+    launch: &LaunchSpec,
+) -> io::Result<(Children, pipe::Receiver, pipe::Receiver)> {
+    launcher::clear_failure(container_dir)?;
     let mut child = Command::new(std::env::current_exe()?)
         .arg(LAUNCH)
-        .arg(folder)
+        .arg(container_dir)
         .env_clear()
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -144,7 +150,7 @@ fn start(folder: &Path, launch: &Launch) -> io::Result<(Children, pipe::Receiver
         return Err(io::Error::other("the launcher has no pipes"));
     };
     let children = Children::new(child.id());
-    // A launcher that has died already says so by its end.
+    // If the launcher has exited already, its exit is handled like any other.
     _ = stdin.write_all(&serde_json::to_vec(launch)?);
     drop(stdin);
     let stdout = pipe::Receiver::from_owned_fd(OwnedFd::from(stdout))?;
@@ -152,17 +158,21 @@ fn start(folder: &Path, launch: &Launch) -> io::Result<(Children, pipe::Receiver
     Ok((children, stdout, stderr))
 }
 
-/// Waits for the end of the program, and sees to the end of everything that it started.
-async fn attend(children: &Children, signals: &mut Signals, grace: Duration) -> How {
+/// Waits until the program and all processes that it started have exited.
+async fn supervise_until_exit(
+    children: &Children,
+    signals: &mut Signals,
+    grace: Duration,
+) -> TerminationCause {
     let mut stop: Option<Instant> = None;
-    let mut how = None;
+    let mut cause = None;
     loop {
-        let left = children.reap(&mut how);
-        if how.is_some() && !left {
+        let left = children.reap(&mut cause);
+        if cause.is_some() && !left {
             break;
         }
-        if how.is_some() && stop.is_none() {
-            // The program is gone and has left something behind: that goes, too.
+        if cause.is_some() && stop.is_none() {
+            // The program has exited and left processes behind: terminate them too.
             children.terminate();
             stop = Some(Instant::now() + grace);
         }
@@ -171,45 +181,45 @@ async fn attend(children: &Children, signals: &mut Signals, grace: Duration) -> 
             _ = signals.term.recv() => {
                 if stop.is_none() {
                     children.terminate();
-                    how.get_or_insert(How::Stopped);
+                    cause.get_or_insert(TerminationCause::Stopped);
                     stop = Some(Instant::now() + grace);
                 }
             }
-            () = until(stop) => {
-                // Until none is left: killing a parent makes its children ours, and the next round theirs.
+            () = deadline(stop) => {
+                // Repeat until none is left: the children of a killed process become children of the shim.
                 children.kill();
-                stop = Some(Instant::now() + KILL_AGAIN);
+                stop = Some(Instant::now() + KILL_INTERVAL);
             }
         }
     }
-    how.unwrap_or(How::Lost)
+    cause.unwrap_or(TerminationCause::Lost)
 }
 
-/// Rounds of KILL follow each other this fast. A process in the middle of a system call takes a moment to die.
-const KILL_AGAIN: Duration = Duration::from_millis(20);
+/// Interval between rounds of KILL. A process in a system call takes a moment to exit.
+const KILL_INTERVAL: Duration = Duration::from_millis(20);
 
-async fn until(time: Option<Instant>) {
+async fn deadline(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time).await,
         None => std::future::pending().await,
     }
 }
 
-/// The signals that a shim hears. The others of its session are heard so that they do not end it.
+/// The signals that a shim receives. It subscribes to the ignored ones so that they do not end it.
 struct Signals {
     term: Signal,
     child: Signal,
-    _deaf: [Signal; 3],
+    _ignored: [Signal; 3],
 }
 
 impl Signals {
-    fn listen() -> io::Result<Self> {
-        let deaf = [SignalKind::hangup(), SignalKind::interrupt(), SignalKind::quit()];
-        let [hangup, interrupt, quit] = deaf.map(signal);
+    fn subscribe() -> io::Result<Self> {
+        let ignored = [SignalKind::hangup(), SignalKind::interrupt(), SignalKind::quit()];
+        let [hangup, interrupt, quit] = ignored.map(signal);
         Ok(Signals {
             term: signal(SignalKind::terminate())?,
             child: signal(SignalKind::child())?,
-            _deaf: [hangup?, interrupt?, quit?],
+            _ignored: [hangup?, interrupt?, quit?],
         })
     }
 }

@@ -1,9 +1,9 @@
-//! The output of a program: lines with time and stream, in files that are never longer than allowed.
+//! Log files of a container, with a size limit.
 //!
-//! One line of a file is `<time> <stdout|stderr> <F|P> <text>`, the form in which Kubernetes' runtimes keep logs, so that
-//! tools which read those read these. `P` marks a piece of a longer line. The file that is written is `output.log`; older
-//! ones are `output.log.1` and so on, the oldest last. Output that cannot be written (a full disk) is lost; the program
-//! goes on.
+//! A line is `<time> <stdout|stderr> <F|P> <text>`, the CRI log format, so that log collectors for Kubernetes
+//! can read it. `P` marks a part of a longer line. The current file is `output.log`; older ones are
+//! `output.log.1` and so on, the oldest last. Output that cannot be written (a full disk) is lost; the
+//! program keeps running.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -13,32 +13,32 @@ use jiff::Timestamp;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe;
 
-use super::Keep;
+use super::LogRetention;
 
-/// The file that is written.
-const FILE: &str = "output.log";
-/// A line longer than this is kept in pieces, so that a program without line ends costs no memory.
-const PIECE: usize = 16 * 1024;
+/// The current file.
+const LOG_FILE: &str = "output.log";
+/// A longer line is split into parts, so that a program without line ends needs no more memory.
+const MAX_LINE: usize = 16 * 1024;
 
-/// Where an older file is; 0 is the one that is written.
-pub(crate) fn rotated(folder: &Path, age: u32) -> PathBuf {
-    if age == 0 { folder.join(FILE) } else { folder.join(format!("{FILE}.{age}")) }
+/// The path of a log file by age; 0 is the current one.
+pub(crate) fn rotated(container_dir: &Path, age: u32) -> PathBuf {
+    if age == 0 { container_dir.join(LOG_FILE) } else { container_dir.join(format!("{LOG_FILE}.{age}")) }
 }
 
-/// The files of one container.
+/// The log files of a container.
 pub(super) struct Log {
-    folder: PathBuf,
-    keep: Keep,
+    container_dir: PathBuf,
+    log_retention: LogRetention,
     file: File,
     size: u64,
 }
 
 impl Log {
-    /// Goes on where the run before stopped.
-    pub(super) fn open(folder: &Path, keep: Keep) -> io::Result<Self> {
-        let file = File::options().create(true).append(true).open(rotated(folder, 0))?;
+    /// Opens the current file and appends to it.
+    pub(super) fn open(container_dir: &Path, log_retention: LogRetention) -> io::Result<Self> {
+        let file = File::options().create(true).append(true).open(rotated(container_dir, 0))?;
         let size = file.metadata()?.len();
-        Ok(Log { folder: folder.to_owned(), keep, file, size })
+        Ok(Log { container_dir: container_dir.to_owned(), log_retention, file, size })
     }
 
     fn write(&mut self, lines: &[u8]) {
@@ -46,8 +46,8 @@ impl Log {
             return;
         }
         let length = lines.len() as u64;
-        if self.size > 0 && self.size + length > self.keep.bytes {
-            // What cannot be rotated is begun anew: the limit holds in any case.
+        if self.size > 0 && self.size + length > self.log_retention.max_file_bytes {
+            // If rotation fails, truncate: the size limit always holds.
             if self.rotate().is_err() && self.file.set_len(0).is_err() {
                 return;
             }
@@ -59,23 +59,23 @@ impl Log {
 
     fn rotate(&mut self) -> io::Result<()> {
         self.size = 0;
-        let oldest = self.keep.files.saturating_sub(1);
+        let oldest = self.log_retention.max_files.saturating_sub(1);
         if oldest == 0 {
             return self.file.set_len(0);
         }
         for age in (0..oldest).rev() {
-            match fs::rename(rotated(&self.folder, age), rotated(&self.folder, age + 1)) {
+            match fs::rename(rotated(&self.container_dir, age), rotated(&self.container_dir, age + 1)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
         }
-        self.file = File::options().create(true).append(true).open(rotated(&self.folder, 0))?;
+        self.file = File::options().create(true).append(true).open(rotated(&self.container_dir, 0))?;
         Ok(())
     }
 }
 
-/// Writes down both streams until both have ended.
-pub(super) async fn write_down(stdout: pipe::Receiver, stderr: pipe::Receiver, mut log: Log) {
+/// Copies both streams to the log until both have ended.
+pub(super) async fn copy_to_log(stdout: pipe::Receiver, stderr: pipe::Receiver, mut log: Log) {
     let mut streams = [Stream::new("stdout", stdout), Stream::new("stderr", stderr)];
     let [out, err] = &mut streams;
     while out.open || err.open {
@@ -88,17 +88,17 @@ pub(super) async fn write_down(stdout: pipe::Receiver, stderr: pipe::Receiver, m
 }
 
 struct Stream {
-    lines: Lines,
+    lines: LineSplitter,
     pipe: pipe::Receiver,
     open: bool,
 }
 
 impl Stream {
     fn new(name: &'static str, pipe: pipe::Receiver) -> Self {
-        Stream { lines: Lines { name, rest: Vec::new() }, pipe, open: true }
+        Stream { lines: LineSplitter { name, rest: Vec::new() }, pipe, open: true }
     }
 
-    /// What can be written by now. Nothing is lost if this is dropped while it waits.
+    /// Reads the next lines. Cancel-safe.
     async fn next(&mut self) -> Vec<u8> {
         let mut chunk = [0; 8 * 1024];
         match self.pipe.read(&mut chunk).await {
@@ -111,13 +111,13 @@ impl Stream {
     }
 }
 
-/// Cuts a stream into lines.
-struct Lines {
+/// Splits a stream into log lines.
+struct LineSplitter {
     name: &'static str,
     rest: Vec<u8>,
 }
 
-impl Lines {
+impl LineSplitter {
     fn take(&mut self, chunk: &[u8], now: Timestamp) -> Vec<u8> {
         let mut out = Vec::with_capacity(chunk.len() + 64);
         for part in chunk.split_inclusive(|byte| *byte == b'\n') {
@@ -125,7 +125,7 @@ impl Lines {
             if part.ends_with(b"\n") {
                 self.rest.pop();
                 self.put(&mut out, 'F', now);
-            } else if self.rest.len() >= PIECE {
+            } else if self.rest.len() >= MAX_LINE {
                 self.put(&mut out, 'P', now);
             }
         }
@@ -155,12 +155,12 @@ mod tests {
         "2026-01-01T00:00:00Z".parse().unwrap()
     }
 
-    fn mk_lines() -> Lines {
-        Lines { name: "stdout", rest: Vec::new() }
+    fn mk_lines() -> LineSplitter {
+        LineSplitter { name: "stdout", rest: Vec::new() }
     }
 
     #[test]
-    fn a_line_is_written_when_it_is_whole() {
+    fn a_line_is_written_when_it_is_complete() {
         let mut lines = mk_lines();
         assert_eq!(lines.take(b"hel", at()), b"");
         let written = lines.take(b"lo\n\nnext", at());
@@ -172,39 +172,41 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_end_is_kept_in_pieces() {
+    fn a_line_without_end_is_split_into_parts() {
         let mut lines = mk_lines();
         let mut written = Vec::new();
         for _ in 0..10 {
             written.extend(lines.take(&[b'x'; 8 * 1024], at()));
-            assert!(lines.rest.len() < PIECE);
+            assert!(lines.rest.len() < MAX_LINE);
         }
         assert_eq!(written.iter().filter(|byte| **byte == b'\n').count(), 5);
         assert!(String::from_utf8(written).unwrap().lines().all(|line| line.contains(" stdout P xxx")));
     }
 
     #[test]
-    fn the_files_of_a_container_never_hold_more_than_allowed() {
-        let folder = tempfile::tempdir().unwrap();
-        let keep = Keep { bytes: 1000, files: 3 };
-        let mut log = Log::open(folder.path(), keep).unwrap();
+    fn log_files_never_exceed_their_limits() {
+        let container_dir = tempfile::tempdir().unwrap();
+        let retention = LogRetention { max_file_bytes: 1000, max_files: 3 };
+        let mut log = Log::open(container_dir.path(), retention).unwrap();
         for n in 0..500 {
-            log.write(format!("line {n:>4} of a program that talks a lot\n").as_bytes());
+            log.write(format!("line {n:>4} of a chatty program\n").as_bytes());
         }
-        let sizes: Vec<u64> =
-            (0..4).filter_map(|age| Some(fs::metadata(rotated(folder.path(), age)).ok()?.len())).collect();
+        let sizes: Vec<u64> = (0..4)
+            .filter_map(|age| Some(fs::metadata(rotated(container_dir.path(), age)).ok()?.len()))
+            .collect();
         assert_eq!(sizes.len(), 3, "{sizes:?}");
         assert!(sizes.iter().all(|size| *size <= 1000), "{sizes:?}");
-        let last = fs::read_to_string(rotated(folder.path(), 0)).unwrap();
-        assert!(last.ends_with("line  499 of a program that talks a lot\n"));
+        let last = fs::read_to_string(rotated(container_dir.path(), 0)).unwrap();
+        assert!(last.ends_with("line  499 of a chatty program\n"));
     }
 
     #[test]
-    fn a_single_file_is_begun_anew() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut log = Log::open(folder.path(), Keep { bytes: 20, files: 1 }).unwrap();
+    fn a_single_file_is_truncated() {
+        let container_dir = tempfile::tempdir().unwrap();
+        let mut log =
+            Log::open(container_dir.path(), LogRetention { max_file_bytes: 20, max_files: 1 }).unwrap();
         log.write(b"first line ...\n");
         log.write(b"second line ...\n");
-        assert_eq!(fs::read_to_string(rotated(folder.path(), 0)).unwrap(), "second line ...\n");
+        assert_eq!(fs::read_to_string(rotated(container_dir.path(), 0)).unwrap(), "second line ...\n");
     }
 }

@@ -1,4 +1,5 @@
-//! What a shim notes about its run, for whoever comes after: one file, written by the shim alone and replaced whole.
+//! The state file of a shim: how the current or last run of its container went. The shim replaces it
+//! atomically.
 
 use std::fmt;
 use std::fs::{self, File, TryLockError};
@@ -8,95 +9,101 @@ use std::path::Path;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// Name of the file in the folder of the container.
-const STATE: &str = "state.json";
-/// Name of the file that the shim holds a lock on for as long as it lives.
-const LOCK: &str = "shim.lock";
+/// The state file, in the container's directory.
+const STATE_FILE: &str = "state.json";
+/// The lock file, locked while the shim runs.
+const LOCK_FILE: &str = "shim.lock";
 
-/// One run of a container.
+/// One run of a container, as in the state file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct State {
+pub struct ShimState {
     /// Process id of the shim.
     pub shim: i32,
     /// Process id of the program.
     pub pid: i32,
-    /// Runs that failed before this one, ever.
+    /// Number of failed runs before this one.
     pub restarts: u32,
-    /// Of these, the last ones in a row.
-    pub streak: u32,
-    /// How the run before ended, if it failed.
-    pub before: Option<Ending>,
-    /// Fingerprint of the template that was started.
+    /// Number of failed runs directly before this one.
+    #[serde(rename = "streak")]
+    pub consecutive_failures: u32,
+    /// How the previous run ended, if it failed.
+    #[serde(rename = "before")]
+    pub last_termination: Option<Termination>,
+    /// Fingerprint of the instance template that this run was started from.
     pub template: String,
-    /// When the program was started.
+    /// Start time of the program.
     pub started: Timestamp,
-    /// How it ended, once it has.
-    pub ending: Option<Ending>,
+    /// How this run ended; none while it runs.
+    #[serde(rename = "ending")]
+    pub termination: Option<Termination>,
 }
 
 /// The end of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ending {
-    /// When.
+pub struct Termination {
+    /// End time.
     pub at: Timestamp,
-    /// How.
-    pub how: How,
+    /// Why it ended.
+    #[serde(rename = "how")]
+    pub cause: TerminationCause,
 }
 
-/// How a run ended.
+/// Why a run ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum How {
-    /// The program ended by itself, with this code.
+pub enum TerminationCause {
+    /// The program exited with this code.
     Exit(i32),
-    /// The program was killed by this signal.
+    /// A signal killed the program.
     Signal(i32),
-    /// The program could not be started.
+    /// The program could not be started, with the reason.
     Failed(String),
-    /// It was told to stop.
+    /// The runtime stopped it.
     Stopped,
-    /// The shim is gone and has left no word.
+    /// The shim was killed before it recorded the exit.
     Lost,
 }
 
-impl fmt::Display for How {
+impl fmt::Display for TerminationCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            How::Exit(code) => write!(f, "exit code {code}"),
-            How::Signal(signal) => write!(f, "killed by signal {signal}"),
-            How::Failed(why) => write!(f, "it could not be started: {why}"),
-            How::Stopped => f.write_str("stopped"),
-            How::Lost => f.write_str("its shim was killed"),
+            TerminationCause::Exit(code) => write!(f, "exit code {code}"),
+            TerminationCause::Signal(signal) => write!(f, "killed by signal {signal}"),
+            TerminationCause::Failed(why) => write!(f, "failed to start: {why}"),
+            TerminationCause::Stopped => f.write_str("stopped"),
+            TerminationCause::Lost => f.write_str("its shim was killed"),
         }
     }
 }
 
-impl State {
-    /// The last word in the folder of a container; none if nothing ever ran there. A file that cannot be understood is
-    /// as good as none: it is replaced whole, so only another version can have written it.
-    pub(crate) fn read(folder: &Path) -> io::Result<Option<State>> {
-        match fs::read(folder.join(STATE)) {
+impl ShimState {
+    /// Reads the state file of a container; `None` if no run is recorded. An unreadable file counts as none:
+    /// the file is replaced atomically, so only another version of Polis can have written it.
+    pub(crate) fn read(container_dir: &Path) -> io::Result<Option<ShimState>> {
+        match fs::read(container_dir.join(STATE_FILE)) {
             Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    pub(crate) fn write(&self, folder: &Path) -> io::Result<()> {
-        replace(&folder.join(STATE), &serde_json::to_vec(self)?)
+    pub(crate) fn write(&self, container_dir: &Path) -> io::Result<()> {
+        replace_file(&container_dir.join(STATE_FILE), &serde_json::to_vec(self)?)
     }
 }
 
-/// Writes a file so that a reader sees the old content or the new, and nothing in between.
-pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
-    let draft = path.with_extension("new");
-    fs::write(&draft, content)?;
-    fs::rename(&draft, path)
+/// Replaces a file atomically: a reader gets the old content or the new.
+pub(crate) fn replace_file(path: &Path, content: &[u8]) -> io::Result<()> {
+    let temp = path.with_extension("new");
+    fs::write(&temp, content)?;
+    fs::rename(&temp, path)
 }
 
-/// The right to be the shim of a container, held until it is dropped or the process ends. None while another has it.
-pub(crate) fn hold(folder: &Path) -> io::Result<Option<File>> {
-    let file = File::options().create(true).truncate(false).write(true).open(folder.join(LOCK))?;
+/// Locks a container for one shim until the file is dropped or the process exits; `None` while another
+/// process holds the lock.
+pub(crate) fn try_lock(container_dir: &Path) -> io::Result<Option<File>> {
+    let file =
+        File::options().create(true).truncate(false).write(true).open(container_dir.join(LOCK_FILE))?;
     match file.try_lock() {
         Ok(()) => Ok(Some(file)),
         Err(TryLockError::WouldBlock) => Ok(None),

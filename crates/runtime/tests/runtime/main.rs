@@ -1,10 +1,10 @@
-//! Instances of a cell as real processes: an embedded API server in this process, the runtime on top, shims and programs
-//! beside it. Whatever a test starts ends with it.
+//! Runs the Instances of a cell as real processes: an embedded API server and the runtime in this process,
+//! with shims and programs as child processes. All processes end with their test.
 
 mod chaos;
 mod clock;
-mod ending;
-mod refusing;
+mod refusals;
 mod restarting;
 mod running;
-mod world;
+mod stopping;
+mod test_cell;

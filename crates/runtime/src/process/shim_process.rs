@@ -1,4 +1,4 @@
-//! A shim as seen from the runtime: whether it lives, and how to ask it to stop.
+//! A handle to a shim process: signals, and a future for its exit.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,45 +11,45 @@ use tokio::io::{Interest, unix::AsyncFd};
 
 use crate::shim;
 
-/// A live shim. On Linux a handle of the kernel's, which never means another process.
+/// A running shim. On Linux a pidfd, so a reused process id cannot be mistaken for it.
 pub(super) struct ShimProcess {
     #[cfg(target_os = "linux")]
     process: Arc<AsyncFd<std::os::fd::OwnedFd>>,
     #[cfg(not(target_os = "linux"))]
     pid: Pid,
-    folder: PathBuf,
+    container_dir: PathBuf,
 }
 
 #[cfg(target_os = "linux")]
 impl ShimProcess {
-    /// Takes hold of a process, which is only then sure to be the shim if it holds its place afterwards; none if it is
-    /// not there.
-    pub(super) fn open(pid: i32, folder: PathBuf) -> io::Result<Option<Self>> {
+    /// Opens a process; `None` if it does not exist. It is the shim only if [`ShimProcess::holds_lock`] is
+    /// true afterwards: the process id may have been reused before the call.
+    pub(super) fn open(pid: i32, container_dir: PathBuf) -> io::Result<Option<Self>> {
         use rustix::process::{PidfdFlags, pidfd_open};
         let Some(pid) = Pid::from_raw(pid) else { return Ok(None) };
         match pidfd_open(pid, PidfdFlags::NONBLOCK) {
             Ok(handle) => {
-                // Deprecated because a type might lie about its descriptor. `OwnedFd` does not; and what replaces it
-                // cannot be called from safe code.
+                // `with_interest` is deprecated because a type could return different descriptors. `OwnedFd`
+                // does not, and the replacement is unsafe to call.
                 #[allow(deprecated)]
                 let process = AsyncFd::with_interest(handle, Interest::READABLE)?;
-                Ok(Some(ShimProcess { process: Arc::new(process), folder }))
+                Ok(Some(ShimProcess { process: Arc::new(process), container_dir }))
             }
             Err(rustix::io::Errno::SRCH) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Sends a signal. One that has ended has ended.
+    /// Sends a signal. Does nothing if the process has exited.
     pub(super) fn signal(&self, signal: Signal) {
         _ = rustix::process::pidfd_send_signal(self.process.get_ref(), signal);
     }
 
-    /// Ready when it has ended.
-    pub(super) fn gone(&self) -> impl Future<Output = ()> + Send + use<> {
+    /// Resolves when the process has exited.
+    pub(super) fn exited(&self) -> impl Future<Output = ()> + Send + use<> {
         let process = self.process.clone();
         async move {
-            // An error would mean that tokio is shutting down: then nobody asks.
+            // An error means that the tokio runtime is shutting down; the result is not used then.
             _ = process.readable().await.map(|mut ready| ready.retain_ready());
         }
     }
@@ -57,21 +57,21 @@ impl ShimProcess {
 
 #[cfg(not(target_os = "linux"))]
 impl ShimProcess {
-    pub(super) fn open(pid: i32, folder: PathBuf) -> io::Result<Option<Self>> {
-        Ok(Pid::from_raw(pid).map(|pid| ShimProcess { pid, folder }))
+    pub(super) fn open(pid: i32, container_dir: PathBuf) -> io::Result<Option<Self>> {
+        Ok(Pid::from_raw(pid).map(|pid| ShimProcess { pid, container_dir }))
     }
 
     pub(super) fn signal(&self, signal: Signal) {
-        if self.holds() {
+        if self.holds_lock() {
             _ = rustix::process::kill_process(self.pid, signal);
         }
     }
 
-    /// The system has no handle to wait on: its place is looked at a few times a second.
-    pub(super) fn gone(&self) -> impl Future<Output = ()> + Send + use<> {
-        let folder = self.folder.clone();
+    /// No process handles on this system: polls the shim's lock five times a second.
+    pub(super) fn exited(&self) -> impl Future<Output = ()> + Send + use<> {
+        let container_dir = self.container_dir.clone();
         async move {
-            while shim::hold(&folder).is_ok_and(|held| held.is_none()) {
+            while shim::try_lock(&container_dir).is_ok_and(|held| held.is_none()) {
                 tokio::time::sleep(std::time::Duration::from_millis(200)).await;
             }
         }
@@ -79,21 +79,21 @@ impl ShimProcess {
 }
 
 impl ShimProcess {
-    /// Whether some shim holds the place.
-    pub(super) fn holds(&self) -> bool {
-        shim::hold(&self.folder).is_ok_and(|free| free.is_none())
+    /// Whether a shim holds the lock of the container.
+    pub(super) fn holds_lock(&self) -> bool {
+        shim::try_lock(&self.container_dir).is_ok_and(|free| free.is_none())
     }
 }
 
-/// The variable by which everything that runs for a container is known.
-pub(super) const MARK: &str = "POLIS_SEAT";
+/// The environment variable that marks all processes of a container.
+pub(super) const CONTAINER_ID_VARIABLE: &str = "POLIS_SEAT";
 
-/// Ends what a shim that was killed has left behind. Only called while no shim has the place, so whatever carries the
-/// mark belongs to nobody.
+/// Kills the processes that a killed shim left behind. Call it only while holding the container's lock: then
+/// no shim runs, and every process with the mark is an orphan.
 #[cfg(target_os = "linux")]
-pub(super) fn sweep(seat: &str) {
+pub(super) fn kill_orphans(container_id: &str) {
     use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
-    let mark = format!("{MARK}={seat}");
+    let mark = format!("{CONTAINER_ID_VARIABLE}={container_id}");
     let marked = |pid: i32| {
         let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         environment.split(|byte| *byte == 0).any(|entry| entry == mark.as_bytes())
@@ -105,13 +105,13 @@ pub(super) fn sweep(seat: &str) {
         else {
             continue;
         };
-        // Looked at again: the number cannot change hands while we have the handle.
+        // Checked again with the handle open: the process id cannot be reused now.
         if marked(pid) {
-            tracing::warn!(pid, seat, "left behind by a shim that was killed: ended");
+            tracing::warn!(pid, container_id, "killed an orphaned process: its shim was killed");
             _ = pidfd_send_signal(&handle, Signal::KILL);
         }
     }
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(super) fn sweep(_: &str) {}
+pub(super) fn kill_orphans(_: &str) {}

@@ -1,4 +1,4 @@
-//! The world of these tests, and the words to speak about it.
+//! A test cell: an embedded API server with a runtime, and helpers.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -14,23 +14,23 @@ use polis_api::compute::{
 use polis_api::crds::{self, CrdFile};
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::labels;
-use polis_apiserver::{Body, Extended, Failure, PlaneSpec, Server};
+use polis_apiserver::{PlaneSpec, ResponseBody, Server, StatusError, SubresourceRequest};
 use polis_core::{conditions, metadata, owner};
-use polis_engine::{Clock, Engine, Exactly, Object, Plane, Random};
-use polis_runtime::logs::{Ask, Line, Logs, Query};
-use polis_runtime::{Process, Restarts, Runtime, Settings, State};
+use polis_engine::{Clock, Engine, Object, Plane, Preconditions, Random};
+use polis_runtime::logs::{LogLine, LogQuery, LogReader, LogRequest};
+use polis_runtime::{ProcessProvider, ProcessSettings, RestartBackoff, RuntimeConfig, ShimState};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-/// The namespace of project `acme`, namespace `shop`, on the cell.
-pub const HOME: &str = "ns-1";
-/// Longer than anything here takes on a busy machine.
+/// The cell's namespace of project `acme`, namespace `shop`.
+pub const NAMESPACE: &str = "ns-1";
+/// Timeout of every wait, longer than any step takes on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// The kinds of the cell. Deriving their schemas takes longer than most tests.
+/// CRDs of the cell, built once: deriving their schemas takes longer than most tests.
 fn kinds() -> &'static [CrdFile] {
     static KINDS: OnceLock<Vec<CrdFile>> = OnceLock::new();
     KINDS.get_or_init(|| {
@@ -40,88 +40,89 @@ fn kinds() -> &'static [CrdFile] {
     })
 }
 
-/// A cell whose instances run as processes.
-pub struct World {
+/// A cell that runs its instances as processes.
+pub struct TestCell {
     server: Server,
     dir: TempDir,
-    settings: Settings,
+    settings: ProcessSettings,
     clock: Clock,
     runtime: Option<Running>,
 }
 
-/// The clock of the engine, as the server sees it.
+/// The engine's clock as the server's clock.
 struct ServerClock(Clock);
 
-impl polis_apiserver::Clock for ServerClock {
+impl polis_apiserver::TimeSource for ServerClock {
     fn now(&self) -> Timestamp {
         self.0.now()
     }
 }
 
 struct Running {
-    process: Process,
+    process: ProcessProvider,
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
 }
 
-impl World {
-    /// A cell with a runtime that does not wait long.
+impl TestCell {
+    /// A cell with a runtime with short back-offs.
     pub async fn new() -> Self {
-        World::with(|_| {}).await
+        TestCell::with(|_| {}).await
     }
 
-    /// As [`World::new`], with other settings.
-    pub async fn with(change: impl FnOnce(&mut Settings)) -> Self {
-        World::built(Clock::system(), change).await
+    /// As [`TestCell::new`], with other settings.
+    pub async fn with(change: impl FnOnce(&mut ProcessSettings)) -> Self {
+        TestCell::built(Clock::system(), change).await
     }
 
-    /// As [`World::new`], where everybody reads the time from this clock.
+    /// As [`TestCell::new`], with this clock for the server and the engine.
     pub async fn at(clock: Clock) -> Self {
-        World::built(clock, |_| {}).await
+        TestCell::built(clock, |_| {}).await
     }
 
-    async fn built(clock: Clock, change: impl FnOnce(&mut Settings)) -> Self {
+    async fn built(clock: Clock, change: impl FnOnce(&mut ProcessSettings)) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let mut settings = Settings::new(dir.path().join("dfw"), env!("CARGO_BIN_EXE_polis-shim"), "dfw");
-        let logs = Logs::of(&settings.dir);
+        let mut settings =
+            ProcessSettings::new(dir.path().join("dfw"), env!("CARGO_BIN_EXE_polis-shim"), "dfw");
+        let logs = LogReader::new(&settings.dir);
         let log = move |request| serve_log(logs.clone(), request);
         let builder = Server::builder().subresource("compute.datumapis.com", "instances", "log", log);
         let server = builder.clock(ServerClock(clock.clone())).build().await.unwrap();
-        server.create_plane(PlaneSpec::own("cell")).await.unwrap();
+        server.create_plane(PlaneSpec::standalone("cell")).await.unwrap();
         for crd in kinds() {
             server.install_crd_in("cell", &crd.crd).await.unwrap();
         }
-        settings.restarts = Restarts {
-            first: Duration::from_millis(20),
-            cap: Duration::from_millis(100),
-            forgiven_after: Duration::from_secs(600),
+        settings.restart_backoff = RestartBackoff {
+            initial: Duration::from_millis(20),
+            max: Duration::from_millis(100),
+            reset_after: Duration::from_secs(600),
         };
         change(&mut settings);
-        let mut world = World { server, dir, settings, clock, runtime: None };
-        let mut home = Namespace::default();
-        home.metadata.name = Some(HOME.into());
-        home.metadata.labels = Some(metadata::map([
+        let mut cell = TestCell { server, dir, settings, clock, runtime: None };
+        let mut namespace = Namespace::default();
+        namespace.metadata.name = Some(NAMESPACE.into());
+        namespace.metadata.labels = Some(metadata::map([
             (labels::UPSTREAM_CLUSTER_NAME, "cluster-acme"),
             (labels::UPSTREAM_NAMESPACE, "shop"),
         ]));
-        world.cell().create(&home).await.unwrap();
-        world.start();
-        world
+        cell.plane().create(&namespace).await.unwrap();
+        cell.start();
+        cell
     }
 
-    /// Starts the runtime, as a process does.
+    /// Starts the runtime in this process.
     pub fn start(&mut self) {
         let mut engine = Engine::with(self.clock.clone(), Random::from_seed(7));
-        engine.grace(Duration::ZERO); // whatever is under way is dropped where it stands
-        let process = Process::open(self.settings.clone()).unwrap();
-        let runtime = Runtime { plane: self.cell(), city: "dfw".into(), provider: process.clone() };
+        engine.shutdown_grace_period(Duration::ZERO); // reconciles in flight are dropped, as by a kill
+        let process = ProcessProvider::open(self.settings.clone()).unwrap();
+        let runtime = RuntimeConfig { plane: self.plane(), city: "dfw".into(), provider: process.clone() };
         polis_runtime::declare(&mut engine, self.clock.clone(), runtime);
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(async move { engine.run(async { _ = stopped.await }).await.unwrap() });
         self.runtime = Some(Running { process, stop, task });
     }
 
-    /// Ends the runtime and leaves everything as it is, as a process does that is killed.
+    /// Stops the runtime as a kill does: containers and state files stay.
     pub async fn kill(&mut self) {
         let Running { process, stop, task } = self.runtime.take().unwrap();
         _ = stop.send(());
@@ -129,46 +130,46 @@ impl World {
         drop(process);
     }
 
-    pub fn process(&self) -> &Process {
+    pub fn process(&self) -> &ProcessProvider {
         &self.runtime.as_ref().unwrap().process
     }
 
-    pub fn cell(&self) -> Plane {
+    pub fn plane(&self) -> Plane {
         Plane::in_process::<_, http_body_util::Full<bytes::Bytes>, _>(
             "cell",
             self.server.plane_service("cell"),
         )
     }
 
-    /// Where nothing of Polis is.
+    /// A directory outside of the runtime's state directory.
     pub fn outside(&self) -> &Path {
         self.dir.path()
     }
 
     pub async fn create(&self, instance: &Instance) -> String {
-        owner::uid(&self.cell().create(instance).await.unwrap().metadata).to_owned()
+        owner::uid(&self.plane().create(instance).await.unwrap().metadata).to_owned()
     }
 
     pub async fn instance(&self, name: &str) -> Option<Instance> {
-        self.cell().live().get((HOME, name)).await.unwrap()
+        self.plane().uncached().get((NAMESPACE, name)).await.unwrap()
     }
 
     pub async fn delete(&self, name: &str) {
         let instance = self.instance(name).await.unwrap();
-        self.cell().delete(&instance, Exactly::Object).await.unwrap();
+        self.plane().delete(&instance, Preconditions::Uid).await.unwrap();
     }
 
-    /// Changes an instance, again and again until nobody else was faster.
+    /// Changes an instance; retries on conflicts.
     pub async fn change(&self, name: &str, change: impl Fn(&mut Instance)) {
         loop {
             let current = self.instance(name).await.unwrap();
-            let mut wanted = current.clone();
-            change(&mut wanted);
-            let cell = self.cell();
-            let done = match cell.update(&current, &wanted).await {
+            let mut desired = current.clone();
+            change(&mut desired);
+            let plane = self.plane();
+            let done = match plane.update(&current, &desired).await {
                 Ok(written) => {
                     let current = written.into_object().unwrap_or(current);
-                    cell.update_status(&current, &wanted).await
+                    plane.update_status(&current, &desired).await
                 }
                 Err(error) => Err(error),
             };
@@ -183,27 +184,27 @@ impl World {
     }
 
     pub async fn put<K: Object>(&self, object: &K) {
-        self.cell().create(object).await.unwrap();
+        self.plane().create(object).await.unwrap();
     }
 
-    /// Changes the status of an object that nobody else writes.
+    /// Changes the status of an object without retries.
     pub async fn change_status<K: Object>(&self, object: &K, change: impl Fn(&mut K)) {
-        let place = (HOME, owner::name(object.meta()));
-        let current = self.cell().live().get::<K>(place).await.unwrap().unwrap();
-        let mut wanted = current.clone();
-        change(&mut wanted);
-        self.cell().update_status(&current, &wanted).await.unwrap();
+        let key = (NAMESPACE, owner::name(object.meta()));
+        let current = self.plane().uncached().get::<K>(key).await.unwrap().unwrap();
+        let mut desired = current.clone();
+        change(&mut desired);
+        self.plane().update_status(&current, &desired).await.unwrap();
     }
 
-    /// Waits until the instance says so; gives the message.
-    pub async fn until_says(&self, name: &str, kind: &str, status: &str, reason: &str) -> String {
+    /// Waits until the condition has this status and reason; returns its message.
+    pub async fn until_condition(&self, name: &str, kind: &str, status: &str, reason: &str) -> String {
         self.until(&format!("{name}: {kind}={status}/{reason}"), async || {
             self.message(name, kind, status, reason).await
         })
         .await
     }
 
-    /// The message of a condition, if it says so.
+    /// The message of a condition, if it has this status and reason.
     pub async fn message(&self, name: &str, kind: &str, status: &str, reason: &str) -> Option<String> {
         let instance = self.instance(name).await?;
         let condition = conditions::find(&instance.status.as_ref()?.conditions, kind)?;
@@ -211,38 +212,40 @@ impl World {
     }
 
     pub async fn until_running(&self, name: &str) -> Instance {
-        self.until_says(name, "Running", "True", "Running").await;
+        self.until_condition(name, "Running", "True", "Running").await;
         self.instance(name).await.unwrap()
     }
 
     pub async fn until_gone(&self, name: &str) {
-        self.until(&format!("{name} gone"), async || self.instance(name).await.is_none().then_some(())).await;
+        self.until(&format!("{name} is deleted"), async || self.instance(name).await.is_none().then_some(()))
+            .await;
     }
 
-    /// What its only container runs or ran last.
-    pub fn state(&self, uid: &str) -> Option<State> {
+    /// The current or last run of the instance's only container.
+    pub fn state(&self, uid: &str) -> Option<ShimState> {
         self.process().states(uid).unwrap().into_values().next()
     }
 
-    /// Waits until one of the lines that an instance wrote is this; what is behind it, if it only begins so.
-    pub async fn until_writes(&self, uid: &str, words: &str) -> String {
-        self.until(&format!("output {words:?}"), async || {
-            let lines = self.lines(uid, &Query::default()).await;
-            lines.iter().find_map(|line| line.text.strip_prefix(words).map(str::to_owned))
+    /// Waits for an output line with this prefix; returns the rest of the line.
+    pub async fn until_writes(&self, uid: &str, prefix: &str) -> String {
+        self.until(&format!("output {prefix:?}"), async || {
+            let lines = self.lines(uid, &LogQuery::default()).await;
+            lines.iter().find_map(|line| line.text.strip_prefix(prefix).map(str::to_owned))
         })
         .await
     }
 
-    /// The log of an instance, as the API server of the cell serves it.
+    /// The log of an instance, through the cell's API server.
     pub async fn log(&self, name: &str, query: &str) -> Result<String, String> {
-        let path =
-            format!("/apis/compute.datumapis.com/v1alpha/namespaces/{HOME}/instances/{name}/log?{query}");
+        let path = format!(
+            "/apis/compute.datumapis.com/v1alpha/namespaces/{NAMESPACE}/instances/{name}/log?{query}"
+        );
         let request = http::Request::get(path).body(Vec::new()).unwrap();
-        self.cell().kube_client().request_text(request).await.map_err(|error| error.to_string())
+        self.plane().kube_client().request_text(request).await.map_err(|error| error.to_string())
     }
 
-    /// What an instance wrote; nothing if it has not begun.
-    pub async fn lines(&self, uid: &str, query: &Query) -> Vec<Line> {
+    /// The output of an instance; empty if it has not started.
+    pub async fn lines(&self, uid: &str, query: &LogQuery) -> Vec<LogLine> {
         self.process().logs().lines(uid, query).await.unwrap_or_default()
     }
 
@@ -257,37 +260,46 @@ impl World {
                 return found;
             }
             if Instant::now() > deadline {
-                let instances = self.cell().live().list::<Instance>(&polis_engine::Query::within(HOME)).await;
-                let told: Vec<_> =
+                let instances = self
+                    .plane()
+                    .uncached()
+                    .list::<Instance>(&polis_engine::ListOptions::within(NAMESPACE))
+                    .await;
+                let statuses: Vec<_> =
                     instances.unwrap().into_iter().map(|i| (i.metadata.name, i.status)).collect();
-                panic!("gave up waiting for {what}\n{told:#?}");
+                panic!("timed out waiting for {what}\n{statuses:#?}");
             }
             sleep(Duration::from_millis(10)).await;
         }
     }
 }
 
-/// What a program does that embeds both the server and the runtime.
-async fn serve_log(logs: Logs, request: Extended) -> Result<http::Response<Body>, Failure> {
+/// The `log` subresource, as a program with server and runtime embeds it.
+async fn serve_log(
+    logs: LogReader,
+    request: SubresourceRequest,
+) -> Result<http::Response<ResponseBody>, StatusError> {
     let uid = request.object["metadata"]["uid"].as_str().unwrap_or_default();
-    let ask = Ask::read(|name| request.parameter(name), Timestamp::now()).map_err(Failure::bad_request)?;
-    let text = logs.answer(uid, &ask).await.map_err(|error| Failure::bad_request(error.to_string()))?;
-    Ok(http::Response::new(Body::stream(text)))
+    let log_request = LogRequest::from_parameters(|name| request.parameter(name), Timestamp::now())
+        .map_err(StatusError::bad_request)?;
+    let text =
+        logs.respond(uid, &log_request).await.map_err(|error| StatusError::bad_request(error.to_string()))?;
+    Ok(http::Response::new(ResponseBody::stream(text)))
 }
 
-/// Whatever is left dies with the test, also with one that failed.
-impl Drop for World {
+/// Kills all processes of the test, even if it failed.
+impl Drop for TestCell {
     fn drop(&mut self) {
-        // First the runtime, which would start again what is killed.
+        // The runtime first: it would restart what is killed.
         if self.runtime.is_some() {
             tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(self.kill()));
         }
-        let Ok(seats) = std::fs::read_dir(&self.settings.dir) else { return };
-        for seat in seats.flatten() {
-            let uid = seat.file_name().to_string_lossy().into_owned();
-            let Ok(process) = Process::open(self.settings.clone()) else { continue };
+        let Ok(instance_dirs) = std::fs::read_dir(&self.settings.dir) else { return };
+        for instance_dir in instance_dirs.flatten() {
+            let uid = instance_dir.file_name().to_string_lossy().into_owned();
+            let Ok(process) = ProcessProvider::open(self.settings.clone()) else { continue };
             for state in process.states(&uid).unwrap_or_default().into_values() {
-                if state.ending.is_none() {
+                if state.termination.is_none() {
                     _ = Pid::from_raw(state.shim).map(|pid| kill_process(pid, Signal::KILL));
                 }
             }
@@ -298,7 +310,7 @@ impl Drop for World {
     }
 }
 
-/// Everything on this host that runs for an instance.
+/// All processes of an instance on this host.
 pub fn processes_of(uid: &str) -> Vec<i32> {
     let mark = format!("POLIS_SEAT={uid}/");
     let marked = |pid: &i32| {
@@ -309,7 +321,7 @@ pub fn processes_of(uid: &str) -> Vec<i32> {
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).filter(marked).collect()
 }
 
-/// Everything that a directory holds, by path.
+/// All files below a directory.
 pub fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![dir.to_owned()];
@@ -326,11 +338,11 @@ pub fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
-/// An instance that may run, of one container.
+/// An instance without gates and with one container.
 pub fn mk_instance(name: &str, image: &str, args: &[&str]) -> Instance {
     let mut instance = Instance::default();
     instance.metadata.name = Some(name.into());
-    instance.metadata.namespace = Some(HOME.into());
+    instance.metadata.namespace = Some(NAMESPACE.into());
     instance.metadata.labels =
         Some(metadata::map([(labels::WORKLOAD_NAME, "web"), (labels::CITY_CODE, "dfw")]));
     instance.spec.runtime.resources.instance_type = "datumcloud/d1-standard-2".into();
@@ -349,12 +361,12 @@ pub fn mk_instance(name: &str, image: &str, args: &[&str]) -> Instance {
     instance
 }
 
-/// An instance that runs a script of the shell.
+/// An instance that runs a shell script.
 pub fn mk_script(name: &str, script: &str) -> Instance {
     mk_instance(name, "process:sh", &["-c", script])
 }
 
-/// With a port for its only container.
+/// Adds a port to the only container.
 pub fn with_port(mut instance: Instance, port: i32) -> Instance {
     container(&mut instance).ports = vec![NamedPort { name: "http".into(), port, protocol: None }];
     instance
@@ -369,18 +381,18 @@ pub fn container(instance: &mut Instance) -> &mut SandboxContainer {
     &mut instance.spec.runtime.sandbox.as_mut().unwrap().containers[0]
 }
 
-/// The address that an instance was given.
+/// The address of an instance.
 pub fn address(instance: &Instance) -> String {
     let interface = instance.status.as_ref().unwrap().network_interfaces.first().cloned();
-    interface.and_then(|interface| interface.assignments?.network_ip).expect("it has an address")
+    interface.and_then(|interface| interface.assignments?.network_ip).expect("the instance has an address")
 }
 
-/// Asks an instance over HTTP.
-pub async fn ask(address: &str, port: u16) -> String {
+/// Sends an HTTP GET to an instance; returns the response.
+pub async fn http_get(address: &str, port: u16) -> String {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let mut stream = tokio::net::TcpStream::connect((address, port)).await.unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
-    answer
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.unwrap();
+    response
 }

@@ -1,4 +1,4 @@
-//! What a container is started with: program, arguments, environment, limits and fence.
+//! The launch spec of a container: program, arguments, environment, limits and sandbox.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -8,50 +8,53 @@ use polis_api::compute::{Instance, NamedPort, NetworkInterfaceAssignments, Sandb
 use polis_api::{labels, reasons};
 use polis_core::{metadata, quota};
 
-use super::environment::{Environment, Sources, Trouble, environment, expand};
+use super::environment::{Environment, EnvironmentError, Sources, environment, expand};
 use super::image::{self, Program};
-use super::seat::{self, Facts};
-use super::watch::MARK;
-use super::{Settings, fence};
+use super::instance_dir::{self, InstanceRecord};
+use super::shim_process::CONTAINER_ID_VARIABLE;
+use super::{ProcessSettings, sandbox};
 use crate::Error;
-use crate::provider::{Order, Refusal};
-use crate::shim::{Launch, Limits};
+use crate::provider::{RunRefusal, RunRequest};
+use crate::shim::{LaunchSpec, Limits};
 
-/// Open files of a process.
-const FILES: u64 = 65_536;
+/// Limit of open files of a process (`RLIMIT_NOFILE`).
+const MAX_OPEN_FILES: u64 = 65_536;
 
-/// Everything that a container is started with.
-pub(super) fn recipe(
-    settings: &Settings,
-    order: &Order<'_>,
+/// Builds the launch spec of a container.
+pub(super) fn launch_spec(
+    settings: &ProcessSettings,
+    request: &RunRequest<'_>,
     container: &SandboxContainer,
-    facts: &Facts,
+    record: &InstanceRecord,
     restarts: u32,
-) -> Result<Launch, Trouble> {
+) -> Result<LaunchSpec, EnvironmentError> {
     let host = settings.host_programs.then_some(|name: &str| find(name, &settings.path));
     let Program { path, first } =
-        image::program(container, &settings.binary, host).map_err(Trouble::Refused)?;
-    let sizes = quota::sizes(&order.instance.spec).map_err(|error| {
-        Trouble::Refused(Refusal { reason: reasons::CONFIGURATION_ERROR, message: error.to_string() })
+        image::program(container, &settings.binary, host).map_err(EnvironmentError::Refused)?;
+    let sizes = quota::instance_size(&request.instance.spec).map_err(|error| {
+        EnvironmentError::Refused(RunRefusal {
+            reason: reasons::CONFIGURATION_ERROR,
+            message: error.to_string(),
+        })
     })?;
-    let seat = facts.write(&settings.dir)?;
-    let (_, work) = seat::container(&seat, &container.name)?;
-    let value = serde_json::to_value(with_address(order.instance, facts))
-        .map_err(|error| Error::directory(&seat)(error.into()))?;
-    let sources = Sources { instance: &value, sizes, data: order.data };
-    let base = surroundings(order, container, facts, settings, &work, restarts);
+    let instance_dir = record.write(&settings.dir)?;
+    let (_, work) = instance_dir::create_container(&instance_dir, &container.name)?;
+    let value = serde_json::to_value(with_address(request.instance, record))
+        .map_err(|error| Error::directory(&instance_dir)(error.into()))?;
+    let sources = Sources { instance: &value, sizes, data: request.data };
+    let base = base_environment(request, container, record, settings, &work, restarts);
     let mut env = environment(base, container, &sources)?;
-    env.insert(MARK.to_owned(), format!("{}/{}", facts.uid, container.name));
+    env.insert(CONTAINER_ID_VARIABLE.to_owned(), format!("{}/{}", record.uid, container.name));
     let args: Vec<String> =
         first.into_iter().chain(container.args.iter().map(|arg| expand(arg, &env))).collect();
-    let fence = settings.fence.then(|| fence::around(&path, &args, &work, &settings.readable));
+    let sandbox = settings.sandbox.then(|| sandbox::sandbox(&path, &args, &work, &settings.readable));
     let memory = sizes.and_then(|sizes| u64::try_from(sizes.mebibytes).ok()).map(|size| size << 20);
-    let limits = Limits { memory, files: FILES };
-    Ok(Launch { program: path, args, env, work, limits, fence })
+    let limits = Limits { memory, files: MAX_OPEN_FILES };
+    Ok(LaunchSpec { program: path, args, env, work, limits, sandbox })
 }
 
-/// The instance as it will be, with its address in the status, for fields that refer to it.
-fn with_address(instance: &Instance, facts: &Facts) -> Instance {
+/// The instance with its allocated address in the status, for `fieldRef` variables.
+fn with_address(instance: &Instance, record: &InstanceRecord) -> Instance {
     let mut instance = instance.clone();
     let interfaces = &mut instance.status.get_or_insert_default().network_interfaces;
     if interfaces.is_empty() {
@@ -59,17 +62,17 @@ fn with_address(instance: &Instance, facts: &Facts) -> Instance {
     }
     if let Some(first) = interfaces.first_mut() {
         let assigned = first.assignments.get_or_insert_with(NetworkInterfaceAssignments::default);
-        assigned.network_ip = Some(facts.address.to_string());
+        assigned.network_ip = Some(record.address.to_string());
     }
     instance
 }
 
-/// What every container is told, before its own variables.
-fn surroundings(
-    order: &Order<'_>,
+/// The variables that every container gets, before its own.
+fn base_environment(
+    request: &RunRequest<'_>,
     container: &SandboxContainer,
-    facts: &Facts,
-    settings: &Settings,
+    record: &InstanceRecord,
+    settings: &ProcessSettings,
     work: &Path,
     restarts: u32,
 ) -> Environment {
@@ -77,22 +80,22 @@ fn surroundings(
     let mut set = |name: &str, value: String| _ = env.insert(name.to_owned(), value);
     set("PATH", settings.path.clone());
     set("HOME", work.display().to_string());
-    set("TMPDIR", seat::temporary(work).display().to_string());
-    set("POLIS_INSTANCE", facts.name.clone());
+    set("TMPDIR", instance_dir::temp_dir(work).display().to_string());
+    set("POLIS_INSTANCE", record.name.clone());
     set("POLIS_CONTAINER", container.name.clone());
-    set("POLIS_CITY", order.city.to_owned());
-    set("POLIS_ADDRESS", facts.address.to_string());
+    set("POLIS_CITY", request.city.to_owned());
+    set("POLIS_ADDRESS", record.address.to_string());
     set("POLIS_RESTARTS", restarts.to_string());
-    if let Some(workload) = metadata::label(&order.instance.metadata, labels::WORKLOAD_NAME) {
+    if let Some(workload) = metadata::label(&request.instance.metadata, labels::WORKLOAD_NAME) {
         set("POLIS_WORKLOAD", workload.to_owned());
     }
-    if let Some(origin) = order.origin {
+    if let Some(origin) = request.origin {
         set("POLIS_PROJECT", origin.project.clone());
         set("POLIS_NAMESPACE", origin.namespace.clone());
     }
     for (place, port) in container.ports.iter().enumerate() {
         let Some(number) = number(port) else { continue };
-        let number = facts.port(number).to_string();
+        let number = record.port(number).to_string();
         if place == 0 {
             set("PORT", number.clone());
         }
@@ -109,7 +112,7 @@ pub(super) fn is_tcp(port: &&NamedPort) -> bool {
     port.protocol.as_deref().is_none_or(|protocol| protocol.eq_ignore_ascii_case("TCP"))
 }
 
-/// A program of the host, by full path or by a name on the search path.
+/// Finds an executable by absolute path, or by name on the search path.
 fn find(name: &str, path: &str) -> Option<PathBuf> {
     let runs = |path: &Path| {
         fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)

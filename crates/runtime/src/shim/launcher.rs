@@ -1,0 +1,113 @@
+//! The launcher: applies limits and the sandbox to its own process, then executes the program.
+//!
+//! This is a process of its own because code between fork and exec of the shim would be unsafe. The launch
+//! spec arrives on standard input; an error goes to a file that is opened before the sandbox is applied.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::{LaunchSpec, Limits, Sandbox};
+
+/// The file with the launcher's error, in the container's directory.
+const FAILURE: &str = "launch.error";
+/// Exit code of shells for a program that cannot be started.
+const EXIT_CANNOT_START: u8 = 127;
+
+/// Executes the program. Returns only on failure.
+pub(crate) fn main(container_dir: &Path) -> ExitCode {
+    let error_file = File::create(failure_file(container_dir));
+    let error = exec_program();
+    eprintln!("{error}");
+    if let Ok(mut error_file) = error_file {
+        _ = error_file.write_all(error.to_string().as_bytes());
+    }
+    ExitCode::from(EXIT_CANNOT_START)
+}
+
+fn exec_program() -> io::Error {
+    match prepare_command() {
+        Ok(mut program) => {
+            let error = program.exec();
+            io::Error::new(error.kind(), format!("{}: {error}", program.get_program().display()))
+        }
+        Err(error) => error,
+    }
+}
+
+fn prepare_command() -> io::Result<Command> {
+    let mut spec = Vec::new();
+    io::stdin().lock().read_to_end(&mut spec)?;
+    let spec: LaunchSpec = serde_json::from_slice(&spec)?;
+    // The kernel kills the program when its shim exits.
+    #[cfg(target_os = "linux")]
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    limit(spec.limits)?;
+    if let Some(sandbox) = &spec.sandbox {
+        confine(sandbox)?;
+    }
+    let mut program = Command::new(&spec.program);
+    program.args(&spec.args).env_clear().envs(&spec.env).current_dir(&spec.work).stdin(Stdio::null());
+    Ok(program)
+}
+
+/// Disables core files; limits memory and open files, up to the host's own limits.
+fn limit(limits: Limits) -> io::Result<()> {
+    let most = |resource, wanted: u64| {
+        let allowed = getrlimit(resource).maximum;
+        let granted = allowed.map_or(wanted, |allowed| allowed.min(wanted));
+        setrlimit(resource, Rlimit { current: Some(granted), maximum: Some(granted) })
+    };
+    most(Resource::Core, 0)?;
+    most(Resource::Nofile, limits.files)?;
+    if let Some(memory) = limits.memory {
+        most(Resource::Data, memory)?;
+    }
+    Ok(())
+}
+
+/// Applies the sandbox as far as the kernel supports it: files since Linux 5.13, signals and abstract sockets
+/// since 6.12.
+#[cfg(target_os = "linux")]
+fn confine(sandbox: &Sandbox) -> io::Result<()> {
+    use landlock::{
+        ABI, Access as _, AccessFs, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, Scope,
+        path_beneath_rules,
+    };
+    const KNOWN: ABI = ABI::V6;
+    let restrict = || {
+        Ruleset::default()
+            .handle_access(AccessFs::from_all(KNOWN))?
+            .scope(Scope::from_all(KNOWN))?
+            .create()?
+            .add_rules(path_beneath_rules(&sandbox.read, AccessFs::from_read(KNOWN)))?
+            .add_rules(path_beneath_rules(&sandbox.write, AccessFs::from_all(KNOWN)))?
+            .restrict_self()
+    };
+    restrict().map(|_| ()).map_err(|error| io::Error::other(format!("failed to apply the sandbox: {error}")))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn confine(_: &Sandbox) -> io::Result<()> {
+    Ok(())
+}
+
+/// The error of the last run's launcher, if it failed.
+pub(super) fn failure(container_dir: &Path) -> Option<String> {
+    fs::read_to_string(failure_file(container_dir)).ok().filter(|why| !why.is_empty())
+}
+
+pub(super) fn clear_failure(container_dir: &Path) -> io::Result<()> {
+    match fs::remove_file(failure_file(container_dir)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn failure_file(container_dir: &Path) -> PathBuf {
+    container_dir.join(FAILURE)
+}
