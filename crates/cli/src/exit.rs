@@ -1,27 +1,27 @@
-//! How a verb ends: the exit code for scripts, and the fault for people.
+//! Exit codes and error messages of the user's commands.
 //!
-//! A fault is three things: what failed, why, and what to do. The codes are part of the interface: they are listed in
-//! `polis --help` and in the reference, and a code never changes its meaning.
+//! An error message has three parts: what failed, why, and what to do. The exit codes are part of the
+//! interface: `polis --help` and the reference list them, and a code never changes its meaning.
 
 use std::fmt;
 use std::process::ExitCode;
 
 use polis_api::kube;
 
-/// Every exit code, with its meaning for the help text.
+/// Every exit code with its meaning, for the help text.
 pub const CODES: &[(Exit, &str)] = &[
-    (Exit::Done, "done"),
-    (Exit::Failed, "failed, for a reason that no other code names"),
-    (Exit::Usage, "the command line or a file is wrong; nothing was sent"),
-    (Exit::NotFound, "what was named does not exist"),
-    (Exit::Refused, "the server refused: no permission, not valid, a conflict, or not offered"),
-    (Exit::TimedOut, "the change was made, and what was waited for did not come in time"),
-    (Exit::Unreachable, "no usable kubeconfig, or the server does not answer"),
-    (Exit::Unwell, "the answer to the question is that something is wrong (why, doctor)"),
-    (Exit::Declined, "a person answered no; nothing was changed"),
+    (Exit::Done, "success"),
+    (Exit::Failed, "failed for a reason that has no code of its own"),
+    (Exit::Usage, "invalid command line or file; nothing was sent to the server"),
+    (Exit::NotFound, "the named object does not exist"),
+    (Exit::Refused, "the server refused: forbidden, invalid, conflict or not supported"),
+    (Exit::TimedOut, "the change was made, but was not complete before --timeout"),
+    (Exit::Unreachable, "no usable kubeconfig, or no answer from the server"),
+    (Exit::Unhealthy, "a problem was found (why, doctor, manager --check-config)"),
+    (Exit::Declined, "the confirmation prompt was answered with no; nothing was changed"),
 ];
 
-/// How a verb ended.
+/// Exit code of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// 0
@@ -39,7 +39,7 @@ pub enum Exit {
     /// 6
     Unreachable = 6,
     /// 7
-    Unwell = 7,
+    Unhealthy = 7,
     /// 8
     Declined = 8,
 }
@@ -51,80 +51,81 @@ impl From<Exit> for ExitCode {
 }
 
 /// The list of exit codes, as the help shows it.
-pub fn codes_in_words() -> String {
+pub fn exit_codes_help() -> String {
     let lines: Vec<String> =
         CODES.iter().map(|(exit, meaning)| format!("  {}  {meaning}", *exit as u8)).collect();
     format!("Exit codes:\n{}", lines.join("\n"))
 }
 
-/// What went wrong, for a person.
+/// An error of a command, as it is printed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
+pub struct CliError {
     /// The exit code.
     pub exit: Exit,
-    /// What failed.
+    /// What failed, with the name of the object.
     pub what: String,
-    /// Why.
+    /// Why it failed.
     pub why: String,
-    /// What to do next.
+    /// What to do; may be empty.
     pub next: String,
 }
 
-impl Fault {
-    /// A fault.
+impl CliError {
+    /// Builds an error.
     pub fn new(exit: Exit, what: impl Into<String>, why: impl Into<String>, next: impl Into<String>) -> Self {
-        Fault { exit, what: what.into(), why: why.into(), next: next.into() }
+        CliError { exit, what: what.into(), why: why.into(), next: next.into() }
     }
 
-    /// The command line or a file is wrong.
+    /// An invalid command line or file.
     pub fn usage(what: impl Into<String>, why: impl Into<String>, next: impl Into<String>) -> Self {
         Self::new(Exit::Usage, what, why, next)
     }
 
-    /// A request failed. `what` is what was tried, such as "failed to read workload web".
+    /// A failed request. `what` is such as "failed to read workload web".
     pub fn request(what: impl Into<String>, error: &kube::Error) -> Self {
         let what = what.into();
         match error {
-            kube::Error::Api(status) => Self::answered(what, status.code, &status.reason, &status.message),
+            kube::Error::Api(status) => Self::from_status(what, status.code, &status.reason, &status.message),
             other => Self::new(
                 Exit::Unreachable,
                 what,
                 root_cause(other),
-                "is the server running? `polis doctor` checks the way to it",
+                "check that the server is running; `polis doctor` checks the connection",
             ),
         }
     }
 
-    fn answered(what: String, code: u16, reason: &str, message: &str) -> Self {
-        let message = if message.is_empty() { reason } else { judged(message) };
+    fn from_status(what: String, code: u16, reason: &str, message: &str) -> Self {
+        let message = if message.is_empty() { reason } else { strip_webhook_name(message) };
         let (exit, next) = match code {
             401 => {
-                (Exit::Refused, "the server does not know you: check the user of the context, `polis doctor`")
+                (Exit::Refused, "the server does not accept the credentials: check the user of the context")
             }
-            403 => {
-                (Exit::Refused, "you may not do this here: another --project or --context, or ask its owner")
-            }
+            403 => (
+                Exit::Refused,
+                "you have no permission: use another --project or --context, or ask its owner",
+            ),
             404 => (
                 Exit::NotFound,
-                "check the name, --namespace and --project; `polis workloads` lists what is there",
+                "check the name, --namespace and --project; `polis workloads` lists the workloads",
             ),
-            409 => (Exit::Refused, "somebody changed it meanwhile: look again and repeat"),
-            400 | 422 => (Exit::Refused, "change what the message names and repeat"),
-            405 | 501 => (Exit::Refused, "this server does not offer it"),
-            429 | 503 => (Exit::Failed, "the server is busy: wait a little and repeat"),
-            _ => (Exit::Failed, "the server's own log says more"),
+            409 => (Exit::Refused, "another client changed the object: check it and repeat the command"),
+            400 | 422 => (Exit::Refused, "correct the field that the message names and repeat the command"),
+            405 | 501 => (Exit::Refused, "the server does not support this request"),
+            429 | 503 => (Exit::Failed, "the server is busy: repeat the command later"),
+            _ => (Exit::Failed, "see the log of the server"),
         };
         Self::new(exit, what, message, next)
     }
 }
 
-/// What was judged to be wrong, without the name of the webhook that judged: nobody but the operator knows it.
-fn judged(message: &str) -> &str {
+/// The message of a denied request without the name of the webhook, which means nothing to users.
+fn strip_webhook_name(message: &str) -> &str {
     let words = message.strip_prefix("admission webhook ");
-    words.and_then(|words| words.split_once(" denied the request: ")).map_or(message, |(_, judged)| judged)
+    words.and_then(|words| words.split_once(" denied the request: ")).map_or(message, |(_, denial)| denial)
 }
 
-/// The innermost cause: the layers above it only say that something below failed.
+/// The message of the innermost error. The outer ones only say that an inner one occurred.
 pub fn root_cause(error: &dyn std::error::Error) -> String {
     let mut innermost = error;
     while let Some(source) = innermost.source() {
@@ -133,28 +134,28 @@ pub fn root_cause(error: &dyn std::error::Error) -> String {
     innermost.to_string()
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for CliError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.what, self.why)?;
         if self.next.is_empty() { Ok(()) } else { write!(f, "\n  → {}", self.next) }
     }
 }
 
-impl std::error::Error for Fault {}
+impl std::error::Error for CliError {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use polis_api::kube::core::Status;
 
-    fn answer(code: u16) -> Fault {
+    fn answer(code: u16) -> CliError {
         let mut status = Status::failure("the words of the server", "Reason");
         status.code = code;
-        Fault::request("failed to read workload web", &kube::Error::Api(status.boxed()))
+        CliError::request("failed to read workload web", &kube::Error::Api(status.boxed()))
     }
 
     #[test]
-    fn the_answer_of_the_server_decides_the_code() {
+    fn the_http_status_selects_the_exit_code() {
         let table =
             [(401, 4), (403, 4), (404, 3), (409, 4), (422, 4), (405, 4), (429, 1), (500, 1), (503, 1)];
         for (http, exit) in table {
@@ -163,22 +164,22 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_says_what_failed_why_and_what_to_do() {
+    fn an_error_says_what_failed_why_and_what_to_do() {
         assert_eq!(
             answer(409).to_string(),
-            "failed to read workload web: the words of the server\n  → somebody changed it meanwhile: look again and repeat"
+            "failed to read workload web: the words of the server\n  → another client changed the object: check it and repeat the command"
         );
     }
 
     #[test]
-    fn a_refusal_is_told_without_the_webhook_that_it_comes_from() {
-        let told = r#"admission webhook "vworkload.kb.io" denied the request: Workload "web" is invalid: no such city"#;
-        assert_eq!(judged(told), r#"Workload "web" is invalid: no such city"#);
-        assert_eq!(judged("admission webhook is away"), "admission webhook is away");
+    fn the_message_of_a_denied_request_does_not_name_the_webhook() {
+        let denied = r#"admission webhook "vworkload.kb.io" denied the request: Workload "web" is invalid: no such city"#;
+        assert_eq!(strip_webhook_name(denied), r#"Workload "web" is invalid: no such city"#);
+        assert_eq!(strip_webhook_name("admission webhook is away"), "admission webhook is away");
     }
 
     #[test]
-    fn no_two_codes_share_a_number_and_all_are_listed() {
+    fn every_code_is_listed_once() {
         let numbers: Vec<u8> = CODES.iter().map(|(exit, _)| *exit as u8).collect();
         assert_eq!(numbers, (0..=8).collect::<Vec<u8>>());
     }

@@ -1,14 +1,14 @@
-//! The `polis` binary: a whole federation, the manager, and the user's verbs.
+//! The `polis` binary: `polis up`, the controller manager, the embedded federation, and the user's commands.
 //!
-//! | module | holds |
+//! | module | content |
 //! |---|---|
 //! | `up` | `polis up`: the whole federation in one process |
-//! | `manager` | `polis manager`: the process that runs controllers |
-//! | `federation` | `polis federation`: the embedded federation over a hub without Karmada |
-//! | `verbs` | the user's verbs, one file each |
-//! | `view` | what verbs decide and draw: pure functions |
-//! | `reach` | the way to the server, and the requests of verbs |
-//! | `output`, `terminal`, `wait`, `exit` | `-o`; the terminal or pipe; waiting; exit codes and faults |
+//! | `manager` | `polis manager`: runs the controllers |
+//! | `federation` | `polis federation`: runs the embedded federation on a hub without Karmada |
+//! | `verbs` | the user's commands, one file each |
+//! | `view` | diagnosis, tables and trees of the commands: pure functions |
+//! | `session` | kubeconfig, clients and requests of the commands |
+//! | `output`, `terminal`, `wait`, `exit` | `-o`; terminal or pipe; progress; exit codes and errors |
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -20,9 +20,9 @@ mod exit;
 mod federation;
 mod manager;
 mod output;
-mod reach;
 #[cfg(test)]
 mod reference;
+mod session;
 mod terminal;
 mod up;
 mod verbs;
@@ -32,19 +32,19 @@ mod wait;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// What `polis up` logs: a person reads the summary, not the log. That two parts met and one of them tries again is
-/// everyday life; what cannot be done stands in the conditions of the object.
-const UP: &str = "warn,polis_engine::engine=error,polis_federation::federation=error";
+/// Default log filter of `polis up`, whose user reads the summary and not the log. The two modules at `error`
+/// log every retried conflict as a warning; lasting problems are in the conditions of the objects.
+const UP_LOG_FILTER: &str = "warn,polis_engine::engine=error,polis_federation::federation=error";
 
 #[derive(Parser)]
-#[command(name = "polis", version, about = "Workloads by city", max_term_width = 100, after_help = exit::codes_in_words())]
+#[command(name = "polis", version, about = "Deploy workloads to cities, and run the control plane that does it", max_term_width = 100, after_help = exit::exit_codes_help())]
 struct Cli {
     #[command(subcommand)]
     verb: Verb,
 }
 
 #[derive(Subcommand)]
-#[allow(clippy::large_enum_variant, reason = "made once per process, from its command line")]
+#[allow(clippy::large_enum_variant, reason = "created once per process, from its command line")]
 enum Verb {
     Up(up::Flags),
     Manager(manager::Flags),
@@ -54,13 +54,13 @@ enum Verb {
 }
 
 fn main() -> ExitCode {
-    // Polis starts itself as a shim beside each container, and as the program of a built-in image.
-    if let Some(code) = polis_runtime::inside(std::env::args_os().skip(1)) {
+    // The runtime executes this binary as the shim of each container, and as the program of a built-in image.
+    if let Some(code) = polis_runtime::run_internal_command(std::env::args_os().skip(1)) {
         return code;
     }
     match Cli::parse().verb {
         Verb::User(verb) => {
-            // What a verb has to say it says itself; the libraries below it speak when asked.
+            // Commands print their own messages. RUST_LOG switches the logs of the libraries on.
             log("off");
             verbs::run(verb)
         }
@@ -69,7 +69,7 @@ fn main() -> ExitCode {
                 failed(&error);
                 exit::Exit::Usage.into()
             }
-            Ok(()) => serve(UP, || up::run(flags)),
+            Ok(()) => serve(UP_LOG_FILTER, || up::run(flags)),
         },
         Verb::Manager(flags) => match flags.check_config {
             Some(depth) => {
@@ -85,7 +85,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs a verb that serves until it is told to stop.
+/// Runs a command that serves until it receives SIGINT or SIGTERM.
 fn serve(logs: &str, run: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
     log(logs);
     match run() {
@@ -99,14 +99,14 @@ fn failed(error: &anyhow::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// The command line as clap sees it, for completion and for the reference.
+/// The clap command, for completion scripts and for the reference pages.
 fn command() -> clap::Command {
     Cli::command()
 }
 
-/// Logs on stderr: text for a person at a terminal, JSON for everything else. `RUST_LOG` chooses what.
-fn log(unless_told: &str) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(unless_told));
+/// Logs to stderr: text on a terminal, JSON otherwise. `RUST_LOG` replaces the default filter.
+fn log(default_filter: &str) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default_filter));
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     if std::io::stderr().is_terminal() { logs.init() } else { logs.json().init() }
 }

@@ -1,49 +1,49 @@
-//! `-o`: one answer as a table, a wide table, JSON, YAML or names.
+//! `-o`: prints the result of a command as a table, a wide table, JSON, YAML or names.
 //!
-//! JSON and YAML show the objects as the server gave them (without the bookkeeping of field managers): one object for
-//! one thing asked, a List for several, as kubectl does, so that `jq` lines written for one work for the other.
+//! JSON and YAML print the objects as the server returned them, without `managedFields`: a single object, or
+//! a `List` as kubectl prints it, so that a `jq` expression works for both programs.
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::exit::{Exit, Fault};
+use crate::exit::{CliError, Exit};
 use crate::terminal;
 use crate::view::table::Table;
 
-/// The `-o` flag of verbs that show something.
+/// The `-o` flag of commands that print objects.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct OutputFlag {
-    /// How to show the answer; a table when absent
+    /// Output format [default: a table]
     #[arg(short = 'o', long = "output", value_name = "FORMAT")]
     pub output: Option<Format>,
 }
 
-/// A form of the answer.
+/// Output formats of `-o`.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// The objects, as JSON
+    /// Print the objects as JSON
     Json,
-    /// The objects, as YAML
+    /// Print the objects as YAML
     Yaml,
-    /// A table with more columns
+    /// Print a table with more columns
     Wide,
-    /// One kind/name per line
+    /// Print one kind/name per line
     Name,
 }
 
 impl OutputFlag {
-    /// Shows several things.
+    /// Prints a list of objects.
     pub fn list<T: Serialize>(
         &self,
         kind: &str,
         items: &[T],
         table: impl FnOnce(bool) -> Table,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), CliError> {
         match self.output {
             None => show(table(false)),
             Some(Format::Wide) => show(table(true)),
-            Some(Format::Name) => items.iter().for_each(|item| terminal::say(name_of(kind, &plain(item)))),
+            Some(Format::Name) => items.iter().for_each(|item| terminal::print(name_of(kind, &plain(item)))),
             Some(form) => {
                 let items: Vec<Value> = items.iter().map(plain).collect();
                 document(form, &json!({"apiVersion": "v1", "kind": "List", "items": items}))?;
@@ -52,52 +52,52 @@ impl OutputFlag {
         Ok(())
     }
 
-    /// Shows one thing; `text` draws it for people.
+    /// Prints one object; `text` renders it for the table formats.
     pub fn one<T: Serialize>(
         &self,
         kind: &str,
         item: &T,
         text: impl FnOnce(bool) -> String,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), CliError> {
         match self.output {
-            None => terminal::say(text(false)),
-            Some(Format::Wide) => terminal::say(text(true)),
-            Some(Format::Name) => terminal::say(name_of(kind, &plain(item))),
+            None => terminal::print(text(false)),
+            Some(Format::Wide) => terminal::print(text(true)),
+            Some(Format::Name) => terminal::print(name_of(kind, &plain(item))),
             Some(form) => document(form, &plain(item))?,
         }
         Ok(())
     }
 
-    /// Whether a program reads the answer.
-    pub fn is_for_programs(&self) -> bool {
+    /// Whether the format is meant for scripts.
+    pub fn is_machine_readable(&self) -> bool {
         matches!(self.output, Some(Format::Json | Format::Yaml | Format::Name))
     }
 }
 
 fn show(table: Table) {
     match table.is_empty() {
-        // On stderr: an empty stdout is what a script counts.
-        true => terminal::remark(table.nothing()),
-        false => terminal::say(table.draw(terminal::width())),
+        // On stderr: scripts count the lines of stdout.
+        true => terminal::note(table.empty_message()),
+        false => terminal::print(table.draw(terminal::width())),
     }
 }
 
-fn document(form: Format, value: &Value) -> Result<(), Fault> {
+fn document(form: Format, value: &Value) -> Result<(), CliError> {
     let text = match form {
         Format::Yaml => yaml(value),
         _ => serde_json::to_string_pretty(value).map_err(|error| error.to_string()),
     };
-    let text = text.map_err(|why| Fault::new(Exit::Failed, "failed to write the answer", why, ""))?;
-    terminal::say(text);
+    let text = text.map_err(|why| CliError::new(Exit::Failed, "failed to serialise the output", why, ""))?;
+    terminal::print(text);
     Ok(())
 }
 
-/// A value as YAML.
+/// Serialises a value as YAML.
 pub fn yaml(value: &Value) -> Result<String, String> {
     serde_saphyr::to_string(value).map_err(|error| error.to_string())
 }
 
-/// An object without field managers' bookkeeping, which is longer than the object and says nothing to a person.
+/// The object without `managedFields`, which is longer than the rest of the object.
 fn plain<T: Serialize>(item: &T) -> Value {
     let mut value = serde_json::to_value(item).unwrap_or(Value::Null);
     if let Some(meta) = value.pointer_mut("/metadata").and_then(Value::as_object_mut) {
@@ -108,7 +108,7 @@ fn plain<T: Serialize>(item: &T) -> Value {
 
 fn name_of(kind: &str, value: &Value) -> String {
     let name = value.pointer("/metadata/name").or_else(|| value.pointer("/name")).and_then(Value::as_str);
-    // What has a number instead of a name is called by its kind: a revision.
+    // A revision has a number instead of a name, in the field `revision`.
     let number = || value.get(kind).and_then(Value::as_u64).map(|number| number.to_string());
     format!("{kind}/{}", name.map(str::to_owned).or_else(number).unwrap_or_default())
 }
@@ -118,14 +118,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_kind_and_name_as_kubectl_takes_it() {
+    fn the_name_format_is_kind_and_name_as_in_kubectl() {
         assert_eq!(name_of("workload", &json!({"metadata": {"name": "web"}})), "workload/web");
         assert_eq!(name_of("city", &json!({"name": "dfw"})), "city/dfw");
         assert_eq!(name_of("revision", &json!({"revision": 3, "cause": "deploy"})), "revision/3");
     }
 
     #[test]
-    fn bookkeeping_of_field_managers_is_left_out() {
+    fn managed_fields_are_left_out() {
         let object = json!({"metadata": {"name": "web", "managedFields": [{"manager": "x"}]}});
         assert_eq!(plain(&object), json!({"metadata": {"name": "web"}}));
     }

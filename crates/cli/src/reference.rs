@@ -1,6 +1,6 @@
-//! The generated pages of `docs/reference/`, and the test that they are as the code says.
+//! Generates the pages of `docs/reference/` and tests that they are up to date.
 //!
-//! `POLIS_WRITE_DOCS=1 cargo test --bin polis` writes them anew.
+//! `POLIS_WRITE_DOCS=1 cargo test --bin polis` writes them.
 
 mod kinds;
 
@@ -14,7 +14,7 @@ const WIDTH: usize = 100;
 /// The page `docs/reference/cli.md`.
 fn cli_page() -> String {
     let mut page = String::from(
-        "# Command line\n\n<!-- Generated from the command line of `polis`; `POLIS_WRITE_DOCS=1 cargo test --bin polis` writes it anew. -->\n",
+        "# Command line\n\n<!-- Generated from the command line of `polis`; update with `POLIS_WRITE_DOCS=1 cargo test --bin polis`. -->\n",
     );
     describe(&crate::command().term_width(WIDTH), "polis", &mut page);
     page
@@ -34,34 +34,34 @@ fn check(name: &str, text: &str) {
     if std::env::var_os("POLIS_WRITE_DOCS").is_some() {
         std::fs::write(&path, text).unwrap();
     }
-    let standing = std::fs::read_to_string(&path).unwrap_or_default();
+    let existing = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
-        standing == text,
-        "docs/reference/{name} has drifted; POLIS_WRITE_DOCS=1 cargo test --bin polis writes it anew"
+        existing == text,
+        "docs/reference/{name} is out of date; update it with POLIS_WRITE_DOCS=1 cargo test --bin polis"
     );
 }
 
 #[test]
-fn the_reference_of_the_command_line_is_as_the_code_says() {
+fn the_command_line_page_is_up_to_date() {
     check("cli.md", &cli_page());
 }
 
 #[test]
-fn the_reference_of_reasons_is_as_the_table_says() {
+fn the_reasons_page_is_up_to_date() {
     check("reasons.md", &crate::view::reasons::page());
 }
 
 #[test]
-fn the_command_line_is_well_formed() {
+fn the_clap_command_is_valid() {
     crate::command().debug_assert();
 }
 
 #[test]
-fn the_reference_of_kinds_is_as_the_schemas_say() {
+fn the_kinds_page_is_up_to_date() {
     check("kinds.md", &kinds::page());
 }
 
-/// What a heading is called in an address, as GitHub does it: lower case, spaces as dashes, no signs.
+/// The anchor of a heading as GitHub generates it: lower case, spaces as dashes, no punctuation.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().to_lowercase();
     let kept = kept.chars().filter(|letter| letter.is_alphanumeric() || matches!(letter, ' ' | '-' | '_'));
@@ -78,7 +78,7 @@ fn pages_below(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn every_link_of_the_documentation_leads_somewhere() {
+fn every_link_of_the_documentation_has_a_target() {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
     let own = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(|name| root.join(name));
     let mut lost = Vec::new();

@@ -1,29 +1,29 @@
-//! The terminal, or the pipe in its place: writing, width, colours, questions.
+//! Terminal input and output: printing, line wrapping, width, colours, confirmation prompts.
 //!
-//! Colours, spinners and questions exist only on a terminal, and so do folded lines: a terminal breaks a sentence in the
-//! middle of a word. A pipe gets whole lines, so that `grep` and `cut` work; a reader that closes it ends the program
-//! quietly.
+//! Colours, spinners, prompts and wrapped lines are used only on a terminal, which would break a line in the
+//! middle of a word. A pipe gets whole lines, so that `grep` and `cut` work. When the reader closes the pipe,
+//! the program exits without an error.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
 use console::{Style, Term, measure_text_width};
 
-use crate::exit::{Exit, Fault};
-use crate::view::Mood;
+use crate::exit::{CliError, Exit};
+use crate::view::Severity;
 
-/// Writes a line (or several) to stdout.
-pub fn say(text: impl AsRef<str>) {
-    write(&mut io::stdout().lock(), &folded(text.as_ref(), width()), true);
+/// Prints one or more lines to stdout.
+pub fn print(text: impl AsRef<str>) {
+    write(&mut io::stdout().lock(), &wrapped(text.as_ref(), width()), true);
 }
 
-/// Writes to stdout as it is.
-pub fn put(text: &str) {
+/// Writes to stdout without wrapping and without a final newline.
+pub fn print_raw(text: &str) {
     write(&mut io::stdout().lock(), text, false);
 }
 
-/// Writes a remark to stderr, where it does not disturb what stdout is read for.
-pub fn remark(text: impl AsRef<str>) {
-    write(&mut io::stderr().lock(), &folded(text.as_ref(), width_of(&Term::stderr())), true);
+/// Prints a note to stderr, so that stdout has only the result.
+pub fn note(text: impl AsRef<str>) {
+    write(&mut io::stderr().lock(), &wrapped(text.as_ref(), width_of(&Term::stderr())), true);
 }
 
 fn write(to: &mut impl Write, text: &str, line: bool) {
@@ -31,18 +31,18 @@ fn write(to: &mut impl Write, text: &str, line: bool) {
     let written =
         to.write_all(text.as_bytes()).and_then(|()| if line { to.write_all(b"\n") } else { Ok(()) });
     if written.and_then(|()| to.flush()).is_err() {
-        // Nobody reads any more: `polis workloads | head -1` is no fault.
+        // The reader closed the pipe, as in `polis workloads | head -1`.
         std::process::exit(0);
     }
 }
 
-/// Shows a fault.
-pub fn complain(fault: &Fault) {
+/// Prints an error to stderr.
+pub fn print_error(error: &CliError) {
     let word = Style::new().for_stderr().red().bold().apply_to("error:");
-    remark(format!("{word} {fault}"));
+    note(format!("{word} {error}"));
 }
 
-/// The width to fit tables into; none when stdout is no terminal.
+/// Columns of the terminal; `None` if stdout is not a terminal.
 pub fn width() -> Option<u16> {
     width_of(&Term::stdout())
 }
@@ -51,47 +51,47 @@ fn width_of(terminal: &Term) -> Option<u16> {
     terminal.is_term().then(|| terminal.size_checked().map_or(80, |(_, columns)| columns))
 }
 
-/// Breaks lines that are too long between words, and goes on below where the line began. A word that does not fit stays
-/// whole: it is an address or a path, and somebody wants to copy it.
-fn folded(text: &str, width: Option<u16>) -> String {
+/// Wraps long lines between words, with the indentation of the line. A word that is longer than the width is
+/// not broken, because it is an address or a path that users copy.
+fn wrapped(text: &str, width: Option<u16>) -> String {
     let Some(width) = width.map(usize::from) else { return text.to_owned() };
     let fold = |line: &str| {
         if measure_text_width(line) <= width {
             return line.to_owned();
         }
         let margin = &line[..line.len() - line.trim_start().len()];
-        let (mut lines, mut room) = (margin.to_owned(), width.saturating_sub(margin.len()));
+        let (mut lines, mut space) = (margin.to_owned(), width.saturating_sub(margin.len()));
         for (number, word) in line.trim_start().split(' ').enumerate() {
             let needed = measure_text_width(word);
-            if number > 0 && needed + 1 > room {
+            if number > 0 && needed + 1 > space {
                 lines.push_str(&format!("\n{margin}{word}"));
-                room = width.saturating_sub(margin.len() + needed);
+                space = width.saturating_sub(margin.len() + needed);
                 continue;
             }
             if number > 0 {
                 lines.push(' ');
-                room = room.saturating_sub(1);
+                space = space.saturating_sub(1);
             }
             lines.push_str(word);
-            room = room.saturating_sub(needed);
+            space = space.saturating_sub(needed);
         }
         lines
     };
     text.split('\n').map(fold).collect::<Vec<_>>().join("\n")
 }
 
-/// Whether stdout is a terminal: live pictures make sense.
+/// Whether stdout is a terminal, so that output can be redrawn.
 pub fn is_live() -> bool {
     io::stdout().is_terminal()
 }
 
-/// Whether somebody sits there and can answer.
-pub fn can_ask() -> bool {
+/// Whether a prompt can be shown and answered.
+pub fn is_interactive() -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal()
 }
 
-/// Asks; no is the answer to everything but `y` and `yes`.
-pub fn ask(question: &str) -> Result<(), Fault> {
+/// Shows a prompt. Every answer except `y` and `yes` is an error.
+pub fn confirm(question: &str) -> Result<(), CliError> {
     let mut terminal = io::stderr().lock();
     let _ = write!(terminal, "{question} [y/N] ").and_then(|()| terminal.flush());
     let mut answer = String::new();
@@ -99,25 +99,30 @@ pub fn ask(question: &str) -> Result<(), Fault> {
     if matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes") {
         return Ok(());
     }
-    Err(Fault::new(Exit::Declined, "stopped", "the answer was no", "nothing was changed"))
+    Err(CliError::new(
+        Exit::Declined,
+        "cancelled",
+        "the prompt was not answered with yes",
+        "nothing was changed",
+    ))
 }
 
-/// Colours a word by how well things stand; plain in a pipe.
-pub fn tint(mood: Mood, text: &str) -> String {
-    let style = match mood {
-        Mood::Good => Style::new().green(),
-        Mood::Moving => Style::new().yellow(),
-        Mood::Stuck => Style::new().red(),
+/// Colours a text by severity; no colours in a pipe.
+pub fn colored(severity: Severity, text: &str) -> String {
+    let style = match severity {
+        Severity::Ok => Style::new().green(),
+        Severity::Progressing => Style::new().yellow(),
+        Severity::Blocked => Style::new().red(),
     };
     style.apply_to(text).to_string()
 }
 
-/// A heading; plain in a pipe.
+/// Bold text; plain in a pipe.
 pub fn bold(text: &str) -> String {
     Style::new().bold().apply_to(text).to_string()
 }
 
-/// Clears the screen for the next picture of a live view.
+/// Clears the screen before the next redraw.
 pub fn clear() {
     let _ = Term::stdout().clear_screen();
 }
@@ -127,19 +132,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_breaks_between_words_and_goes_on_under_its_beginning() {
-        assert_eq!(folded("one two three", Some(80)), "one two three");
-        assert_eq!(folded("one two three", Some(7)), "one two\nthree");
-        assert_eq!(folded("  one two three\nfour", Some(9)), "  one two\n  three\nfour");
+    fn a_long_line_is_wrapped_between_words_with_its_indentation() {
+        assert_eq!(wrapped("one two three", Some(80)), "one two three");
+        assert_eq!(wrapped("one two three", Some(7)), "one two\nthree");
+        assert_eq!(wrapped("  one two three\nfour", Some(9)), "  one two\n  three\nfour");
         assert_eq!(
-            folded("see https://a.very.long/address now", Some(10)),
+            wrapped("see https://a.very.long/address now", Some(10)),
             "see\nhttps://a.very.long/address\nnow"
         );
-        assert_eq!(folded("one two three", None), "one two three");
+        assert_eq!(wrapped("one two three", None), "one two three");
     }
 
     #[test]
-    fn colours_take_no_room() {
-        assert_eq!(folded("\u{1b}[31mred\u{1b}[0m two", Some(7)), "\u{1b}[31mred\u{1b}[0m two");
+    fn colours_do_not_count_as_width() {
+        assert_eq!(wrapped("\u{1b}[31mred\u{1b}[0m two", Some(7)), "\u{1b}[31mred\u{1b}[0m two");
     }
 }

@@ -1,4 +1,5 @@
-//! Waiting until a workload is ready, with a line per city: live on a terminal, one line per change in a pipe.
+//! Waits until a workload is ready and prints one line per city: redrawn on a terminal, one line per change
+//! in a pipe.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -6,96 +7,96 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-use crate::exit::{Exit, Fault};
-use crate::reach::Reach;
+use crate::exit::{CliError, Exit};
+use crate::session::Session;
 use crate::terminal;
 use crate::view::progress::{self, CityProgress};
-use crate::view::{Mood, age};
+use crate::view::{Severity, age};
 
-/// Flags of verbs that wait.
+/// Flags of commands that wait for completion.
 #[derive(Args, Clone, Debug)]
 pub struct WaitFlags {
-    /// Do not wait until it is done
+    /// Return after the request, without waiting for completion
     #[arg(long)]
     pub no_wait: bool,
-    /// How long to wait
+    /// Longest time to wait, such as 30s, 5m or 1h30m
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = age::parse)]
     pub timeout: Duration,
 }
 
 /// Waits until a workload is ready in all its cities.
-pub async fn until_ready(reach: &Reach, name: &str, timeout: Duration) -> Result<(), Fault> {
+pub async fn until_ready(session: &Session, name: &str, timeout: Duration) -> Result<(), CliError> {
     let start = Instant::now();
-    let mut board = Board::new();
+    let mut board = ProgressBoard::new();
     loop {
-        let (picture, versions) = reach.picture(name).await?;
-        let cities = progress::cities(&picture);
+        let (snapshot, versions) = session.snapshot(name).await?;
+        let cities = progress::cities(&snapshot);
         board.show(&cities);
-        if progress::has_arrived(&picture) {
+        if progress::is_complete(&snapshot) {
             board.close();
-            let (ready, _) = picture.ready_of_wanted();
-            let said = format!("{name} is ready: {}", progress::spread(ready, cities.len()));
-            terminal::say(terminal::tint(Mood::Good, &said));
+            let (ready, _) = snapshot.ready_of_wanted();
+            let line = format!("{name} is ready: {}", progress::count_in_cities(ready, cities.len()));
+            terminal::print(terminal::colored(Severity::Ok, &line));
             return Ok(());
         }
         let left = timeout.saturating_sub(start.elapsed());
         if left.is_zero() {
             board.close();
-            return Err(too_late(name, timeout, &cities));
+            return Err(timed_out(name, timeout, &cities));
         }
-        reach.changed(name, &versions, left).await;
+        session.wait_for_change(name, &versions, left).await;
     }
 }
 
-fn too_late(name: &str, timeout: Duration, cities: &[CityProgress]) -> Fault {
+fn timed_out(name: &str, timeout: Duration, cities: &[CityProgress]) -> CliError {
     let missing: Vec<String> = cities
         .iter()
-        .filter(|city| !city.arrived)
-        .map(|city| format!("{} {}", city.label, city.in_short()))
+        .filter(|city| !city.complete)
+        .map(|city| format!("{} {}", city.label, city.summary()))
         .collect();
-    Fault::new(
+    CliError::new(
         Exit::TimedOut,
         format!("{name} is not ready after {}s", timeout.as_secs()),
         missing.join("; "),
-        format!("it goes on by itself; `polis why {name}` says what holds it up"),
+        format!("the rollout continues; `polis why {name}` shows what blocks it"),
     )
 }
 
-/// The lines of the cities.
-struct Board {
+/// The progress lines, one per city.
+struct ProgressBoard {
     live: Option<MultiProgress>,
     bars: BTreeMap<String, ProgressBar>,
-    said: BTreeMap<String, String>,
+    printed: BTreeMap<String, String>,
 }
 
-impl Board {
+impl ProgressBoard {
     fn new() -> Self {
-        Board {
+        ProgressBoard {
             live: terminal::is_live().then(MultiProgress::new),
             bars: BTreeMap::new(),
-            said: BTreeMap::new(),
+            printed: BTreeMap::new(),
         }
     }
 
     fn show(&mut self, cities: &[CityProgress]) {
         let widest = cities.iter().map(|city| city.label.chars().count()).max().unwrap_or(0);
         for city in cities {
-            let words = city.in_words();
-            if self.said.insert(city.label.clone(), words.clone()).as_ref() == Some(&words) {
+            let words = city.line();
+            if self.printed.insert(city.label.clone(), words.clone()).as_ref() == Some(&words) {
                 continue;
             }
-            let line = format!("{:<widest$}  {}", city.label, terminal::tint(city.mood(), &words));
+            let line = format!("{:<widest$}  {}", city.label, terminal::colored(city.severity(), &words));
             match &self.live {
                 Some(live) => {
                     let bar = self.bars.entry(city.label.clone()).or_insert_with(|| spinner(live));
-                    if city.arrived { bar.finish_with_message(line) } else { bar.set_message(line) }
+                    if city.complete { bar.finish_with_message(line) } else { bar.set_message(line) }
                 }
-                None => terminal::say(line),
+                None => terminal::print(line),
             }
         }
     }
 
-    /// Leaves the last lines standing, those that did not arrive with a cross.
+    /// Keeps the last lines on the screen, with a cross before the cities that are not complete.
     fn close(&mut self) {
         for bar in self.bars.values().filter(|bar| !bar.is_finished()) {
             bar.set_style(style("✘ {wide_msg}"));
@@ -111,7 +112,7 @@ fn spinner(live: &MultiProgress) -> ProgressBar {
     bar
 }
 
-/// A style from a template that is a constant, so that it cannot be wrong for one user and right for another.
+/// A style of a constant template, so the fallback for an invalid template never runs.
 fn style(template: &'static str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_spinner())
 }

@@ -1,5 +1,5 @@
-//! `polis federation` as a process: over a hub that is given by its kubeconfig, with a member that is joined as Karmada
-//! joins one.
+//! Tests of `polis federation` as a process: its hub is set by a kubeconfig, and its member joins as in
+//! Karmada.
 
 mod socket;
 
@@ -13,57 +13,57 @@ use polis_api::kube::api::{
     Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, TypeMeta,
 };
 use polis_api::{crds, labels};
-use polis_apiserver::{Access, Authority, Identity, MASTERS, PlaneSpec, Server, kubeconfig};
+use polis_apiserver::{Access, Authority, MASTERS, PlaneSpec, Server, UserInfo, kubeconfig};
 use serde_json::{Value, json};
 use socket::Socket;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
-const SOON: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const TOKEN: &str = "of-the-hub";
 
-/// A hub and a plane that may join it, on a socket.
-struct Site {
+/// An API server with a hub and a plane that can join it as member `dfw`.
+struct Fixture {
     server: Server,
     socket: Socket,
-    home: TempDir,
+    dir: TempDir,
 }
 
-impl Site {
-    /// With Karmada's kinds on the hub, or without.
-    async fn new(federated: bool) -> Self {
-        let access = Access::default().token(TOKEN, Identity::new("hub", [MASTERS]));
+impl Fixture {
+    /// `karmada_kinds`: whether the hub serves Karmada's kinds.
+    async fn new(karmada_kinds: bool) -> Self {
+        let access = Access::default().token(TOKEN, UserInfo::new("hub", [MASTERS]));
         let server = Server::builder().access(access).build().await.expect("a server");
         for plane in ["hub", "dfw"] {
-            server.create_plane(PlaneSpec::own(plane)).await.expect("a plane");
+            server.create_plane(PlaneSpec::standalone(plane)).await.expect("a plane");
         }
-        if federated {
+        if karmada_kinds {
             for file in crds::karmada() {
-                server.install_crd_in("hub", &file.crd).await.expect("a definition");
+                server.install_crd_in("hub", &file.crd).await.expect("installs the CRD");
             }
         }
         let socket = Socket::of(&server).await;
-        let home = tempfile::tempdir().expect("a folder");
+        let dir = tempfile::tempdir().expect("a temporary directory");
         let admin = socket.authority.client("admin", &[MASTERS]).expect("a certificate");
         let access = kubeconfig(&socket.address, "/planes/hub", socket.authority.pem(), &admin);
-        std::fs::write(home.path().join("hub.kubeconfig"), access).expect("written");
-        Self { server, socket, home }
+        std::fs::write(dir.path().join("hub.kubeconfig"), access).expect("writes the file");
+        Self { server, socket, dir }
     }
 
-    fn mk_command(&self) -> Command {
+    fn command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_polis"));
         command
             .args(["federation", "--kubeconfig", "hub.kubeconfig", "--probe-every", "1s"])
             .args(["--health-probe-bind-address", "127.0.0.1:0"])
-            .current_dir(self.home.path())
+            .current_dir(self.dir.path())
             .stdin(Stdio::null())
             .kill_on_drop(true);
         command
     }
 
     fn start(&self, more: &[&str]) -> Child {
-        self.mk_command().args(more).spawn().expect("the federation starts")
+        self.command().args(more).spawn().expect("polis starts")
     }
 
     fn api(&self, plane: &str, object: &Value) -> Api<DynamicObject> {
@@ -81,26 +81,26 @@ impl Site {
 
     async fn put(&self, plane: &str, object: Value) {
         let typed: DynamicObject = serde_json::from_value(object.clone()).expect("an object");
-        self.api(plane, &object).create(&PostParams::default(), &typed).await.expect("created");
+        self.api(plane, &object).create(&PostParams::default(), &typed).await.expect("creates the object");
     }
 
-    /// Waits until an object is as it should be, or is gone where `fits` takes nothing.
-    async fn until(&self, plane: &str, object: &Value, fits: impl Fn(Option<&Value>) -> bool) {
+    /// Waits until `matches` accepts the object; it gets `None` if the object does not exist.
+    async fn until(&self, plane: &str, object: &Value, matches: impl Fn(Option<&Value>) -> bool) {
         let api = self.api(plane, object);
         let name = object["metadata"]["name"].as_str().expect("a name");
-        let arrived = async {
+        let matched = async {
             loop {
-                let found = api.get_opt(name).await.expect("an answer");
+                let found = api.get_opt(name).await.expect("a response");
                 let found = found.map(|object| serde_json::to_value(object).expect("JSON"));
-                if fits(found.as_ref()) {
+                if matches(found.as_ref()) {
                     return;
                 }
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         };
-        tokio::time::timeout(SOON, arrived)
+        tokio::time::timeout(TIMEOUT, matched)
             .await
-            .unwrap_or_else(|_| panic!("{name} on {plane} is not as it should be"));
+            .unwrap_or_else(|_| panic!("{name} on {plane} does not match"));
     }
 
     async fn join(&self) {
@@ -141,46 +141,49 @@ fn mk_config(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "shop", "name": name}, "data": {"k": "v"}})
 }
 
-/// Asks a process to end, and waits until it has ended well.
+/// Sends SIGTERM and waits for a clean exit.
 async fn stop(mut child: Child) {
-    let id = child.id().expect("it runs").to_string();
+    let id = child.id().expect("a running process").to_string();
     assert!(Command::new("kill").arg(id).status().await.expect("kill runs").success());
-    let ended = tokio::time::timeout(SOON, child.wait()).await.expect("it ends").expect("a status");
+    let ended = tokio::time::timeout(TIMEOUT, child.wait())
+        .await
+        .expect("an exit before the timeout")
+        .expect("an exit status");
     assert!(ended.success(), "{ended}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_federation_of_its_own_brings_objects_from_a_hub_to_a_joined_member() {
-    let site = Site::new(true).await;
-    let first = site.start(&[]);
-    site.join().await;
-    site.put("hub", mk_config("a")).await;
+async fn objects_are_propagated_from_the_hub_to_a_joined_member() {
+    let fixture = Fixture::new(true).await;
+    let first = fixture.start(&[]);
+    fixture.join().await;
+    fixture.put("hub", mk_config("a")).await;
     let has = |found: Option<&Value>| found.is_some_and(|copy| copy["data"]["k"] == "v");
-    site.until("dfw", &mk_config("a"), has).await;
-    // What happens while no federation runs is done by the next one.
+    fixture.until("dfw", &mk_config("a"), has).await;
+    // The next process propagates the changes that were made while none ran.
     stop(first).await;
-    site.put("hub", mk_config("b")).await;
+    fixture.put("hub", mk_config("b")).await;
     let gone = DeleteParams::default();
-    site.api("hub", &mk_config("a")).delete("a", &gone).await.expect("deleted");
-    let second = site.start(&["--leader-elect"]);
-    site.until("dfw", &mk_config("b"), has).await;
-    site.until("dfw", &mk_config("a"), |found| found.is_none()).await;
-    // The leader gives its lease back: the next one need not wait for it to run out.
+    fixture.api("hub", &mk_config("a")).delete("a", &gone).await.expect("deletes the object");
+    let second = fixture.start(&["--leader-elect"]);
+    fixture.until("dfw", &mk_config("b"), has).await;
+    fixture.until("dfw", &mk_config("a"), |found| found.is_none()).await;
+    // The leader releases its Lease, so that the next one does not wait until it expires.
     stop(second).await;
     let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"namespace": "karmada-system", "name": "polis-federation"}});
     let free = |found: Option<&Value>| found.is_some_and(|lease| lease["spec"]["holderIdentity"] == "");
-    site.until("hub", &lease, free).await;
+    fixture.until("hub", &lease, free).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_member_that_cannot_be_trusted_or_does_not_trust_us_says_so_and_heals() {
-    let site = Site::new(true).await;
-    let running = site.start(&[]);
+async fn a_member_with_an_invalid_certificate_or_token_is_not_ready_until_its_secret_is_corrected() {
+    let fixture = Fixture::new(true).await;
+    let running = fixture.start(&[]);
     let other = Authority::new().expect("an authority");
-    site.join_trusting(other.pem()).await;
+    fixture.join_trusting(other.pem()).await;
     let cluster =
         json!({"apiVersion": "cluster.karmada.io/v1alpha1", "kind": "Cluster", "metadata": {"name": "dfw"}});
-    let says = |status: &'static str, word: &'static str| {
+    let condition_has = |status: &'static str, word: &'static str| {
         move |found: Option<&Value>| {
             let conditions = found.and_then(|cluster| cluster["status"]["conditions"].as_array());
             conditions.into_iter().flatten().any(|condition| {
@@ -189,64 +192,71 @@ async fn a_member_that_cannot_be_trusted_or_does_not_trust_us_says_so_and_heals(
             })
         }
     };
-    site.until("hub", &cluster, says("False", "certificate")).await;
-    let secrets = site.api(
+    fixture.until("hub", &cluster, condition_has("False", "certificate")).await;
+    let secrets = fixture.api(
         "hub",
         &json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": "karmada-cluster", "name": "dfw"}}),
     );
     let put = async |token: &str| {
-        let data = json!({"token": STANDARD.encode(token), "caBundle": STANDARD.encode(site.socket.authority.pem())});
+        let data = json!({"token": STANDARD.encode(token), "caBundle": STANDARD.encode(fixture.socket.authority.pem())});
         let patch = Patch::Merge(json!({"data": data}));
-        secrets.patch("dfw", &PatchParams::default(), &patch).await.expect("changed");
+        secrets.patch("dfw", &PatchParams::default(), &patch).await.expect("changes the Secret");
     };
     put("expired").await;
-    site.until("hub", &cluster, says("False", "Unauthorized")).await;
+    fixture.until("hub", &cluster, condition_has("False", "Unauthorized")).await;
     put(TOKEN).await;
-    site.until("hub", &cluster, says("True", "")).await;
+    fixture.until("hub", &cluster, condition_has("True", "")).await;
     stop(running).await;
 }
 
-/// `polis` with a line of arguments, in the folder of a site; gives what it said.
-async fn polis(site: &Site, line: &str) -> String {
+/// Runs `polis` with a line of arguments in the directory of the fixture; returns its output.
+async fn polis(fixture: &Fixture, line: &str) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_polis"));
     command
         .args(line.split_whitespace())
-        .current_dir(site.home.path())
+        .current_dir(fixture.dir.path())
         .stdin(Stdio::null())
         .kill_on_drop(true);
-    let ended = tokio::time::timeout(4 * SOON, command.output()).await.expect("it ends").expect("it ran");
-    let said =
+    let ended = tokio::time::timeout(4 * TIMEOUT, command.output())
+        .await
+        .expect("an exit before the timeout")
+        .expect("polis starts");
+    let output =
         [ended.stdout, ended.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
-    assert!(ended.status.success(), "polis {line}: {said}");
-    said
+    assert!(ended.status.success(), "polis {line}: {output}");
+    output
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn polis_up_works_on_a_hub_and_in_a_cell_of_somebody_else() {
-    let site = Site::new(true).await;
+async fn polis_up_works_with_an_external_hub_and_an_external_cell() {
+    let fixture = Fixture::new(true).await;
     for (plane, kinds) in [("hub", crds::compute()), ("dfw", crds::of_cell())] {
         for file in kinds {
-            site.server.install_crd_in(plane, &file.crd).await.expect("a definition");
+            fixture.server.install_crd_in(plane, &file.crd).await.expect("installs the CRD");
         }
     }
     let interpreter = include_str!("../../../deploy/components/federation/interpreter.yaml");
     for object in serde_saphyr::from_multiple::<Value>(interpreter).expect("YAML") {
-        site.put("hub", object).await;
+        fixture.put("hub", object).await;
     }
-    let federation = site.start(&[]);
-    site.join().await;
+    let federation = fixture.start(&[]);
+    fixture.join().await;
     let cluster =
         json!({"apiVersion": "cluster.karmada.io/v1alpha1", "kind": "Cluster", "metadata": {"name": "dfw"}});
     let city = Patch::Merge(json!({"metadata": {"labels": {labels::TOPOLOGY_CITY_CODE: "dfw"}}}));
-    site.api("hub", &cluster).patch("dfw", &PatchParams::default(), &city).await.expect("a city");
-    let admin = site.socket.authority.client("admin", &[MASTERS]).expect("a certificate");
-    let cell = kubeconfig(&site.socket.address, "/planes/dfw", site.socket.authority.pem(), &admin);
-    std::fs::write(site.home.path().join("dfw.kubeconfig"), cell).expect("written");
+    fixture
+        .api("hub", &cluster)
+        .patch("dfw", &PatchParams::default(), &city)
+        .await
+        .expect("labels the Cluster");
+    let admin = fixture.socket.authority.client("admin", &[MASTERS]).expect("a certificate");
+    let cell = kubeconfig(&fixture.socket.address, "/planes/dfw", fixture.socket.authority.pem(), &admin);
+    std::fs::write(fixture.dir.path().join("dfw.kubeconfig"), cell).expect("writes the file");
 
     let mut up = Command::new(env!("CARGO_BIN_EXE_polis"))
         .args(["up", "--data-dir", "data", "--listen", "127.0.0.1:0"])
         .args(["--federation-kubeconfig", "hub.kubeconfig", "--cell", "dfw=dfw.kubeconfig"])
-        .current_dir(site.home.path())
+        .current_dir(fixture.dir.path())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .kill_on_drop(true)
@@ -259,51 +269,55 @@ async fn polis_up_works_on_a_hub_and_in_a_cell_of_somebody_else() {
                 return;
             }
         }
-        panic!("polis up ended");
+        panic!("polis up exited");
     };
-    tokio::time::timeout(3 * SOON, summary).await.expect("it is up in time");
+    tokio::time::timeout(3 * TIMEOUT, summary).await.expect("polis up is ready before the timeout");
 
-    let place = "--kubeconfig data/kubeconfig --timeout 3m";
-    let said =
-        polis(&site, &format!("deploy web --image polis.local/hello --city dfw --port http=8080 {place}"))
+    let flags = "--kubeconfig data/kubeconfig --timeout 3m";
+    let output =
+        polis(&fixture, &format!("deploy web --image polis.local/hello --city dfw --port http=8080 {flags}"))
             .await;
-    assert!(said.contains("web is ready: 1 instance in 1 city"), "{said}");
+    assert!(output.contains("web is ready: 1 instance in 1 city"), "{output}");
     let instances =
         json!({"apiVersion": "compute.datumapis.com/v1alpha", "kind": "Instance", "metadata": {}});
     for plane in ["hub", "dfw"] {
-        let found = site.api(plane, &instances).list(&Default::default()).await.expect("a list").items;
+        let found =
+            fixture.api(plane, &instances).list(&Default::default()).await.expect("lists the objects").items;
         assert_eq!(found.len(), 1, "on {plane}");
     }
-    polis(&site, &format!("destroy web --yes {place}")).await;
+    polis(&fixture, &format!("destroy web --yes {flags}")).await;
     let clean = async {
-        let left =
-            async || site.api("dfw", &instances).list(&Default::default()).await.expect("a list").items;
+        let left = async || {
+            fixture.api("dfw", &instances).list(&Default::default()).await.expect("lists the objects").items
+        };
         while !left().await.is_empty() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(SOON, clean).await.expect("nothing is left in the cell");
+    tokio::time::timeout(TIMEOUT, clean).await.expect("no Instance is left in the cell");
     stop(up).await;
     stop(federation).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hub_without_the_kinds_is_named_before_anything_runs() {
-    let site = Site::new(false).await;
-    let ended =
-        tokio::time::timeout(SOON, site.mk_command().output()).await.expect("it ends").expect("it ran");
-    let said = String::from_utf8_lossy(&ended.stderr);
+async fn a_kind_that_the_hub_does_not_serve_is_an_error_at_the_start() {
+    let fixture = Fixture::new(false).await;
+    let ended = tokio::time::timeout(TIMEOUT, fixture.command().output())
+        .await
+        .expect("an exit before the timeout")
+        .expect("polis starts");
+    let output = String::from_utf8_lossy(&ended.stderr);
     assert!(!ended.status.success());
-    assert!(said.contains("the hub does not serve cluster.karmada.io/v1alpha1 Cluster"), "{said}");
+    assert!(output.contains("the hub does not serve cluster.karmada.io/v1alpha1 Cluster"), "{output}");
 }
 
 #[tokio::test]
-async fn the_help_shows_how_to_start_a_federation() {
+async fn the_help_has_an_example() {
     let help = Command::new(env!("CARGO_BIN_EXE_polis"))
         .args(["federation", "--help"])
         .output()
         .await
-        .expect("it ran");
-    let said = String::from_utf8_lossy(&help.stdout);
-    assert!(said.contains("polis federation --kubeconfig hub.kubeconfig"), "{said}");
+        .expect("polis starts");
+    let output = String::from_utf8_lossy(&help.stdout);
+    assert!(output.contains("polis federation --kubeconfig hub.kubeconfig"), "{output}");
 }

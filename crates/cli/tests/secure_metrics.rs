@@ -1,5 +1,5 @@
-//! `polis manager` with `metricsServer.secureServing`, as a process: metrics over TLS, to those whom the cluster knows and lets,
-//! with a certificate that is renewed under it.
+//! Tests of `polis manager` with `metricsServer.secureServing` as a process: it serves metrics over TLS to
+//! authenticated and authorised clients, and reloads a renewed certificate without a restart.
 
 mod socket;
 
@@ -21,57 +21,57 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Child;
 
-const SOON: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A cluster with a hub and no project, and a manager beside it.
-struct Site {
+/// A cluster with a hub and without projects, and the files and ports of a manager.
+struct Fixture {
     server: Server,
     socket: Socket,
-    home: TempDir,
+    dir: TempDir,
     health: u16,
     metrics: u16,
 }
 
-impl Site {
+impl Fixture {
     async fn new() -> Self {
         let server = Server::builder().build().await.expect("a server");
         for file in crds::platform().iter().filter(|file| file.crd["spec"]["names"]["plural"] == "projects") {
-            server.install_crd_in("", &file.crd).await.expect("a definition");
+            server.install_crd_in("", &file.crd).await.expect("installs the CRD");
         }
-        server.create_plane(PlaneSpec::own("hub")).await.expect("a plane");
+        server.create_plane(PlaneSpec::standalone("hub")).await.expect("a plane");
         for file in crds::of_hub() {
-            server.install_crd_in("hub", &file.crd).await.expect("a definition");
+            server.install_crd_in("hub", &file.crd).await.expect("installs the CRD");
         }
         let socket = Socket::of(&server).await;
-        let home = tempfile::tempdir().expect("a folder");
+        let dir = tempfile::tempdir().expect("a temporary directory");
         let (health, metrics) = (free_port().await, free_port().await);
-        let site = Self { server, socket, home, health, metrics };
-        let admin = site.socket.authority.client("admin", &[MASTERS]).expect("a certificate");
+        let fixture = Self { server, socket, dir, health, metrics };
+        let admin = fixture.socket.authority.client("admin", &[MASTERS]).expect("a certificate");
         for (name, prefix) in [("own", ""), ("hub", "/planes/hub")] {
-            let text = kubeconfig(&site.socket.address, prefix, site.socket.authority.pem(), &admin);
-            std::fs::write(site.path(name), text).expect("written");
+            let text = kubeconfig(&fixture.socket.address, prefix, fixture.socket.authority.pem(), &admin);
+            std::fs::write(fixture.path(name), text).expect("writes the file");
         }
-        site
+        fixture
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.home.path().join(name)
+        self.dir.path().join(name)
     }
 
-    /// Puts a certificate of this authority where the manager looks for it.
+    /// Writes a certificate of this authority to `certDir` of the manager.
     fn issue(&self, authority: &Authority) {
         let pair = authority.server(&["127.0.0.1"]).expect("a certificate");
-        // The key first: what stands between the two writes is half a renewal, which is not served.
-        std::fs::write(self.path("tls.key"), pair.key).expect("written");
-        std::fs::write(self.path("tls.crt"), pair.cert).expect("written");
+        // Between the two writes certificate and key do not match, and the manager serves the old pair.
+        std::fs::write(self.path("tls.key"), pair.key).expect("writes the file");
+        std::fs::write(self.path("tls.crt"), pair.cert).expect("writes the file");
     }
 
-    /// Starts the manager with such a `metricsServer.tls`, and waits until it is ready.
+    /// Starts the manager with this `metricsServer.tls` and waits until it is ready.
     async fn start(&self, tls: Value) -> Child {
         let config = json!({"apiVersion": "apiserver.config.datumapis.com/v1alpha1", "kind": "WorkloadOperator",
             "discovery": {"mode": "milo"},
             "metricsServer": {"bindAddress": format!("127.0.0.1:{}", self.metrics), "tls": tls}});
-        std::fs::write(self.path("manager.yaml"), config.to_string()).expect("written");
+        std::fs::write(self.path("manager.yaml"), config.to_string()).expect("writes the file");
         let mut manager = tokio::process::Command::new(env!("CARGO_BIN_EXE_polis"))
             .args(["manager", "--enable-management-controllers", "--server-config"])
             .arg(self.path("manager.yaml"))
@@ -79,7 +79,7 @@ impl Site {
             .arg(self.path("hub"))
             .args(["--health-probe-bind-address", &format!("127.0.0.1:{}", self.health)])
             .env("KUBECONFIG", self.path("own"))
-            .env("TMPDIR", self.home.path())
+            .env("TMPDIR", self.dir.path())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .kill_on_drop(true)
@@ -87,12 +87,12 @@ impl Site {
             .expect("the manager starts");
         let ready = async {
             while !plain(self.health, "/readyz").await.starts_with("HTTP/1.1 200") {
-                let ended = manager.try_wait().expect("a child");
-                assert!(ended.is_none(), "the manager ended: {ended:?}");
+                let ended = manager.try_wait().expect("a child process");
+                assert!(ended.is_none(), "the manager exited: {ended:?}");
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         };
-        tokio::time::timeout(SOON, ready).await.expect("the manager gets ready");
+        tokio::time::timeout(TIMEOUT, ready).await.expect("the manager becomes ready");
         manager
     }
 
@@ -105,10 +105,10 @@ impl Site {
             Some(namespace) => Api::namespaced_with(client, namespace, &kind),
             None => Api::all_with(client, &kind),
         };
-        api.create(&PostParams::default(), &object).await.expect("created");
+        api.create(&PostParams::default(), &object).await.expect("creates the object");
     }
 
-    /// A token of a service account of this name.
+    /// Creates a service account and returns a token of it.
     async fn token(&self, account: &str) -> String {
         self.put(json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account, "namespace": "default"}}))
             .await;
@@ -116,12 +116,12 @@ impl Site {
         let accounts = Api::<ServiceAccount>::namespaced(client, "default");
         let request: TokenRequest =
             serde_json::from_value(json!({"spec": {"audiences": [], "expirationSeconds": 3600}}))
-                .expect("one");
+                .expect("a TokenRequest");
         let issued = accounts.create_token_request(account, &PostParams::default(), &request).await;
         issued.expect("a token").status.expect("a token").token
     }
 
-    /// Scrapes over a new connection. Trusts this authority, or whoever is there.
+    /// Scrapes over a new connection. Trusts this authority, or any certificate with `None`.
     async fn scrape(&self, trusts: Option<&Authority>, token: Option<&str>) -> Result<(u16, String), String> {
         let mut config =
             Config::new(format!("https://127.0.0.1:{}", self.metrics).parse().expect("an address"));
@@ -151,34 +151,34 @@ async fn free_port() -> u16 {
     listener.local_addr().expect("an address").port()
 }
 
-/// What is answered without TLS, head and all; empty if nobody is there.
+/// The response without TLS, with its headers; empty if the connection fails.
 async fn plain(port: u16, path: &str) -> String {
-    let mut answer = Vec::new();
+    let mut response = Vec::new();
     let Ok(mut socket) = TcpStream::connect(("127.0.0.1", port)).await else { return String::new() };
     let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
     if socket.write_all(request.as_bytes()).await.is_ok() {
-        // Half an answer is none.
-        let _ = socket.read_to_end(&mut answer).await;
+        // An incomplete response does not match any assertion.
+        let _ = socket.read_to_end(&mut response).await;
     }
-    String::from_utf8_lossy(&answer).into_owned()
+    String::from_utf8_lossy(&response).into_owned()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn metrics_over_tls_are_for_those_who_may_see_them_and_their_certificate_is_renewed_under_them() {
-    let site = Site::new().await;
+async fn metrics_over_tls_need_authorisation_and_a_renewed_certificate_is_served_without_a_restart() {
+    let fixture = Fixture::new().await;
     let (old, new) = (Authority::new().expect("an authority"), Authority::new().expect("an authority"));
-    site.issue(&old);
-    let _manager = site.start(json!({"certDir": site.home.path()})).await;
-    let (scraper, other) = (site.token("prometheus").await, site.token("other").await);
+    fixture.issue(&old);
+    let _manager = fixture.start(json!({"certDir": fixture.dir.path()})).await;
+    let (scraper, other) = (fixture.token("prometheus").await, fixture.token("other").await);
     let rbac = "rbac.authorization.k8s.io";
     let role = include_str!("../../../deploy/components/secure-metrics/reader.yaml");
-    site.put(serde_saphyr::from_str(role).expect("YAML")).await;
-    site.put(json!({"apiVersion": format!("{rbac}/v1"), "kind": "ClusterRoleBinding", "metadata": {"name": "reader"},
+    fixture.put(serde_saphyr::from_str(role).expect("YAML")).await;
+    fixture.put(json!({"apiVersion": format!("{rbac}/v1"), "kind": "ClusterRoleBinding", "metadata": {"name": "reader"},
         "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": "compute-metrics-reader"},
         "subjects": [{"kind": "ServiceAccount", "namespace": "default", "name": "prometheus"}]}))
         .await;
 
-    let (code, page) = site.scrape(Some(&old), Some(&scraper)).await.expect("an answer");
+    let (code, page) = fixture.scrape(Some(&old), Some(&scraper)).await.expect("a response");
     assert_eq!(code, 200, "{page}");
     assert!(page.contains("polis_leader"), "{page}");
     for (token, code, why) in [
@@ -186,31 +186,38 @@ async fn metrics_over_tls_are_for_those_who_may_see_them_and_their_certificate_i
         (Some("a-guess"), 401, "a bearer token"),
         (Some(other.as_str()), 403, "system:serviceaccount:default:other may not get the path /metrics"),
     ] {
-        let (refused, said) = site.scrape(Some(&old), token).await.expect("an answer");
-        assert_eq!(refused, code, "{said}");
-        assert!(said.contains(why) && !said.contains("polis_"), "{said}");
+        let (refused, output) = fixture.scrape(Some(&old), token).await.expect("a response");
+        assert_eq!(refused, code, "{output}");
+        assert!(output.contains(why) && !output.contains("polis_"), "{output}");
     }
-    // Neither beside the door nor by another.
-    assert!(!plain(site.metrics, "/metrics").await.contains("polis_leader"));
-    let elsewhere = plain(site.health, "/metrics").await;
+    // Neither without TLS nor on the health address.
+    assert!(!plain(fixture.metrics, "/metrics").await.contains("polis_leader"));
+    let elsewhere = plain(fixture.health, "/metrics").await;
     assert!(elsewhere.starts_with("HTTP/1.1 404") && elsewhere.contains("over TLS"), "{elsewhere}");
 
-    assert!(site.scrape(Some(&new), Some(&scraper)).await.is_err(), "not yet renewed");
-    site.issue(&new);
-    let (code, page) = site.scrape(Some(&new), Some(&scraper)).await.expect("the new certificate is served");
+    assert!(fixture.scrape(Some(&new), Some(&scraper)).await.is_err(), "the certificate is not renewed yet");
+    fixture.issue(&new);
+    let (code, page) =
+        fixture.scrape(Some(&new), Some(&scraper)).await.expect("the new certificate is served");
     assert_eq!(code, 200, "{page}");
-    assert!(site.scrape(Some(&old), Some(&scraper)).await.is_err(), "the old one is gone");
+    assert!(
+        fixture.scrape(Some(&old), Some(&scraper)).await.is_err(),
+        "the old certificate is not served any more"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_certificate_the_manager_makes_one_and_still_asks_who_scrapes() {
-    let site = Site::new().await;
-    let _manager = site.start(json!({})).await;
-    let stranger = Authority::new().expect("an authority");
-    assert!(site.scrape(Some(&stranger), None).await.is_err(), "nobody can check it");
-    let (code, said) = site.scrape(None, None).await.expect("an answer");
-    assert_eq!(code, 401, "{said}");
-    let token = site.token("prometheus").await;
-    let (code, said) = site.scrape(None, Some(&token)).await.expect("an answer");
-    assert_eq!(code, 403, "{said}");
+async fn without_a_certificate_the_manager_creates_one_and_still_requires_authorisation() {
+    let fixture = Fixture::new().await;
+    let _manager = fixture.start(json!({})).await;
+    let other_authority = Authority::new().expect("an authority");
+    assert!(
+        fixture.scrape(Some(&other_authority), None).await.is_err(),
+        "a self-signed certificate cannot be verified"
+    );
+    let (code, output) = fixture.scrape(None, None).await.expect("a response");
+    assert_eq!(code, 401, "{output}");
+    let token = fixture.token("prometheus").await;
+    let (code, output) = fixture.scrape(None, Some(&token)).await.expect("a response");
+    assert_eq!(code, 403, "{output}");
 }

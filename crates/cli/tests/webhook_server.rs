@@ -1,5 +1,5 @@
-//! `polis manager` with its webhook server, as a process: it finds the projects, waits for them, judges their workloads
-//! over TLS, and its own controllers work on what passes.
+//! Tests of `polis manager` with `webhookServer` as a process: it discovers the projects, becomes ready when
+//! they are synced, reviews Workloads over TLS, and its controllers reconcile the admitted ones.
 
 mod socket;
 
@@ -20,9 +20,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Child;
 
-const SOON: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A platform on a socket: the kinds, project `shop` with the city `dfw`, a hub.
+/// An API server with the platform, project `shop` with the city `dfw`, and a hub.
 struct Platform {
     server: Server,
     socket: Socket,
@@ -33,13 +33,13 @@ impl Platform {
         let server = Server::builder().build().await.expect("a server");
         for file in crds::compute().into_iter().chain(crds::platform()) {
             if file.crd["spec"]["names"]["plural"] == "projects" {
-                server.install_crd_in("", &file.crd).await.expect("a definition");
+                server.install_crd_in("", &file.crd).await.expect("installs the CRD");
             } else {
-                server.install_crd("projects", &file.crd).await.expect("a definition");
+                server.install_crd("projects", &file.crd).await.expect("installs the CRD");
             }
         }
         server.create_plane(PlaneSpec::project("shop", "projects")).await.expect("a plane");
-        server.create_plane(PlaneSpec::own("hub")).await.expect("a plane");
+        server.create_plane(PlaneSpec::standalone("hub")).await.expect("a plane");
         let socket = Socket::of(&server).await;
         let platform = Self { server, socket };
         let ready = json!({"type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
@@ -52,25 +52,25 @@ impl Platform {
         platform
     }
 
-    /// Writes an object, and its status.
+    /// Creates an object and its status.
     async fn put(&self, plane: &str, object: Value) {
         let object: DynamicObject = serde_json::from_value(object).expect("an object");
         let types: TypeMeta = object.types.clone().expect("a kind");
         let kind = ApiResource::from_gvk(&types.try_into().expect("a kind"));
         let client = Client::new(self.server.plane_service(plane), "default");
         let api = Api::<DynamicObject>::all_with(client, &kind);
-        let made = api.create(&PostParams::default(), &object).await.expect("created");
+        let created = api.create(&PostParams::default(), &object).await.expect("creates the object");
         if let Some(status) = object.data.get("status") {
             let (name, patch) =
-                (made.metadata.name.expect("a name"), Patch::Merge(json!({"status": status})));
-            api.patch_status(&name, &PatchParams::default(), &patch).await.expect("a status");
+                (created.metadata.name.expect("a name"), Patch::Merge(json!({"status": status})));
+            api.patch_status(&name, &PatchParams::default(), &patch).await.expect("writes the status");
         }
     }
 
-    /// A manager of this platform, with its webhooks, its health and its metrics on a port each.
-    fn mk_manager(&self, home: &TempDir, webhooks: u16, health: u16, metrics: u16) -> Child {
-        let path = |name: &str| home.path().join(name).to_str().expect("UTF-8").to_owned();
-        let write = |name: &str, text: &str| std::fs::write(path(name), text).expect("written");
+    /// Starts a manager of this platform with these ports for webhooks, health probes and metrics.
+    fn mk_manager(&self, dir: &TempDir, webhooks: u16, health: u16, metrics: u16) -> Child {
+        let path = |name: &str| dir.path().join(name).to_str().expect("UTF-8").to_owned();
+        let write = |name: &str, text: &str| std::fs::write(path(name), text).expect("writes the file");
         let admin = self.socket.authority.client("admin", &[MASTERS]).expect("a certificate");
         write("root.kubeconfig", &kubeconfig(&self.socket.address, "", self.socket.authority.pem(), &admin));
         write(
@@ -83,7 +83,7 @@ impl Platform {
         let config = json!({"apiVersion": "apiserver.config.datumapis.com/v1alpha1", "kind": "WorkloadOperator",
             "discovery": {"mode": "milo", "discoveryKubeconfigPath": path("root.kubeconfig"), "projectKubeconfigPath": path("root.kubeconfig")},
             "metricsServer": {"bindAddress": format!("127.0.0.1:{metrics}"), "secureServing": false},
-            "webhookServer": {"host": "127.0.0.1", "port": webhooks, "tls": {"certDir": home.path()}}});
+            "webhookServer": {"host": "127.0.0.1", "port": webhooks, "tls": {"certDir": dir.path()}}});
         write("manager.yaml", &config.to_string());
         tokio::process::Command::new(env!("CARGO_BIN_EXE_polis"))
             .args(["manager", "--enable-management-controllers", "--server-config", &path("manager.yaml")])
@@ -116,33 +116,33 @@ async fn free_port() -> u16 {
     listener.local_addr().expect("an address").port()
 }
 
-/// Waits until the manager says that it is ready.
+/// Waits until `/readyz` of the manager responds with 200.
 async fn until_ready(port: u16, manager: &mut Child) {
     let ready = async {
         while !is_ready(port).await {
-            if let Some(ended) = manager.try_wait().expect("a child") {
-                panic!("the manager ended: {ended}");
+            if let Some(ended) = manager.try_wait().expect("a child process") {
+                panic!("the manager exited: {ended}");
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(SOON, ready).await.expect("the manager gets ready");
+    tokio::time::timeout(TIMEOUT, ready).await.expect("the manager becomes ready");
 }
 
 async fn is_ready(port: u16) -> bool {
-    ask(port, "/readyz").await.starts_with("HTTP/1.1 200")
+    get(port, "/readyz").await.starts_with("HTTP/1.1 200")
 }
 
-/// The answer, head and all; empty if nobody is there.
-async fn ask(port: u16, path: &str) -> String {
-    let mut answer = String::new();
-    let Ok(mut socket) = TcpStream::connect(("127.0.0.1", port)).await else { return answer };
+/// The response with its headers; empty if the connection fails.
+async fn get(port: u16, path: &str) -> String {
+    let mut response = String::new();
+    let Ok(mut socket) = TcpStream::connect(("127.0.0.1", port)).await else { return response };
     let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
     if socket.write_all(request.as_bytes()).await.is_ok() {
-        // Half an answer is none.
-        let _ = socket.read_to_string(&mut answer).await;
+        // An incomplete response does not match any assertion.
+        let _ = socket.read_to_string(&mut response).await;
     }
-    answer
+    response
 }
 
 fn mk_workload(city: &str) -> Workload {
@@ -155,35 +155,42 @@ fn mk_workload(city: &str) -> Workload {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_manager_judges_the_workloads_of_its_projects_and_works_on_those_that_pass() {
+async fn a_manager_reviews_the_workloads_of_its_projects_and_reconciles_the_admitted_ones() {
     let platform = Platform::new().await;
-    let home = tempfile::tempdir().expect("a folder");
+    let dir = tempfile::tempdir().expect("a temporary directory");
     let (webhooks, health, metrics) = (free_port().await, free_port().await, free_port().await);
-    let mut manager = platform.mk_manager(&home, webhooks, health, metrics);
+    let mut manager = platform.mk_manager(&dir, webhooks, health, metrics);
     until_ready(health, &mut manager).await;
-    let page = ask(metrics, "/metrics").await;
+    let page = get(metrics, "/metrics").await;
     assert!(page.contains("polis_planes{set=\"project\",state=\"engaged\"} 1"), "{page}");
-    assert!(ask(metrics, "/readyz").await.starts_with("HTTP/1.1 404"), "metrics and nothing else");
+    assert!(
+        get(metrics, "/readyz").await.starts_with("HTTP/1.1 404"),
+        "the metrics server serves only /metrics"
+    );
     platform.register(webhooks).await;
 
     let client = Client::new(platform.server.project_service("shop"), "default");
     let workloads = Api::<Workload>::namespaced(client, "default");
-    let refused = workloads.create(&PostParams::default(), &mk_workload("lhr")).await.expect_err("not bound");
+    let refused = workloads
+        .create(&PostParams::default(), &mk_workload("lhr"))
+        .await
+        .expect_err("a city that is not bound");
     let kube::Error::Api(status) = refused else { panic!("{refused}") };
     assert_eq!(status.code, 422, "{status:?}");
     assert!(status.message.contains("spec.placements[0].cityCodes[0]"), "{}", status.message);
 
-    let made = workloads.create(&PostParams::default(), &mk_workload("dfw")).await.expect("bound");
-    assert_eq!(made.spec.template.spec.runtime.resources.instance_type, "datumcloud/d1-standard-2");
-    let worked_on = async {
-        let held = |workload: Workload| workload.metadata.finalizers.unwrap_or_default();
-        while !held(workloads.get("web").await.expect("there"))
+    let created =
+        workloads.create(&PostParams::default(), &mk_workload("dfw")).await.expect("a city that is bound");
+    assert_eq!(created.spec.template.spec.runtime.resources.instance_type, "datumcloud/d1-standard-2");
+    let reconciled = async {
+        let finalizers_of = |workload: Workload| workload.metadata.finalizers.unwrap_or_default();
+        while !finalizers_of(workloads.get("web").await.expect("the workload"))
             .iter()
             .any(|name| name == finalizers::WORKLOAD)
         {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(SOON, worked_on).await.expect("the workload controller has put its finalizer");
-    manager.kill().await.expect("ended");
+    tokio::time::timeout(TIMEOUT, reconciled).await.expect("the workload controller sets its finalizer");
+    manager.kill().await.expect("kills the manager");
 }

@@ -1,4 +1,4 @@
-//! Where the certificate of a server comes from, by the configuration.
+//! Selects the source of a server's certificate from the configuration.
 
 use std::path::{Path, PathBuf};
 
@@ -6,12 +6,13 @@ use polis_tls::CertificateFiles;
 
 use super::config::{SecretRef, Tls};
 
-/// Folders below that of temporary files, as programs of Kubernetes have them.
+/// Default certificate directory of the webhook server below the temporary directory, as in
+/// controller-runtime.
 pub(crate) const WEBHOOKS: &str = "k8s-webhook-server/serving-certs";
-/// The same for metrics.
+/// Default certificate directory of the metrics server below the temporary directory.
 pub(crate) const METRICS: &str = "k8s-metrics-server/serving-certs";
 
-/// The files of a certificate. `usual` is their folder where the configuration names none.
+/// The files of a certificate. `usual` is the directory if the configuration sets none.
 pub(crate) fn files(tls: &Tls, usual: &str, client_ca_name: &str) -> CertificateFiles {
     let folder: PathBuf = tls.cert_dir.clone().unwrap_or_else(|| std::env::temp_dir().join(usual));
     let named = |name: &Option<String>, usual: &str| {
@@ -20,32 +21,32 @@ pub(crate) fn files(tls: &Tls, usual: &str, client_ca_name: &str) -> Certificate
     CertificateFiles {
         certificate: named(&tls.cert_name, "tls.crt"),
         key: named(&tls.key_name, "tls.key"),
-        clients: Some(client_ca_name).filter(|name| !name.is_empty()).map(|name| folder.join(name)),
+        client_ca: Some(client_ca_name).filter(|name| !name.is_empty()).map(|name| folder.join(name)),
     }
 }
 
-/// What the server of metrics shows of itself.
+/// Source of the certificate of the metrics server.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Proof<'a> {
+pub(crate) enum CertificateSource<'a> {
     /// The certificate in a Secret.
     Secret(&'a SecretRef),
     /// The certificate in files.
     Files(CertificateFiles),
-    /// One that it makes when it starts, and that nobody can check.
-    Own,
+    /// A self-signed certificate of this process, which clients cannot verify.
+    SelfSigned,
 }
 
-/// What the configuration says, and where it says nothing, what is in the usual folder; one of its own where that is empty.
-/// `there` tells whether there is such a file.
-pub(crate) fn proof(tls: &Tls, there: impl Fn(&Path) -> bool) -> Proof<'_> {
+/// The source that the configuration sets; otherwise the default directory if it has a certificate; otherwise
+/// self-signed. `exists` tells whether a file exists.
+pub(crate) fn source(tls: &Tls, exists: impl Fn(&Path) -> bool) -> CertificateSource<'_> {
     if let Some(secret) = &tls.secret_ref {
-        return Proof::Secret(secret);
+        return CertificateSource::Secret(secret);
     }
     let files = files(tls, METRICS, "");
     let asked_for = tls.cert_dir.is_some() || tls.cert_name.is_some() || tls.key_name.is_some();
-    match asked_for || there(&files.certificate) {
-        true => Proof::Files(files),
-        false => Proof::Own,
+    match asked_for || exists(&files.certificate) {
+        true => CertificateSource::Files(files),
+        false => CertificateSource::SelfSigned,
     }
 }
 
@@ -54,27 +55,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_files_of_a_mounted_secret_are_the_usual_ones() {
+    fn the_default_file_names_are_those_of_a_tls_secret() {
         let tls = Tls { cert_dir: Some("/certs".into()), ..Tls::default() };
         let found = files(&tls, WEBHOOKS, "");
-        assert_eq!(found, CertificateFiles::within("/certs".as_ref()));
+        assert_eq!(found, CertificateFiles::in_dir("/certs".as_ref()));
         let tls = Tls { cert_name: Some("a.pem".into()), key_name: Some("a.key".into()), ..tls };
         let found = files(&tls, WEBHOOKS, "ca.pem");
         assert_eq!(found.certificate, PathBuf::from("/certs/a.pem"));
-        assert_eq!(found.clients, Some(PathBuf::from("/certs/ca.pem")));
+        assert_eq!(found.client_ca, Some(PathBuf::from("/certs/ca.pem")));
     }
 
     #[test]
-    fn a_certificate_of_its_own_is_only_for_those_who_name_none() {
+    fn the_certificate_is_self_signed_only_if_none_is_configured_or_mounted() {
         let (nothing, everything) = (|_: &Path| false, |_: &Path| true);
-        assert_eq!(proof(&Tls::default(), nothing), Proof::Own);
-        assert!(matches!(proof(&Tls::default(), everything), Proof::Files(_)));
+        assert_eq!(source(&Tls::default(), nothing), CertificateSource::SelfSigned);
+        assert!(matches!(source(&Tls::default(), everything), CertificateSource::Files(_)));
         let folder = Tls { cert_dir: Some("/certs".into()), ..Tls::default() };
-        assert_eq!(proof(&folder, nothing), Proof::Files(CertificateFiles::within("/certs".as_ref())));
+        assert_eq!(
+            source(&folder, nothing),
+            CertificateSource::Files(CertificateFiles::in_dir("/certs".as_ref()))
+        );
         let named = Tls { cert_name: Some("a.pem".into()), ..Tls::default() };
-        assert!(matches!(proof(&named, nothing), Proof::Files(_)));
+        assert!(matches!(source(&named, nothing), CertificateSource::Files(_)));
         let secret = SecretRef { name: "a".into(), namespace: "b".into() };
         let both = Tls { secret_ref: Some(secret.clone()), ..folder };
-        assert_eq!(proof(&both, everything), Proof::Secret(&secret));
+        assert_eq!(source(&both, everything), CertificateSource::Secret(&secret));
     }
 }

@@ -1,7 +1,7 @@
 //! The configuration file of `polis manager`: `kind: WorkloadOperator`.
 //!
-//! Decoding is strict: a field that Polis does not know is an error that names the field and its line, because a
-//! misspelt setting that is silently ignored shows only in production.
+//! Decoding is strict: an unknown field is an error with the field and its line, because a misspelt field
+//! that is ignored shows only in production.
 
 use std::path::{Path, PathBuf};
 
@@ -11,40 +11,40 @@ use serde::Deserialize;
 const API_VERSION: &str = "apiserver.config.datumapis.com/v1alpha1";
 const KIND: &str = "WorkloadOperator";
 
-/// Everything that the file may hold. An absent part has its default.
+/// The content of the file. Absent fields have their defaults.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Config {
     api_version: String,
     kind: String,
-    /// Where metrics are served.
+    /// The metrics server.
     pub metrics_server: MetricsServer,
-    /// Admission webhooks; absent = no webhook server and no certificate needed.
+    /// The admission webhook server; absent = no webhook server and no certificate needed.
     pub webhook_server: Option<WebhookServer>,
-    /// Which planes this process works on.
+    /// The planes of this process.
     pub discovery: Discovery,
 }
 
-/// Where metrics are served. On the health address they always are, unless they are guarded here.
+/// The separate metrics server. The health address also serves `/metrics`, unless this server is secure.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct MetricsServer {
-    /// `0` switches the separate server off.
+    /// Listen address; `0` disables the server.
     pub bind_address: String,
-    /// Serve over TLS, to clients that may.
+    /// Serve with TLS, to authenticated and authorised clients.
     pub secure_serving: bool,
-    /// Certificate of the server; one of its own that nobody can check where nothing is said.
+    /// Certificate of the server; self-signed if nothing is set.
     pub tls: Tls,
 }
 
 impl MetricsServer {
-    /// Whether metrics are for those only who may see them.
-    pub fn is_guarded(&self) -> bool {
-        self.is_on() && self.secure_serving
+    /// Whether the metrics need authentication and authorisation.
+    pub fn is_secure(&self) -> bool {
+        self.is_enabled() && self.secure_serving
     }
 
-    /// Whether there is a server of its own.
-    pub fn is_on(&self) -> bool {
+    /// Whether the separate server is enabled.
+    pub fn is_enabled(&self) -> bool {
         !matches!(self.bind_address.as_str(), "" | "0")
     }
 }
@@ -59,13 +59,13 @@ impl Default for MetricsServer {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct WebhookServer {
-    /// Address to listen on; empty = all.
+    /// Host to listen on; empty = all interfaces.
     pub host: String,
     /// Port to listen on.
     pub port: u16,
     /// Certificate of the server.
     pub tls: Tls,
-    /// File name of the CA that clients must present a certificate of; empty = none asked for.
+    /// File name of the CA that client certificates must be signed by; empty = no client certificates.
     #[serde(rename = "clientCAName")]
     pub client_ca_name: String,
 }
@@ -76,13 +76,13 @@ impl Default for WebhookServer {
     }
 }
 
-/// Where a server's certificate comes from.
+/// Certificate of a server.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Tls {
     /// A Secret with keys `tls.crt` and `tls.key`.
     pub secret_ref: Option<SecretRef>,
-    /// Folder of the certificate files.
+    /// Directory of the certificate files.
     pub cert_dir: Option<PathBuf>,
     /// Name of the certificate file; `tls.crt` when absent.
     pub cert_name: Option<String>,
@@ -90,71 +90,72 @@ pub struct Tls {
     pub key_name: Option<String>,
 }
 
-/// Names a Secret.
+/// Reference to a Secret.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct SecretRef {
-    /// Name.
+    /// Name of the Secret.
     pub name: String,
-    /// Namespace.
+    /// Namespace of the Secret.
     pub namespace: String,
 }
 
-/// Which planes this process works on, and how it finds them.
+/// The planes of this process and how they are discovered.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Discovery {
     /// `single`: the plane of this process's own cluster. `milo`: one plane per Ready project.
     pub mode: Mode,
-    /// Find projects by their `ProjectControlPlane` and reach each at its own service instead of at a path of the platform.
+    /// Discover projects by their `ProjectControlPlane` and connect to the Service of each, instead of a path
+    /// of the platform.
     pub internal_service_discovery: bool,
-    /// Kubeconfig of the plane that holds the projects; the cluster's own when absent.
+    /// Kubeconfig of the plane with the Project objects; absent = the cluster of this process.
     pub discovery_kubeconfig_path: Option<PathBuf>,
-    /// Kubeconfig for the project planes; the cluster's own when absent.
+    /// Kubeconfig of the project planes; absent = the cluster of this process.
     pub project_kubeconfig_path: Option<PathBuf>,
-    /// Name of this cell; stands on quota claims and in the status of deployments. Needed by cells with quota.
+    /// Name of this cell in quota claims and in the status of deployments. Required for a cell with quota.
     pub cluster_name: Option<String>,
-    /// Kubeconfig for quota claims; `projectKubeconfigPath` when absent; neither = quota is off.
+    /// Kubeconfig for quota claims; absent = `projectKubeconfigPath`; neither = quota is disabled.
     pub quota_kubeconfig_path: Option<PathBuf>,
-    /// What quota claims say they are for, as the platform has registered it: `Project` or `Instance`.
+    /// Kind of the `resourceRef` of quota claims, as the platform has registered it: `Project` or `Instance`.
     pub quota_resource_ref: QuotaResourceRef,
 }
 
-/// What quota claims say they are for.
+/// Kind of the `resourceRef` of quota claims.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 pub enum QuotaResourceRef {
-    /// The project: what current registrations allow.
+    /// The project, which current registrations allow.
     #[default]
     Project,
-    /// The instance: what earlier registrations allowed.
+    /// The instance, which earlier registrations allowed.
     Instance,
 }
 
 impl Discovery {
-    /// The kubeconfig for quota claims; none = quota is off.
+    /// The kubeconfig for quota claims; `None` if quota is disabled.
     pub fn quota_kubeconfig(&self) -> Option<&Path> {
         self.quota_kubeconfig_path.as_deref().or(self.project_kubeconfig_path.as_deref())
     }
 }
 
-/// How project planes are found.
+/// How project planes are discovered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// The plane of this process's own cluster, under the name `single`.
+    /// The plane of this process's own cluster, with the name `single`.
     #[default]
     Single,
-    /// One plane per project that is Ready.
+    /// One plane per Ready project.
     Milo,
 }
 
 impl Config {
-    /// Reads the text of a file.
+    /// Parses the text of a file.
     pub(super) fn parse(text: &str) -> Result<Self> {
         serde_saphyr::from_str::<Self>(text)?.of_our_kind()
     }
 
-    /// The same, of a text that was read before.
+    /// Decodes a parsed file.
     pub(super) fn from_value(value: serde_json::Value) -> Result<Self> {
         serde_json::from_value::<Self>(value)?.of_our_kind()
     }
@@ -163,7 +164,7 @@ impl Config {
         let config = self;
         if config.api_version != API_VERSION || config.kind != KIND {
             bail!(
-                "the file says apiVersion {:?} and kind {:?}; write apiVersion: {API_VERSION} and kind: {KIND}",
+                "the file has apiVersion {:?} and kind {:?}; set apiVersion: {API_VERSION} and kind: {KIND}",
                 config.api_version,
                 config.kind
             );
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_with_nothing_but_its_kind_gives_the_defaults() {
+    fn a_file_with_only_its_kind_has_the_defaults() {
         let config = Config::parse(&mk_file("")).unwrap();
         assert_eq!(config.discovery.mode, Mode::Single);
         assert_eq!(config.metrics_server, MetricsServer::default());
@@ -189,13 +190,13 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_webhook_server_switches_it_on_with_its_defaults() {
+    fn an_empty_webhook_server_is_enabled_with_its_defaults() {
         let config = Config::parse(&mk_file("webhookServer: {}\n")).unwrap();
         assert_eq!(config.webhook_server.unwrap().port, 9443);
     }
 
     #[test]
-    fn an_unknown_field_is_named_with_its_line() {
+    fn the_error_about_an_unknown_field_has_its_line() {
         let err = Config::parse(&mk_file("discovery:\n  mode: milo\n  clustername: dfw\n")).unwrap_err();
         let text = format!("{err:#}");
         assert!(text.contains("clustername"), "{text}");
@@ -203,24 +204,24 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_mode_is_refused() {
+    fn an_unknown_mode_is_an_error() {
         let text = format!("{:#}", Config::parse(&mk_file("discovery: {mode: kind}\n")).unwrap_err());
         assert!(text.contains("kind"), "{text}");
     }
 
     #[test]
-    fn a_file_of_another_kind_is_refused_with_what_to_write() {
+    fn the_error_about_another_kind_has_the_expected_kind() {
         let text = format!("{:#}", Config::parse("apiVersion: v1\nkind: ConfigMap\n").unwrap_err());
         assert!(text.contains("kind: WorkloadOperator"), "{text}");
     }
 
     #[test]
-    fn an_empty_file_is_refused() {
+    fn an_empty_file_is_an_error() {
         assert!(Config::parse("").is_err());
     }
 
     #[test]
-    fn all_fields_of_a_cell_are_read() {
+    fn all_fields_of_a_cell_are_decoded() {
         let config = Config::parse(&mk_file(
             "discovery: {clusterName: cell-dfw, quotaKubeconfigPath: /etc/quota-credentials/kubeconfig}\nmetricsServer: {bindAddress: ':8080', secureServing: false}\n",
         ))
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_can_be_for_instances_and_for_nothing_else_than_these() {
+    fn quota_resource_ref_is_project_or_instance() {
         let parsed =
             |what: &str| Config::parse(&mk_file(&format!("discovery: {{quotaResourceRef: {what}}}\n")));
         assert_eq!(parsed("Instance").unwrap().discovery.quota_resource_ref, QuotaResourceRef::Instance);

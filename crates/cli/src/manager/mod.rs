@@ -1,15 +1,16 @@
-//! `polis manager`: the process that runs controllers.
+//! `polis manager`: runs the controllers of the management role, the cell role, or both.
 //!
-//! It reads its configuration, reaches the planes that its roles need, declares the controllers on an engine and runs
-//! until it is told to stop. What a role lacks is an error before anything runs: nothing is switched off silently.
+//! It reads its configuration, connects to the planes of its roles, declares the controllers on an engine,
+//! and runs until SIGINT or SIGTERM. A missing requirement of a role is an error before the start; no part is
+//! disabled silently.
 
 pub(crate) mod address;
 mod certificates;
 mod check;
 mod config;
 mod flags;
+mod metrics_server;
 mod planes;
-mod scrapes;
 mod webhooks;
 
 pub use flags::{CheckConfig, Flags};
@@ -18,68 +19,70 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use polis_engine::{CertificateSecret, Clock, Election, Engine, Metrics, Random};
+use polis_engine::{CertificateSecret, Clock, Engine, LeaderElection, Metrics, Random};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::exit::Exit;
 use config::Config;
-use scrapes::Scrapes;
+use metrics_server::SecureMetricsServer;
 use webhooks::Webhooks;
 
-/// Name of the Lease by which replicas of one role elect a leader.
+/// Name of the Lease that the replicas use for leader election.
 const LEASE: &str = "e98b06c6.datumapis.com";
 
-/// What a renewed certificate may take to show in the metrics.
-const LOOK_AT_CERTIFICATES_AFTER: Duration = Duration::from_secs(60);
+/// Longest time until the metrics show a renewed certificate.
+const CERTIFICATE_POLL_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Runs until it is told to stop.
+/// Runs until SIGINT or SIGTERM.
 pub fn run(flags: Flags) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let config = check::before_start(&flags).await?;
+        let config = check::check_before_start(&flags).await?;
         serve(flags, config).await
     })
 }
 
-/// What can be known to be wrong before anything is reached, all of it.
+/// All errors in flags and configuration, as one error.
 #[cfg(test)]
 fn check(flags: &Flags, config: &Config) -> Result<()> {
-    let faults = check::at_once(flags, config);
-    if faults.is_empty() {
+    let errors = check::check_flags_and_config(flags, config);
+    if errors.is_empty() {
         return Ok(());
     }
-    let said: Vec<String> = faults.iter().map(ToString::to_string).collect();
-    bail!("{}", said.join("\n"))
+    let messages: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    bail!("{}", messages.join("\n"))
 }
 
-/// Says what is wrong instead of running: `--check-config`.
+/// Runs `--check-config`: prints the errors instead of running the controllers.
 pub fn check_config(flags: &Flags, depth: CheckConfig) -> Result<Exit> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     Ok(runtime.block_on(check::run(flags, depth)))
 }
 
 async fn serve(flags: Flags, config: Config) -> Result<()> {
-    let planes = planes::Planes::reach(&flags, &config).await?;
+    let planes = planes::Planes::connect(&flags, &config).await?;
     let clock = Clock::system();
     let mut engine = Engine::new();
     engine.admin(address::parse(&flags.health_probe_bind_address)?);
-    let mut scrapes = None;
-    if config.metrics_server.is_on() {
+    let mut metrics_server = None;
+    if config.metrics_server.is_enabled() {
         let address = address::parse(&config.metrics_server.bind_address)?;
         match config.metrics_server.secure_serving {
             true => {
-                scrapes = Some(scrapes::open(address, &config.metrics_server, &mut engine, &planes).await?)
+                metrics_server =
+                    Some(metrics_server::open(address, &config.metrics_server, &mut engine, &planes).await?)
             }
             false => _ = engine.metrics(address),
         }
     }
     if flags.leader_elect {
-        let election = Election::new(planes.own.clone(), &flags.leader_elect_namespace, LEASE, candidate());
-        engine.lead(election.lease(flags.leader_elect_lease_duration));
+        let election =
+            LeaderElection::new(planes.own.clone(), &flags.leader_elect_namespace, LEASE, candidate());
+        engine.leader_election(election.lease(flags.leader_elect_lease_duration));
     }
     let projects = flags.enable_management_controllers.then(|| {
         let (projects, hub) = (planes.projects(), planes.hub.clone());
-        polis_management::declare(&mut engine, clock.clone(), projects, planes.ground(), hub)
+        polis_management::declare(&mut engine, clock.clone(), projects, planes.tenancy_mode(), hub)
     });
     let webhooks = match &config.webhook_server {
         Some(server) => Some(webhooks::open(server, &mut engine, &planes, projects).await?),
@@ -88,28 +91,28 @@ async fn serve(flags: Flags, config: Config) -> Result<()> {
     if flags.enable_cell_controllers {
         polis_cell::declare(&mut engine, clock, planes.cell(&config))?;
     }
-    tokio::spawn(check::after_start(flags.clone(), config.clone()));
+    tokio::spawn(check::check_after_start(flags.clone(), config.clone()));
     let secrets = [
         ("webhooks", webhooks.as_ref().and_then(Webhooks::secret)),
-        ("metrics", scrapes.as_ref().and_then(Scrapes::secret)),
+        ("metrics", metrics_server.as_ref().and_then(SecureMetricsServer::secret)),
     ];
     let secrets = secrets.into_iter().filter_map(|(of, secret)| Some((of, secret?))).collect();
     tokio::spawn(expiry(engine.handle().registry(), flags, config, secrets));
     let mut terminate = signal(SignalKind::terminate())?;
-    let told_to_stop = async move {
+    let shutdown_signal = async move {
         tokio::select! {
             _ = tokio::signal::ctrl_c() => {}
             _ = terminate.recv() => {}
         }
     };
     tokio::select! {
-        ended = engine.run(told_to_stop) => ended.context("the manager stopped"),
+        ended = engine.run(shutdown_signal) => ended.context("the manager stopped"),
         () = webhooks::serve(webhooks) => bail!("the webhook server stopped"),
-        () = scrapes::serve(scrapes) => bail!("the server of metrics stopped"),
+        () = metrics_server::serve(metrics_server) => bail!("the metrics server stopped"),
     }
 }
 
-/// Keeps the metrics of when certificates end: files and Secrets are renewed under a process.
+/// Updates the metrics of certificate expiry. Files and Secrets are renewed while the process runs.
 async fn expiry(
     metrics: Arc<Metrics>,
     flags: Flags,
@@ -118,24 +121,24 @@ async fn expiry(
 ) {
     loop {
         for (certificate, end) in check::certificates(&flags, &config) {
-            metrics.certificate_ends(certificate, end.as_second());
+            metrics.set_certificate_expiry(certificate, end.as_second());
         }
-        // A watch sees its Secret moments after the start.
+        // The watch of a Secret delivers it shortly after the start.
         let mut awaited = false;
         for (of, secret) in &secrets {
             let seen = secret.certificate();
             awaited |= seen.is_none();
             if let Some(end) = seen.as_deref().and_then(check::certificate_ends) {
-                metrics.certificate_ends(of, end.as_second());
+                metrics.set_certificate_expiry(of, end.as_second());
             }
         }
-        let rest = if awaited { Duration::from_secs(1) } else { LOOK_AT_CERTIFICATES_AFTER };
-        tokio::time::sleep(rest).await;
+        let interval = if awaited { Duration::from_secs(1) } else { CERTIFICATE_POLL_INTERVAL };
+        tokio::time::sleep(interval).await;
     }
 }
 
-/// Who stands for election: another one at every start. Machine and process alone would not do: in a container that
-/// restarts both are what they were, and the new process would take the lease of the dead one for its own.
+/// Identity of this process in the leader election, unique for every start. Host name and process id are not
+/// enough: a restarted container has the same ones, and would take the Lease of its predecessor for its own.
 pub(crate) fn candidate() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname")
         .map_or_else(|_| "polis".into(), |name| name.trim().to_owned());
@@ -157,11 +160,11 @@ mod tests {
     }
 
     #[test]
-    fn no_two_candidates_are_the_same_not_even_of_one_process() {
+    fn every_candidate_is_unique_and_contains_the_process_id() {
         let (one, other) = (candidate(), candidate());
         assert_ne!(one, other);
         let process = std::process::id().to_string();
-        assert!(one.split('_').any(|part| part == process), "{one} tells whom to look for");
+        assert!(one.split('_').any(|part| part == process), "{one} has no process id");
     }
 
     #[test]
@@ -170,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn both_roles_need_projects_that_are_not_the_cell() {
+    fn both_roles_together_need_mode_milo() {
         let flags = Flags { enable_management_controllers: true, ..mk_flags() };
         let mut config = Config::default();
         let refusal = check(&flags, &config).unwrap_err().to_string();
@@ -180,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manager_without_a_role_does_not_start() {
+    fn a_manager_without_a_role_is_an_error() {
         let flags = Flags { enable_cell_controllers: false, ..mk_flags() };
         assert!(
             check(&flags, &Config::default())
@@ -191,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn management_without_the_hub_does_not_start() {
+    fn management_without_the_hub_is_an_error() {
         let flags = Flags { enable_management_controllers: true, federation_kubeconfig: None, ..mk_flags() };
         assert!(
             check(&flags, &Config::default()).unwrap_err().to_string().contains("--federation-kubeconfig")
@@ -199,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_is_wrong_is_said_at_once() {
+    fn all_errors_are_reported_at_once() {
         let flags =
             Flags { federation_kubeconfig: None, health_probe_bind_address: "8081".into(), ..mk_flags() };
         let mut config = Config::default();
@@ -218,13 +221,13 @@ mod tests {
         ] {
             assert!(refusal.contains(named), "{named} is not in {refusal}");
         }
-        assert_eq!(refusal.matches("→").count(), 6, "each with what to do: {refusal}");
+        assert_eq!(refusal.matches("→").count(), 6, "each error has what to do: {refusal}");
     }
 
     #[test]
-    fn metrics_of_their_own_are_taken_with_tls_and_without_and_the_default_is_none() {
+    fn the_metrics_server_is_disabled_by_default_and_works_with_and_without_tls() {
         let mut config = Config::default();
-        assert!(!config.metrics_server.is_on());
+        assert!(!config.metrics_server.is_enabled());
         config.metrics_server.bind_address = ":8080".into();
         for secure in [true, false] {
             config.metrics_server.secure_serving = secure;

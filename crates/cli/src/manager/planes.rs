@@ -1,38 +1,39 @@
-//! The planes that a manager reaches, by its flags and configuration.
+//! The planes of a manager, from its flags and configuration.
 
 use anyhow::{Context, Result};
-use polis_cell::{Cell, Networks, Quota, ResourceRefKind};
-use polis_core::cities::Ground;
-use polis_engine::{Fixed, MiloProjects, Plane, PlaneSet, Provider, Roster};
+use polis_cell::{CellConfig, NetworkMode, QuotaConfig, ResourceRefKind};
+use polis_core::cities::TenancyMode;
+use polis_engine::{FixedPlanes, MiloProjects, Plane, PlaneProvider, PlaneRegistry, PlaneSet};
 
 use super::config::{Config, Mode, QuotaResourceRef};
 use super::flags::Flags;
 
-/// The name of the one plane in mode `single`: it stands in labels on the hub.
+/// Name of the only plane in mode `single`. It is a label value on the hub.
 const SINGLE: &str = "single";
 
-/// Every plane of this process.
+/// All planes of this process.
 pub(crate) struct Planes {
-    /// The cluster that the process belongs to: its leases, and in mode `single` its work.
+    /// The cluster of the process, with its Leases, and in mode `single` its workloads.
     pub(crate) own: Plane,
     /// The hub.
     pub(crate) hub: Plane,
     mode: Mode,
-    /// Projects are reached at services of their own.
+    /// Whether each project is served by its own Service.
     by_service: bool,
-    /// Where projects are found.
+    /// The plane with the Project objects.
     discovery: Plane,
-    /// Through which projects are reached.
+    /// The server of the project planes.
     host: Plane,
-    /// The platform that quota is claimed from, if any.
+    /// The server for quota claims; `None` if quota is disabled.
     quota: Option<Plane>,
 }
 
 impl Planes {
-    /// Reads the kubeconfigs. No request is made yet: a plane that is away is waited for, and named in readiness.
-    pub(crate) async fn reach(flags: &Flags, config: &Config) -> Result<Self> {
-        let own = Plane::inferred(SINGLE).await.context("the cluster of this process is not known")?;
-        let kubeconfig = flags.federation_kubeconfig.as_deref().context("the hub is not given")?;
+    /// Reads the kubeconfigs. It makes no request: an unreachable plane is retried and reported in `/readyz`.
+    pub(crate) async fn connect(flags: &Flags, config: &Config) -> Result<Self> {
+        let own = Plane::inferred(SINGLE).await.context("failed to find the cluster of this process")?;
+        let kubeconfig =
+            flags.federation_kubeconfig.as_deref().context("--federation-kubeconfig is not set")?;
         let hub = Plane::from_kubeconfig("hub", kubeconfig, flags.federation_context.as_deref()).await?;
         let discovery = match &config.discovery.discovery_kubeconfig_path {
             Some(path) => Plane::from_kubeconfig("discovery", path, None).await?,
@@ -43,7 +44,8 @@ impl Planes {
             None => own.clone(),
         };
         let quota = match config.discovery.quota_kubeconfig() {
-            // A path that is given and does not work is an error: quota is off only where nobody asked for it.
+            // A configured path that does not work is an error: quota is disabled only if it is not
+            // configured.
             Some(path) => Some(Plane::from_kubeconfig("quota", path, None).await?),
             None => None,
         };
@@ -58,72 +60,78 @@ impl Planes {
         })
     }
 
-    /// Where projects are found.
+    /// The plane with the Project objects.
     pub(crate) fn discovery(&self) -> &Plane {
         &self.discovery
     }
 
-    /// Through which projects are reached.
+    /// The server of the project planes.
     pub(crate) fn host(&self) -> &Plane {
         &self.host
     }
 
-    /// The platform that quota is claimed from, if any.
+    /// The server for quota claims; `None` if quota is disabled.
     pub(crate) fn quota(&self) -> Option<&Plane> {
         self.quota.as_ref()
     }
 
-    /// What the cell role works on.
-    pub(crate) fn cell(&self, config: &Config) -> Cell {
+    /// The parameters of the cell role.
+    pub(crate) fn cell(&self, config: &Config) -> CellConfig {
         let name = config.discovery.cluster_name.clone();
         let resource_ref = match config.discovery.quota_resource_ref {
             QuotaResourceRef::Project => ResourceRefKind::Project,
             QuotaResourceRef::Instance => ResourceRefKind::Instance,
         };
-        let quota = self.quota.clone().map(|projects| Quota { projects, resource_ref });
+        let quota = self.quota.clone().map(|projects| QuotaConfig { projects, resource_ref });
         let name = name.unwrap_or_else(|| SINGLE.to_owned());
-        Cell { plane: self.own.clone(), hub: self.hub.clone(), name, networks: Networks::WhereServed, quota }
-    }
-
-    /// What the projects stand on.
-    pub(crate) fn ground(&self) -> Ground {
-        match self.mode {
-            Mode::Single => Ground::Bare,
-            Mode::Milo => Ground::Platform,
+        CellConfig {
+            plane: self.own.clone(),
+            hub: self.hub.clone(),
+            name,
+            networks: NetworkMode::WhenServed,
+            quota,
         }
     }
 
-    /// How the webhooks find the project of a review among the planes of the projects.
-    pub(crate) fn judged(&self, projects: PlaneSet) -> polis_admission::Projects {
+    /// The tenancy mode of the projects.
+    pub(crate) fn tenancy_mode(&self) -> TenancyMode {
         match self.mode {
-            Mode::Single => polis_admission::Projects::single(projects, SINGLE),
-            Mode::Milo => polis_admission::Projects::by_parent(projects),
+            Mode::Single => TenancyMode::Single,
+            Mode::Milo => TenancyMode::Milo,
         }
     }
 
-    /// The planes of the projects.
+    /// The project lookup of the admission webhooks.
+    pub(crate) fn admission_projects(&self, projects: PlaneSet) -> polis_admission::ProjectResolver {
+        match self.mode {
+            Mode::Single => polis_admission::ProjectResolver::single(projects, SINGLE),
+            Mode::Milo => polis_admission::ProjectResolver::by_parent(projects),
+        }
+    }
+
+    /// The provider of the project planes.
     pub(crate) fn projects(&self) -> Projects {
         match self.mode {
-            Mode::Single => Projects::Single(Fixed::new([self.own.clone()])),
+            Mode::Single => Projects::Single(FixedPlanes::new([self.own.clone()])),
             Mode::Milo => {
-                let projects = MiloProjects::new(self.discovery.clone()).served_by(self.host.clone());
-                Projects::Milo(if self.by_service { projects.by_service() } else { projects })
+                let projects = MiloProjects::new(self.discovery.clone()).hosted_by(self.host.clone());
+                Projects::Milo(if self.by_service { projects.via_services() } else { projects })
             }
         }
     }
 }
 
-/// Either way of finding projects.
+/// Provider of the project planes, by discovery mode.
 pub(crate) enum Projects {
-    Single(Fixed),
+    Single(FixedPlanes),
     Milo(MiloProjects),
 }
 
-impl Provider for Projects {
-    fn run(self: Box<Self>, roster: Roster) -> futures::future::BoxFuture<'static, ()> {
+impl PlaneProvider for Projects {
+    fn run(self: Box<Self>, registry: PlaneRegistry) -> futures::future::BoxFuture<'static, ()> {
         match *self {
-            Self::Single(fixed) => Box::new(fixed).run(roster),
-            Self::Milo(projects) => Box::new(projects).run(roster),
+            Self::Single(fixed) => Box::new(fixed).run(registry),
+            Self::Milo(projects) => Box::new(projects).run(registry),
         }
     }
 }

@@ -1,34 +1,34 @@
-//! The webhook server of a manager: where it listens, with which certificate, and about which projects.
+//! The admission webhook server of a manager.
 
 use anyhow::{Context, Result};
 use polis_admission::Webhook;
 use polis_api::networking::LocationBinding;
 use polis_engine::{CertificateSecret, Engine, PlaneSet, Watch};
-use polis_tls::Certificates;
+use polis_tls::ReloadingCertificate;
 use tokio::net::TcpListener;
 
 use super::certificates;
 use super::config::{SecretRef, WebhookServer};
 use super::planes::Planes;
 
-/// A webhook server that listens and does not answer yet.
+/// A webhook server with a bound socket; [`serve`] runs it.
 pub(crate) struct Webhooks {
     listener: TcpListener,
-    certificates: Certificates,
-    /// Where the certificate comes from, if it is watched.
+    certificates: ReloadingCertificate,
+    /// The Secret of the certificate, if it is watched.
     secret: Option<CertificateSecret>,
     webhook: Webhook,
 }
 
 impl Webhooks {
-    /// Where the certificate comes from, if it is watched.
+    /// The Secret of the certificate, if it is watched.
     pub(crate) fn secret(&self) -> Option<CertificateSecret> {
         self.secret.clone()
     }
 }
 
-/// Opens the server. It shares the planes of the projects with the controllers, where there are any: projects are
-/// engaged on every replica, leader or not, and readiness waits for them.
+/// Binds the socket and loads the certificate. The server shares the project planes with the controllers, if
+/// they run: projects are engaged on every replica, leader or not, and readiness waits for them.
 pub(crate) async fn open(
     server: &WebhookServer,
     engine: &mut Engine,
@@ -37,7 +37,7 @@ pub(crate) async fn open(
 ) -> Result<Webhooks> {
     let secret = server.tls.secret_ref.as_ref().map(|SecretRef { name, namespace }| {
         let clients = Some(server.client_ca_name.as_str()).filter(|key| !key.is_empty());
-        CertificateSecret::watched(engine, "certificate", planes.own.clone(), (namespace, name), clients)
+        CertificateSecret::watch(engine, "certificate", planes.own.clone(), (namespace, name), clients)
     });
     let certificates = match &secret {
         Some(secret) => secret.open().await.context(
@@ -55,11 +55,11 @@ pub(crate) async fn open(
     tracing::info!(address = %listener.local_addr()?, "webhooks are served");
     let projects = projects
         .unwrap_or_else(|| engine.planes("project", planes.projects(), [Watch::of::<LocationBinding>()]));
-    let webhook = Webhook::new(planes.judged(projects), &engine.handle().registry());
+    let webhook = Webhook::new(planes.admission_projects(projects), &engine.handle().registry());
     Ok(Webhooks { listener, certificates, secret, webhook })
 }
 
-/// Serves for ever; without a server, waits for ever.
+/// Serves until the process exits; without a server, waits forever.
 pub(crate) async fn serve(webhooks: Option<Webhooks>) {
     match webhooks {
         Some(Webhooks { listener, certificates, webhook, .. }) => {

@@ -1,52 +1,53 @@
-//! The page `docs/reference/kinds.md`: words of ours around what the schemas say of each kind and field.
+//! Generates the page `docs/reference/kinds.md` from the template `kinds.md` in this directory and the CRD
+//! schemas.
 //!
-//! The words are in `kinds.md` beside this file. `{about KIND}` stands for the sentence of a kind, `{columns KIND}` for
-//! what `kubectl get` shows of it, `{fields KIND}` for the table of its fields.
+//! Placeholders of the template: `{about KIND}` is the description of a kind, `{columns KIND}` its printer
+//! columns, `{fields KIND}` the table of its fields.
 
 use polis_api::crds;
 use serde_json::Value;
 
-const WORDS: &str = include_str!("kinds.md");
-/// Fields of Kubernetes' own types, which Kubernetes describes.
-const AS_KUBERNETES_HAS_IT: [&str; 4] = ["conditions", "env", "configMap", "secret"];
-/// What an Instance has in its spec beside the template.
-const NOTES: [&str; 2] = ["controller", "location"];
+const TEMPLATE: &str = include_str!("kinds.md");
+/// Fields with types of Kubernetes, whose own fields are not listed.
+const KUBERNETES_TYPES: [&str; 4] = ["conditions", "env", "configMap", "secret"];
+/// Fields in the spec of an Instance that are not in the template.
+const INSTANCE_FIELDS: [&str; 2] = ["controller", "location"];
 
-/// The page.
+/// Renders the page.
 pub(super) fn page() -> String {
-    let mut page = WORDS.to_owned();
+    let mut page = TEMPLATE.to_owned();
     for file in crds::compute() {
         let kind = text(&file.crd["spec"]["names"]["kind"]);
         let version = &file.crd["spec"]["versions"][0];
         let schema = &version["schema"]["openAPIV3Schema"];
-        let mut told = |what: &str, words: String| {
-            let place = format!("{{{what}}}");
-            assert!(page.contains(&place), "kinds.md has no place for {place}");
-            page = page.replace(&place, &words);
+        let mut fill = |name: &str, text: String| {
+            let placeholder = format!("{{{name}}}");
+            assert!(page.contains(&placeholder), "kinds.md has no placeholder {placeholder}");
+            page = page.replace(&placeholder, &text);
         };
-        told(&format!("about {kind}"), text(&schema["description"]));
-        told(&format!("columns {kind}"), columns(&version["additionalPrinterColumns"]));
+        fill(&format!("about {kind}"), text(&schema["description"]));
+        fill(&format!("columns {kind}"), columns(&version["additionalPrinterColumns"]));
         let (mut rows, mut template) = (Vec::new(), Vec::new());
         let of_instance = kind == "Instance";
         walk(schema, "", &mut |path, field, required| {
-            let mut steps = path.split('.');
-            let own = match (steps.next(), steps.next().unwrap_or_default()) {
+            let mut parts = path.split('.');
+            let own = match (parts.next(), parts.next().unwrap_or_default()) {
                 (Some("apiVersion" | "kind" | "metadata"), _) => return false,
                 (Some("spec"), "") if of_instance => return true,
-                (Some("spec"), note) if of_instance => NOTES.contains(&note),
+                (Some("spec"), name) if of_instance => INSTANCE_FIELDS.contains(&name),
                 _ => true,
             };
             let (into, path) = match own {
                 true => (&mut rows, path),
                 false => (&mut template, path.trim_start_matches("spec.")),
             };
-            let (words, deeper) = words(path, field);
-            into.push(format!("| `{path}`{} | {words} |", if required { "*" } else { "" }));
+            let (description, deeper) = description(path, field);
+            into.push(format!("| `{path}`{} | {description} |", if required { "*" } else { "" }));
             deeper
         });
-        told(&format!("fields {kind}"), table(&rows));
+        fill(&format!("fields {kind}"), table(&rows));
         if of_instance {
-            told("fields template", table(&template));
+            fill("fields template", table(&template));
         }
     }
     page
@@ -60,8 +61,8 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
 }
 
-/// What is said of a field, and whether more is to be said of what is in it.
-fn words(path: &str, field: &Value) -> (String, bool) {
+/// The description of a field, and whether its own fields are listed too.
+fn description(path: &str, field: &Value) -> (String, bool) {
     let mut words = text(&field["description"]);
     if let Some(default) = field["default"].as_str() {
         words += &format!(" Default: `{default}`.");
@@ -70,14 +71,14 @@ fn words(path: &str, field: &Value) -> (String, bool) {
     match name {
         "template" => words += " See [below](#instance-template).",
         "scaleSettings" if path == "spec.scaleSettings" => words += " As in a [placement](#workload).",
-        "env" | "configMap" | "secret" => words += " As Kubernetes has it.",
+        "env" | "configMap" | "secret" => words += " As in Kubernetes.",
         _ => {}
     }
     let elsewhere = name == "template" || path == "spec.scaleSettings";
-    (words, !elsewhere && !AS_KUBERNETES_HAS_IT.contains(&name))
+    (words, !elsewhere && !KUBERNETES_TYPES.contains(&name))
 }
 
-/// Every field, those of an object right after it, as long as the visitor wants to go deeper.
+/// Visits every field, depth first. The visitor returns whether to visit the fields below.
 fn walk(schema: &Value, path: &str, visit: &mut impl FnMut(&str, &Value, bool) -> bool) {
     let required = schema["required"].as_array().map(Vec::as_slice).unwrap_or_default();
     for (name, field) in schema["properties"].as_object().into_iter().flatten() {
@@ -106,7 +107,7 @@ fn columns(columns: &Value) -> String {
 }
 
 #[test]
-fn every_field_of_the_schemas_is_on_the_page_and_says_something() {
+fn every_field_of_the_schemas_is_on_the_page_with_a_description() {
     let page = page();
     for field in [
         "| `spec.placements[]`* |",
@@ -119,6 +120,6 @@ fn every_field_of_the_schemas_is_on_the_page_and_says_something() {
         assert!(page.contains(field), "{field}");
     }
     let silent: Vec<&str> = page.lines().filter(|line| line.ends_with("|  |")).collect();
-    assert!(silent.is_empty(), "fields without a word: {silent:?}");
-    assert!(!page.contains('{'), "a place that nothing was put into");
+    assert!(silent.is_empty(), "fields without a description: {silent:?}");
+    assert!(!page.contains('{'), "a placeholder was not replaced");
 }

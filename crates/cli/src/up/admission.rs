@@ -1,48 +1,49 @@
-//! Admission without a socket: the API server asks the webhooks in this process.
+//! In-process webhook transport: the embedded API server calls the admission webhooks without a socket.
 //!
-//! The configurations that we ship name a service in a cluster. Here that service is a [`Doorway`]: calls to it are
-//! answered by the webhooks, any other webhook that somebody configures is reached over TLS as usual.
+//! The shipped webhook configurations name a Service of a cluster. [`InProcessWebhooks`] handles the calls to
+//! this Service. Calls to any other webhook go over TLS.
 
 use std::sync::{Arc, OnceLock};
 
 use anyhow::Result;
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use polis_admission::{Projects, Webhook};
+use polis_admission::{ProjectResolver, Webhook};
 use polis_api::kube::Client;
 use polis_api::networking::LocationBinding;
 use polis_apiserver::{TlsWebhooks, WebhookCall, WebhookTransport};
 use polis_engine::{Engine, MiloProjects, Watch};
 use serde_json::Value;
 
-use super::furniture;
+use super::bootstrap;
 use super::planes::{PROJECT_KINDS, Planes};
 
-/// The service that the configurations name.
+/// Host name of the Service in the shipped configurations.
 const SERVICE: &str = "compute-webhook.compute-system.svc";
-/// What is configured, as it is shipped.
+/// The shipped webhook configurations.
 const CONFIGURATIONS: [&str; 2] = [
     include_str!("../../../../deploy/base/webhook/mutating.yaml"),
     include_str!("../../../../deploy/base/webhook/validating.yaml"),
 ];
 
-/// The way to the webhooks, which are there once the planes are. Cheap to clone.
+/// A webhook transport that calls the webhooks of this process. It exists before the webhooks, which need the
+/// planes; until then calls fail. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Doorway {
+pub struct InProcessWebhooks {
     webhook: Arc<OnceLock<Webhook>>,
     others: TlsWebhooks,
 }
 
-impl Doorway {
-    /// Puts the webhooks on an engine, and behind the door.
-    pub fn open(&self, engine: &mut Engine, projects: MiloProjects) {
+impl InProcessWebhooks {
+    /// Declares the webhooks on an engine and connects the transport to them.
+    pub fn connect(&self, engine: &mut Engine, projects: MiloProjects) {
         let projects = engine.planes("project", projects, [Watch::of::<LocationBinding>()]);
-        let webhook = Webhook::new(Projects::by_parent(projects), &engine.handle().registry());
+        let webhook = Webhook::new(ProjectResolver::by_parent(projects), &engine.handle().registry());
         self.webhook.get_or_init(|| webhook);
     }
 }
 
-impl WebhookTransport for Doorway {
+impl WebhookTransport for InProcessWebhooks {
     fn post(&self, call: WebhookCall, review: Bytes) -> BoxFuture<'static, Result<Bytes, String>> {
         let url: http::Uri = match call.url.parse() {
             Ok(url) => url,
@@ -54,19 +55,19 @@ impl WebhookTransport for Doorway {
         let webhook = self.webhook.clone();
         Box::pin(async move {
             let webhook = webhook.get().ok_or("Polis is still starting: try again")?;
-            webhook.answer(url.path(), &review).await.map_err(|refusal| refusal.message)
+            webhook.review(url.path(), &review).await.map_err(|refusal| refusal.message)
         })
     }
 }
 
-/// Has the planes of all projects ask the webhooks.
+/// Applies the webhook configurations to the planes of all projects.
 pub async fn configure(planes: &Planes) -> Result<()> {
-    // What is written to the home of a shared catalogue holds on every plane that has its kinds.
+    // Objects of the plane `@<catalogue>` apply to every plane with the kinds of that catalogue.
     let service = planes.server.plane_service(&format!("@{PROJECT_KINDS}"));
     let client = Client::new(service, "default");
     for text in CONFIGURATIONS {
         for object in serde_saphyr::from_multiple::<Value>(text)? {
-            furniture::apply(&client, &object).await?;
+            bootstrap::apply(&client, &object).await?;
         }
     }
     Ok(())

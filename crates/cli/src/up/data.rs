@@ -1,13 +1,13 @@
-//! The data directory: everything that outlives one `polis up`, and the lock that keeps a second one out.
+//! The data directory of `polis up`: all state that survives a restart, and a lock against a second process.
 //!
-//! | name | holds |
+//! | file | content |
 //! |---|---|
-//! | `version` | the form of this directory |
-//! | `lock` | locked while a process uses the directory; names that process |
+//! | `version` | format version of this directory |
+//! | `lock` | locked while a process uses the directory; contains its process id |
 //! | `store.redb` | every object of every embedded plane |
-//! | `ca.crt`, `ca.key`, `tokens.key` | the authority of this installation, and what signs its tokens |
-//! | `kubeconfig` | a context per plane |
-//! | `cells/<city>` | working files and logs of instances |
+//! | `ca.crt`, `ca.key`, `tokens.key` | certificate authority of the installation, and the key that signs its tokens |
+//! | `kubeconfig` | a context for each plane |
+//! | `cells/<city>` | number of the city, working files and logs of its instances |
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
@@ -18,47 +18,49 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use polis_apiserver::Authority;
 
-/// The form that this program reads and writes.
+/// Format version of this program.
 const VERSION: &str = "1";
 
-/// A data directory that this process holds.
+/// A data directory that this process has locked.
 pub struct DataDir {
     path: PathBuf,
     _lock: File,
-    /// Keeps a directory that goes with the process.
-    _passing: Option<tempfile::TempDir>,
+    /// Deletes an ephemeral directory when it is dropped.
+    _ephemeral: Option<tempfile::TempDir>,
 }
 
-/// The directory for installations of this user; none if no home directory is known.
-pub fn usual() -> Option<PathBuf> {
+/// The default data directory of this user; `None` if the home directory is unknown.
+pub fn default_path() -> Option<PathBuf> {
     let data = std::env::var_os("XDG_DATA_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
     let data = data.or_else(|| std::env::home_dir().map(|home| home.join(".local/share")))?;
     Some(data.join("polis"))
 }
 
 impl DataDir {
-    /// Makes the directory if it is not there, and takes it.
+    /// Creates the directory if it does not exist, and locks it.
     pub fn open(path: &Path) -> Result<Self> {
-        // Programs are started in folders of their own, and whoever reads the summary may be elsewhere.
-        let path = &std::path::absolute(path).context("the working directory cannot be found")?;
+        // Absolute, because instances run in other directories, and because the summary prints the path.
+        let path = &std::path::absolute(path).context("failed to read the working directory")?;
         fs::DirBuilder::new().recursive(true).mode(0o700).create(path).with_context(|| {
-            format!("cannot make the data directory {}: choose another with --data-dir", path.display())
+            format!("failed to create the data directory {}: set another with --data-dir", path.display())
         })?;
         let lock = take_lock(path)?;
-        let directory = Self { path: path.to_owned(), _lock: lock, _passing: None };
+        let directory = Self { path: path.to_owned(), _lock: lock, _ephemeral: None };
         directory.check_version()?;
         Ok(directory)
     }
 
-    /// A directory that goes with the process.
-    pub fn passing() -> Result<Self> {
-        let folder =
-            tempfile::Builder::new().prefix("polis-").tempdir().context("cannot make a temporary folder")?;
+    /// A temporary directory that is deleted with the process.
+    pub fn ephemeral() -> Result<Self> {
+        let folder = tempfile::Builder::new()
+            .prefix("polis-")
+            .tempdir()
+            .context("failed to create a temporary directory")?;
         let directory = Self::open(folder.path())?;
-        Ok(Self { _passing: Some(folder), ..directory })
+        Ok(Self { _ephemeral: Some(folder), ..directory })
     }
 
-    /// Where something is in the directory.
+    /// The path of a file in the directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
@@ -73,23 +75,23 @@ impl DataDir {
         match fs::read_to_string(&path) {
             Ok(found) if found.trim() == VERSION => Ok(()),
             Ok(found) => bail!(
-                "the data directory {} has form {:?} and this program knows form {VERSION}: use the program that made it, or another directory with --data-dir",
+                "the data directory {} has format version {:?} and this program supports {VERSION}: use the program that created it, or set another directory with --data-dir",
                 self.path.display(),
                 found.trim()
             ),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => write_private(&path, VERSION)
                 .with_context(|| {
                     format!(
-                        "cannot write {}: make room there, or choose another folder with --data-dir",
+                        "failed to write {}: free disk space, or set another directory with --data-dir",
                         path.display()
                     )
                 }),
-            Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+            Err(error) => Err(error).with_context(|| format!("failed to read {}", path.display())),
         }
     }
 
-    /// Cities in the order in which they came here.
-    pub fn in_order(&self, mut cities: Vec<String>) -> Vec<String> {
+    /// Sorts cities by the order in which they were added to the directory.
+    pub fn in_creation_order(&self, mut cities: Vec<String>) -> Vec<String> {
         cities.sort_by_key(|city| self.number_of(city).unwrap_or(u16::MAX));
         cities
     }
@@ -98,11 +100,12 @@ impl DataDir {
         fs::read_to_string(self.path("cells").join(city).join("number")).ok()?.trim().parse().ok()
     }
 
-    /// The number of each city: which part of the loopback its instances have. A city keeps its number.
+    /// The number of each city, which selects the loopback addresses of its instances. A city keeps its
+    /// number.
     pub fn numbers_of(&self, cities: &[&str]) -> Result<Vec<u16>> {
         let cells = self.path("cells");
-        fs::create_dir_all(&cells).with_context(|| format!("cannot make {}", cells.display()))?;
-        let listed = fs::read_dir(&cells).with_context(|| format!("cannot read {}", cells.display()))?;
+        fs::create_dir_all(&cells).with_context(|| format!("failed to create {}", cells.display()))?;
+        let listed = fs::read_dir(&cells).with_context(|| format!("failed to read {}", cells.display()))?;
         let mut taken: BTreeSet<u16> =
             listed.filter_map(|entry| self.number_of(&entry.ok()?.file_name().to_string_lossy())).collect();
         let mut numbers = Vec::new();
@@ -115,55 +118,57 @@ impl DataDir {
             let path = cells.join(city).join("number");
             fs::create_dir_all(cells.join(city))
                 .and_then(|()| write_private(&path, &free.to_string()))
-                .with_context(|| format!("cannot write {}", path.display()))?;
+                .with_context(|| format!("failed to write {}", path.display()))?;
             taken.insert(free);
             numbers.push(free);
         }
         Ok(numbers)
     }
 
-    /// The authority of this installation, made at the first start.
+    /// The certificate authority of this installation. The first start creates it.
     pub fn authority(&self) -> Result<Authority> {
         let (cert, key) = (self.path("ca.crt"), self.path("ca.key"));
         if !cert.exists() || !key.exists() {
             let authority = Authority::new()?;
             write_private(&key, &authority.key())
-                .with_context(|| format!("cannot write {}", key.display()))?;
+                .with_context(|| format!("failed to write {}", key.display()))?;
             write_private(&cert, authority.pem())
-                .with_context(|| format!("cannot write {}", cert.display()))?;
+                .with_context(|| format!("failed to write {}", cert.display()))?;
             return Ok(authority);
         }
-        let read =
-            |path: &Path| fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
-        Authority::load(&read(&cert)?, &read(&key)?)
-            .with_context(|| format!("{} and {} are no certificate authority", cert.display(), key.display()))
+        let read = |path: &Path| {
+            fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))
+        };
+        Authority::load(&read(&cert)?, &read(&key)?).with_context(|| {
+            format!("{} and {} are not a valid certificate authority", cert.display(), key.display())
+        })
     }
 
-    /// The key that signs tokens, made at the first start.
+    /// The key that signs tokens. The first start creates it.
     pub fn token_key(&self) -> Result<Vec<u8>> {
         let path = self.path("tokens.key");
         if !path.exists() {
             let key = format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple());
-            write_private(&path, &key).with_context(|| format!("cannot write {}", path.display()))?;
+            write_private(&path, &key).with_context(|| format!("failed to write {}", path.display()))?;
         }
-        fs::read(&path).with_context(|| format!("cannot read {}", path.display()))
+        fs::read(&path).with_context(|| format!("failed to read {}", path.display()))
     }
 }
 
-/// Writes a file that only its owner may read, whole or not at all.
+/// Writes a file with mode 0600 atomically: to a temporary file, fsync, rename.
 pub fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
-    let draft = path.with_extension("new");
-    let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+    let temporary = path.with_extension("new");
+    let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
-    fs::rename(draft, path)
+    fs::rename(temporary, path)
 }
 
 fn take_lock(folder: &Path) -> Result<File> {
     let path = folder.join("lock");
     let opened = File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
     let mut file = opened.with_context(|| {
-        format!("cannot write to the data directory {}: choose another with --data-dir", folder.display())
+        format!("failed to write to the data directory {}: set another with --data-dir", folder.display())
     })?;
     match file.try_lock() {
         Ok(()) => {
@@ -175,13 +180,13 @@ fn take_lock(folder: &Path) -> Result<File> {
             let mut holder = String::new();
             let _empty_while_it_starts = file.read_to_string(&mut holder);
             bail!(
-                "the data directory {} is in use by process {}: stop that one, or choose another directory with --data-dir",
+                "the data directory {} is in use by process {}: stop that process, or set another directory with --data-dir",
                 folder.display(),
                 if holder.is_empty() { "unknown" } else { &holder }
             )
         }
         Err(TryLockError::Error(error)) => {
-            Err(error).with_context(|| format!("cannot lock {}", path.display()))
+            Err(error).with_context(|| format!("failed to lock {}", path.display()))
         }
     }
 }
@@ -191,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_in_use_names_who_uses_it() {
+    fn the_error_about_a_directory_in_use_has_the_process_id() {
         let folder = tempfile::tempdir().unwrap();
         let first = DataDir::open(folder.path()).unwrap();
         let refused = DataDir::open(folder.path()).err().unwrap().to_string();
@@ -201,16 +206,16 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_of_another_form_is_left_alone() {
+    fn a_directory_of_another_version_is_not_changed() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("version"), "7").unwrap();
         let refused = DataDir::open(folder.path()).err().unwrap().to_string();
-        assert!(refused.contains("form \"7\""), "{refused}");
+        assert!(refused.contains("version \"7\""), "{refused}");
         assert_eq!(fs::read_to_string(folder.path().join("version")).unwrap(), "7");
     }
 
     #[test]
-    fn the_authority_and_the_token_key_stay_the_same() {
+    fn the_authority_and_the_token_key_are_persistent() {
         let folder = tempfile::tempdir().unwrap();
         let directory = DataDir::open(folder.path()).unwrap();
         assert_eq!(directory.authority().unwrap().pem(), directory.authority().unwrap().pem());
@@ -218,21 +223,21 @@ mod tests {
     }
 
     #[test]
-    fn every_city_has_a_number_of_its_own_and_keeps_it() {
+    fn every_city_has_a_unique_and_persistent_number() {
         let folder = tempfile::tempdir().unwrap();
         let directory = DataDir::open(folder.path()).unwrap();
         assert_eq!(directory.numbers_of(&["dfw", "ord"]).unwrap(), [0, 1]);
         assert_eq!(directory.numbers_of(&["lhr", "ord", "dfw"]).unwrap(), [2, 1, 0]);
         let by_name = ["dfw", "lhr", "new", "ord"].map(str::to_owned).to_vec();
         assert_eq!(
-            directory.in_order(by_name),
+            directory.in_creation_order(by_name),
             ["dfw", "ord", "lhr", "new"],
-            "in the order in which they came"
+            "in the order in which they were added"
         );
     }
 
     #[test]
-    fn a_folder_that_cannot_be_made_is_named() {
+    fn the_error_about_a_directory_that_cannot_be_created_names_the_flag() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();

@@ -12,42 +12,42 @@ use serde_json::{Map, Value, json};
 use super::data::write_private;
 use super::planes::{HUB, cell_plane};
 
-/// A plane under the name of its context.
-pub struct Entry {
-    /// The context.
+/// The context of one plane.
+pub struct ContextEntry {
+    /// Name of the context.
     pub context: String,
-    /// Where the plane is, from the root of the server.
+    /// Path of the plane on the server.
     pub path: String,
 }
 
-/// The contexts of an installation. The first is the current one.
-pub fn entries(projects: &[String], cities: &[String], hub: bool) -> Vec<Entry> {
-    let project = |name: &String| Entry {
+/// The contexts of an installation. The first is the current-context.
+pub fn entries(projects: &[String], cities: &[String], hub: bool) -> Vec<ContextEntry> {
+    let project = |name: &String| ContextEntry {
         context: format!("polis-{name}"),
         path: format!("/apis/resourcemanager.miloapis.com/v1alpha1/projects/{name}/control-plane"),
     };
-    let cell = |city: &String| Entry {
+    let cell = |city: &String| ContextEntry {
         context: format!("polis-{}", cell_plane(city)),
         path: format!("/planes/{}", cell_plane(city)),
     };
-    let platform = Entry { context: "polis-platform".to_owned(), path: String::new() };
-    let hub = hub.then(|| Entry { context: format!("polis-{HUB}"), path: format!("/planes/{HUB}") });
+    let platform = ContextEntry { context: "polis-platform".to_owned(), path: String::new() };
+    let hub = hub.then(|| ContextEntry { context: format!("polis-{HUB}"), path: format!("/planes/{HUB}") });
     projects.iter().map(project).chain(hub).chain(cities.iter().map(cell)).chain([platform]).collect()
 }
 
-/// The text of a kubeconfig with these entries.
-pub fn render(url: &str, authority: &str, client: &Certificate, entries: &[Entry]) -> String {
+/// Renders a kubeconfig with these contexts.
+pub fn render(url: &str, authority: &str, client: &Certificate, entries: &[ContextEntry]) -> String {
     let user = json!({
         "client-certificate-data": STANDARD.encode(&client.cert),
         "client-key-data": STANDARD.encode(&client.key),
     });
-    let cluster = |entry: &Entry| {
+    let cluster = |entry: &ContextEntry| {
         json!({"name": entry.context, "cluster": {
             "server": format!("{url}{}", entry.path),
             "certificate-authority-data": STANDARD.encode(authority),
         }})
     };
-    let context = |entry: &Entry| json!({"name": entry.context, "context": {"cluster": entry.context, "user": USER, "namespace": "default"}});
+    let context = |entry: &ContextEntry| json!({"name": entry.context, "context": {"cluster": entry.context, "user": USER, "namespace": "default"}});
     let config = json!({
         "apiVersion": "v1",
         "kind": "Config",
@@ -56,40 +56,39 @@ pub fn render(url: &str, authority: &str, client: &Certificate, entries: &[Entry
         "contexts": entries.iter().map(context).collect::<Vec<_>>(),
         "current-context": entries.first().map(|entry| entry.context.as_str()).unwrap_or_default(),
     });
-    serde_saphyr::to_string(&config).expect("plain JSON can be written as YAML")
+    serde_saphyr::to_string(&config).expect("JSON serialises to YAML")
 }
 
 const USER: &str = "polis-admin";
 
 /// The user's own kubeconfig.
-pub fn own() -> Option<PathBuf> {
+pub fn user_kubeconfig() -> Option<PathBuf> {
     let listed = std::env::var_os("KUBECONFIG")
         .and_then(|paths| std::env::split_paths(&paths).find(|path| !path.as_os_str().is_empty()));
     listed.or_else(|| std::env::home_dir().map(|home| home.join(".kube/config")))
 }
 
-/// Puts the entries of one kubeconfig into another file, in place of those of the same name. The rest of the file, its
-/// current context included, stays as it is.
+/// Merges a kubeconfig into a file: replaces entries with the same name and keeps the rest, including the
+/// current-context.
 pub fn merge(text: &str, into: &Path) -> Result<()> {
-    // A file that is kept elsewhere and linked stays so.
+    // Write to the target of a symlink, so that the link is kept.
     let into = &fs::canonicalize(into).unwrap_or_else(|_| into.to_owned());
     let ours: Value = serde_saphyr::from_str(text)?;
-    let standing = match fs::read_to_string(into) {
-        Ok(text) => {
-            serde_saphyr::from_str(&text).with_context(|| format!("{} is no kubeconfig", into.display()))?
-        }
+    let existing = match fs::read_to_string(into) {
+        Ok(text) => serde_saphyr::from_str(&text)
+            .with_context(|| format!("{} is not a valid kubeconfig", into.display()))?,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Value::Object(Map::new()),
-        Err(error) => return Err(error).with_context(|| format!("cannot read {}", into.display())),
+        Err(error) => return Err(error).with_context(|| format!("failed to read {}", into.display())),
     };
     if let Some(folder) = into.parent() {
-        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        fs::create_dir_all(folder).with_context(|| format!("failed to create {}", folder.display()))?;
     }
-    let merged = serde_saphyr::to_string(&merged(standing, &ours))?;
-    write_private(into, &merged).with_context(|| format!("cannot write {}", into.display()))
+    let merged = serde_saphyr::to_string(&merged(existing, &ours))?;
+    write_private(into, &merged).with_context(|| format!("failed to write {}", into.display()))
 }
 
-fn merged(standing: Value, ours: &Value) -> Value {
-    let mut all = match standing {
+fn merged(existing: Value, ours: &Value) -> Value {
+    let mut all = match existing {
         Value::Object(all) => all,
         _ => Map::new(),
     };
@@ -121,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn every_plane_has_a_context_and_the_project_is_the_current_one() {
+    fn every_plane_has_a_context_and_the_first_project_is_current() {
         let config: Value = serde_saphyr::from_str(&mk_config()).unwrap();
         let names: Vec<&str> = config["contexts"]
             .as_array()
@@ -135,14 +134,14 @@ mod tests {
     }
 
     #[test]
-    fn merging_keeps_what_is_not_ours_and_replaces_what_is() {
+    fn merging_keeps_other_entries_and_replaces_those_of_polis() {
         let ours: Value = serde_saphyr::from_str(&mk_config()).unwrap();
-        let standing = json!({
+        let existing = json!({
             "current-context": "work",
             "contexts": [{"name": "work"}, {"name": "polis-default", "context": "old"}],
             "preferences": {"colors": true},
         });
-        let merged = merged(standing, &ours);
+        let merged = merged(existing, &ours);
         assert_eq!(merged["current-context"], "work");
         assert_eq!(merged["preferences"]["colors"], true);
         let contexts = merged["contexts"].as_array().unwrap();

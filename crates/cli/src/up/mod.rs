@@ -1,23 +1,23 @@
-//! `polis up`: the whole federation in one process.
+//! `polis up`: a complete installation in one process.
 //!
 //! ```text
-//!   data ─► planes (embedded API server) ─► furniture ─► staff ─► summary
+//!   data ─► planes (embedded API server) ─► bootstrap ─► supervisor ─► summary
 //! ```
 //!
-//! The same controllers as anywhere else, on planes of its own: they cannot tell.
+//! It runs the same controllers as a production installation, on embedded planes.
 
 mod admission;
+mod bootstrap;
 mod data;
+mod durable;
 mod flags;
-mod furniture;
-mod kept;
 mod kubeconfig;
 mod logs;
 mod planes;
-mod staff;
 mod summary;
+mod supervisor;
 
-pub use data::usual as usual_data_dir;
+pub use data::default_path as default_data_dir;
 pub use flags::Flags;
 
 use std::io::{IsTerminal as _, Write as _};
@@ -31,22 +31,22 @@ use polis_api::karmada::Cluster;
 use polis_api::kube::api::ListParams;
 use polis_api::kube::{Api, ResourceExt as _};
 use polis_api::labels::TOPOLOGY_CITY_CODE;
-use polis_apiserver::{Access, Authority, Server, Storage, Tls};
+use polis_apiserver::{Access, Authority, Server, ServerTls, Storage};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-use admission::Doorway;
+use admission::InProcessWebhooks;
 use data::DataDir;
-use planes::{Kinds, Planes, Reached};
-use staff::Staff;
+use planes::{PlaneBackend, PlaneCrds, Planes};
 use summary::Summary;
+use supervisor::Supervisor;
 
-/// Longest time until everything is ready; a machine that is asleep half of the time takes it.
+/// Timeout of the start. Generous, because a laptop may be suspended in between.
 const READY_WITHIN: Duration = Duration::from_secs(120);
-/// How often readiness is looked at while starting.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// Interval of the readiness checks during the start.
+const READINESS_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Runs until it is told to stop.
+/// Runs until SIGINT or SIGTERM.
 pub fn run(flags: Flags) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(serve(flags))
@@ -55,13 +55,14 @@ pub fn run(flags: Flags) -> Result<()> {
 async fn serve(flags: Flags) -> Result<()> {
     let start = Instant::now();
     let progress = progress();
-    let kinds = tokio::task::spawn_blocking(Kinds::derive);
+    let crds = tokio::task::spawn_blocking(PlaneCrds::generate);
     let data = match (&flags.data_dir, flags.ephemeral) {
-        (_, true) => DataDir::passing()?,
+        (_, true) => DataDir::ephemeral()?,
         (Some(path), false) => DataDir::open(path)?,
         (None, false) => {
-            let usual = data::usual().context("no home directory is known: name a folder with --data-dir")?;
-            DataDir::open(&usual)?
+            let default_path =
+                data::default_path().context("the home directory is unknown: set --data-dir")?;
+            DataDir::open(&default_path)?
         }
     };
     let authority = data.authority()?;
@@ -70,40 +71,46 @@ async fn serve(flags: Flags) -> Result<()> {
 
     progress.set_message("opening the store");
     let reader = logs::Reader::default();
-    let doorway = Doorway::default();
-    let server = server(&flags, &data, &authority, doorway.clone(), reader.clone()).await?;
-    progress.set_message("making planes");
-    let prepared = prepare(&server, &flags, &data, kinds.await?).await;
+    let webhooks = InProcessWebhooks::default();
+    let server = server(&flags, &data, &authority, webhooks.clone(), reader.clone()).await?;
+    progress.set_message("creating planes");
+    let prepared = prepare(&server, &flags, &data, crds.await?).await;
     let planes = prepared.map_err(|error| match server.failed().now_or_never() {
-        Some(why) => full(&data, &why),
+        Some(why) => store_failed(&data, &why),
         None => error,
     })?;
 
-    progress.set_message("putting controllers to work");
-    let mut staff = Staff::hire(&planes, &data, &doorway)?;
-    reader
-        .learn(server.clone(), staff.runtimes.iter().map(|(city, run)| (city.clone(), run.logs())).collect());
-    let tls = Tls::new(&authority.server(&[&address.ip().to_string(), "localhost"])?, Some(authority.pem()))?;
+    progress.set_message("starting controllers");
+    let mut supervisor = Supervisor::start(&planes, &data, &webhooks)?;
+    reader.init(
+        server.clone(),
+        supervisor.runtimes.iter().map(|(city, run)| (city.clone(), run.logs())).collect(),
+    );
+    let tls =
+        ServerTls::new(&authority.server(&[&address.ip().to_string(), "localhost"])?, Some(authority.pem()))?;
     let failed = server.failed();
     let serving = tokio::spawn(async move { server.serve(listener, tls).await });
 
-    let told_to_stop = told_to_stop()?;
-    tokio::pin!(told_to_stop, failed);
-    // What runs is kept when the store fails: whoever starts again once there is room finds it running.
+    let shutdown_signal = shutdown_signal()?;
+    tokio::pin!(shutdown_signal, failed);
+    // When the store fails, instances are kept: the next start adopts them.
     let mut keep_instances = flags.keep_instances;
-    let ready = tokio::time::timeout(READY_WITHIN, ready(&planes, &flags.projects, &staff, &progress));
+    let ready = tokio::time::timeout(
+        READY_WITHIN,
+        wait_until_ready(&planes, &flags.projects, &supervisor, &progress),
+    );
     let outcome = tokio::select! {
         ready = ready => match ready {
             Ok(cities) => Ok(Some(cities)),
             Err(_) => {
                 let within = READY_WITHIN.as_secs();
-                Err(anyhow::anyhow!("Polis was not ready within {within} s: it was {}", progress.message()))
+                Err(anyhow::anyhow!("Polis is not ready after {within} s; the last step was: {}", progress.message()))
             }
         },
-        () = &mut told_to_stop => Ok(None),
+        () = &mut shutdown_signal => Ok(None),
         why = &mut failed => {
             keep_instances = true;
-            Err(full(&data, &why))
+            Err(store_failed(&data, &why))
         }
     };
     progress.finish_and_clear();
@@ -113,11 +120,11 @@ async fn serve(flags: Flags) -> Result<()> {
             let waiting = summary.cities.iter().filter(|city| !served.contains(city)).cloned().collect();
             println!("{}", Summary { took: start.elapsed(), waiting, ..summary });
             tokio::select! {
-                trouble = staff.trouble() => Err(trouble),
-                () = &mut told_to_stop => Ok(()),
+                failure = supervisor.failure() => Err(failure),
+                () = &mut shutdown_signal => Ok(()),
                 why = &mut failed => {
                     keep_instances = true;
-                    Err(full(&data, &why))
+                    Err(store_failed(&data, &why))
                 }
             }
         }
@@ -125,33 +132,33 @@ async fn serve(flags: Flags) -> Result<()> {
         Err(error) => Err(error),
     };
     if outcome.is_ok() {
-        // At a terminal, over the `^C` that was typed; whoever started it may have gone, and that is no reason to stay.
+        // `\r` overwrites the `^C` of a terminal. A closed stdout is ignored.
         let begin = if std::io::stdout().is_terminal() { "\r" } else { "" };
-        let _nobody_listens = writeln!(std::io::stdout(), "{begin}{}", summary::farewell(keep_instances));
+        let _closed = writeln!(std::io::stdout(), "{begin}{}", summary::stopping_message(keep_instances));
     }
-    let dismissed = staff.dismiss(keep_instances).await;
+    let shut_down = supervisor.shut_down(keep_instances).await;
     serving.abort();
-    outcome.and(dismissed)
+    outcome.and(shut_down)
 }
 
-/// The planes, with everything on them that an operator would put there.
-async fn prepare(server: &Server, flags: &Flags, data: &DataDir, kinds: Kinds) -> Result<Planes> {
-    let known = data.in_order(planes::known_cities(server));
-    let planes = Planes::make(server.clone(), flags, &known, kinds).await?;
-    furniture::place(&planes, &flags.projects).await?;
+/// Creates the planes and applies the bootstrap manifests.
+async fn prepare(server: &Server, flags: &Flags, data: &DataDir, crds: PlaneCrds) -> Result<Planes> {
+    let known = data.in_creation_order(planes::known_cities(server));
+    let planes = Planes::create(server.clone(), flags, &known, crds).await?;
+    bootstrap::apply_all(&planes, &flags.projects).await?;
     admission::configure(&planes).await?;
     Ok(planes)
 }
 
-/// A store that cannot be written any more.
-fn full(data: &DataDir, why: &str) -> anyhow::Error {
+/// The error of a store that can no longer be written.
+fn store_failed(data: &DataDir, why: &str) -> anyhow::Error {
     anyhow::anyhow!(
-        "the data directory {} cannot be written any more: {why}; make room there if it is full, or see what the disk says. Nothing that was answered is lost, and instances run on",
+        "failed to write to the data directory {}: {why}; free disk space or check the disk, then start again. Acknowledged writes are not lost, and instances keep running",
         data.folder().display()
     )
 }
 
-/// Says what is going on, if there is somebody to see it.
+/// A spinner with the current step; hidden if stderr is not a terminal.
 fn progress() -> ProgressBar {
     let bar = ProgressBar::new_spinner().with_message("starting");
     bar.enable_steady_tick(Duration::from_millis(100));
@@ -160,7 +167,7 @@ fn progress() -> ProgressBar {
 
 async fn listen(address: SocketAddr) -> Result<TcpListener> {
     TcpListener::bind(address).await.with_context(|| {
-        format!("cannot listen on {address}: stop what uses it, or choose another with --listen (port 0 takes a free one)")
+        format!("failed to listen on {address}: stop the program that uses it, or set another address with --listen (port 0 selects a free port)")
     })
 }
 
@@ -168,48 +175,54 @@ async fn server(
     flags: &Flags,
     data: &DataDir,
     authority: &Authority,
-    doorway: Doorway,
+    webhooks: InProcessWebhooks,
     logs: logs::Reader,
 ) -> Result<Server> {
     let storage = if flags.ephemeral { Storage::Memory } else { Storage::Redb(data.path("store.redb")) };
     let access = Access::default().authority(authority.pem()).signing_key(&data.token_key()?);
-    let builder = Server::builder().storage(storage).access(access).webhooks(doorway);
+    let builder = Server::builder().storage(storage).access(access).webhooks(webhooks);
     let builder = builder.subresource("compute.datumapis.com", "instances", "log", move |request| {
         logs.clone().answer(request)
     });
-    // Its words have the cause in them; as a source it would be said twice.
+    // The message already contains the cause, which `{error:#}` would print a second time.
     builder.build().await.map_err(|error| anyhow::anyhow!("{error}"))
 }
 
-/// Waits until every engine sees its planes, every cell is a member, and a workload would be taken in every city that the
-/// hub has a member for: these are returned. An operator labels a member of a real hub last, when everything runs.
-async fn ready(planes: &Planes, projects: &[String], staff: &Staff, progress: &ProgressBar) -> Vec<String> {
-    while let Some(missing) = missing(staff) {
-        progress.set_message(missing);
-        tokio::time::sleep(LOOK_AGAIN).await;
+/// Waits until every engine is synced, every embedded Cluster is Ready, and every project accepts a workload
+/// in the cities that have a Cluster on the hub. Returns these cities. The Clusters of an external hub may
+/// get their city label later.
+async fn wait_until_ready(
+    planes: &Planes,
+    projects: &[String],
+    supervisor: &Supervisor,
+    progress: &ProgressBar,
+) -> Vec<String> {
+    while let Some(waiting) = engines_not_ready(supervisor) {
+        progress.set_message(waiting);
+        tokio::time::sleep(READINESS_INTERVAL).await;
     }
     let cities = loop {
         match members(planes).await {
             Ok(cities) => break cities,
-            Err(why) => progress.set_message(format!("waiting for the members of the hub: {why}")),
+            Err(why) => progress.set_message(format!("waiting for the Clusters of the hub: {why}")),
         }
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(READINESS_INTERVAL).await;
     };
     for project in projects.iter().filter(|_| !cities.is_empty()) {
-        while let Err(why) = furniture::would_run(planes, project, &cities).await {
+        while let Err(why) = bootstrap::dry_run_workload(planes, project, &cities).await {
             progress.set_message(format!("waiting for project {project}: {why}"));
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(READINESS_INTERVAL).await;
         }
     }
     cities
 }
 
-/// The cities that the hub has a member for. Those of an embedded hub are all there once they are ready.
+/// The cities that have a Cluster on the hub. For an embedded hub, all cities, once their Clusters are Ready.
 async fn members(planes: &Planes) -> Result<Vec<String>, String> {
     let clusters: Api<Cluster> = Api::all(planes.client(&planes.hub, "up"));
     let members = clusters.list(&ListParams::default()).await.map_err(|error| error.to_string())?;
     let cities = planes.cells.iter().map(|(city, _)| city.clone());
-    if matches!(planes.hub, Reached::There(_)) {
+    if matches!(planes.hub, PlaneBackend::External(_)) {
         let label = |cluster: &Cluster| cluster.labels().get(TOPOLOGY_CITY_CODE).cloned();
         let served: Vec<String> = members.iter().filter_map(label).collect();
         return Ok(cities.filter(|city| served.contains(city)).collect());
@@ -225,9 +238,9 @@ fn is_ready(cluster: &Cluster) -> bool {
     conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// What is not ready, in words.
-fn missing(staff: &Staff) -> Option<String> {
-    let waiting = staff.engines.iter().filter(|(_, engine)| !engine.is_ready());
+/// The engines that are not ready, for the spinner.
+fn engines_not_ready(supervisor: &Supervisor) -> Option<String> {
+    let waiting = supervisor.engines.iter().filter(|(_, engine)| !engine.is_ready());
     let words: Vec<String> =
         waiting.map(|(role, engine)| format!("{role}, for {:?}", engine.readiness())).collect();
     (!words.is_empty()).then(|| format!("waiting: {}", words.join("; ")))
@@ -240,18 +253,18 @@ fn write_kubeconfig(
     address: SocketAddr,
     planes: &Planes,
 ) -> Result<Summary> {
-    let here = |reached: &Reached| matches!(reached, Reached::Here(_));
-    let cells = planes.cells.iter().filter(|(_, reached)| here(reached)).map(|(city, _)| city.clone());
-    let entries = kubeconfig::entries(&flags.projects, &cells.collect::<Vec<_>>(), here(&planes.hub));
+    let is_embedded = |backend: &PlaneBackend| matches!(backend, PlaneBackend::Embedded(_));
+    let cells = planes.cells.iter().filter(|(_, backend)| is_embedded(backend)).map(|(city, _)| city.clone());
+    let entries = kubeconfig::entries(&flags.projects, &cells.collect::<Vec<_>>(), is_embedded(&planes.hub));
     let host = if address.ip().is_unspecified() { "127.0.0.1".to_owned() } else { address.ip().to_string() };
     let url = format!("https://{host}:{}", address.port());
     let client = authority.client("polis-admin", &[polis_apiserver::MASTERS])?;
     let text = kubeconfig::render(&url, authority.pem(), &client, &entries);
     let path = data.path("kubeconfig");
-    data::write_private(&path, &text).with_context(|| format!("cannot write {}", path.display()))?;
+    data::write_private(&path, &text).with_context(|| format!("failed to write {}", path.display()))?;
     if flags.merge_kubeconfig {
-        let Some(own) = kubeconfig::own() else {
-            bail!("no home directory is known, so your kubeconfig cannot be found: name it in $KUBECONFIG")
+        let Some(own) = kubeconfig::user_kubeconfig() else {
+            bail!("failed to find your kubeconfig: the home directory is unknown. Set $KUBECONFIG")
         };
         kubeconfig::merge(&text, &own)?;
     }
@@ -266,7 +279,7 @@ fn write_kubeconfig(
     })
 }
 
-fn told_to_stop() -> Result<impl Future<Output = ()>> {
+fn shutdown_signal() -> Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     Ok(async move {

@@ -1,8 +1,8 @@
-//! The planes of one `polis up`: made, given their kinds, and reached.
+//! The planes of `polis up`: creates them, installs their CRDs, and builds their clients.
 //!
-//! The root plane is the platform's: its Projects are the projects of this installation. Every project has a plane
-//! behind Milo's path, the hub is `/planes/hub`, the cell of a city `/planes/cell-<city>`. A real hub or a real cell
-//! stands in for an embedded one without anybody noticing.
+//! The root plane is the platform's; its Project objects are the projects of this installation. Every project
+//! has a plane at Milo's path, the hub is `/planes/hub`, the cell of a city is `/planes/cell-<city>`. An
+//! external hub or cell replaces an embedded one; the controllers are the same.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,90 +11,91 @@ use anyhow::{Context, Result, bail};
 use polis_api::crds::{self, CrdFile};
 use polis_api::kube::Client;
 use polis_api::kube::client::Body;
-use polis_apiserver::{Identity, MASTERS, PlaneSpec, Server, Service};
+use polis_apiserver::{MASTERS, PlaneSpec, Server, Service, UserInfo};
 use polis_engine::Plane;
 use tokio::task::JoinSet;
 use tower::ServiceExt as _;
 
 use super::flags::Flags;
 
-/// Name of the hub among the planes.
+/// Name of the hub's plane.
 pub const HUB: &str = "hub";
-/// What the names of cells begin with among the planes.
+/// Prefix of the names of the cells' planes.
 const CELL: &str = "cell-";
-/// The kinds of every project.
+/// Catalogue of the CRDs of all projects.
 pub const PROJECT_KINDS: &str = "projects";
 
-/// Every plane, and how it is reached.
+/// All planes of the process.
 pub struct Planes {
-    /// The API server of the embedded ones.
+    /// The API server of the embedded planes.
     pub server: Server,
     /// The hub.
-    pub hub: Reached,
+    pub hub: PlaneBackend,
     /// The cells, by city.
-    pub cells: Vec<(String, Reached)>,
-    /// All planes are in one store, so that whoever works on them may run ahead of the disk: a crash takes what he saw
-    /// together with what he made of it. With a plane elsewhere he waits, or he could leave something there whose
-    /// origin is lost here.
-    ahead: bool,
+    pub cells: Vec<(String, PlaneBackend)>,
+    /// Whether controllers read writes before they are fsynced. True if all planes are in one store: a crash
+    /// then loses a write and everything that was derived from it. With an external plane, an object there
+    /// could survive a crash that loses its source here.
+    read_uncommitted: bool,
 }
 
-/// How a plane is reached.
+/// Where a plane is served.
 #[derive(Clone)]
-pub enum Reached {
-    /// In this process, under this name.
-    Here(String),
-    /// Over the network.
-    There(Plane),
+pub enum PlaneBackend {
+    /// By the embedded API server, with this name.
+    Embedded(String),
+    /// By an external API server.
+    External(Plane),
 }
 
-/// The kinds of each sort of plane. Deriving them takes a good part of a start, so it is done while the store opens.
-pub struct Kinds {
+/// The CRDs of each type of plane. Generating them takes a large part of the start time, so it runs while the
+/// store opens.
+pub struct PlaneCrds {
     hub: Vec<CrdFile>,
     cell: Vec<CrdFile>,
     project: Vec<CrdFile>,
 }
 
-impl Kinds {
-    /// Derives them all.
-    pub fn derive() -> Self {
+impl PlaneCrds {
+    /// Generates all CRDs.
+    pub fn generate() -> Self {
         Self { hub: crds::of_hub(), cell: crds::of_cell(), project: crds::of_project() }
     }
 }
 
 impl Planes {
-    /// Makes the embedded planes that are missing, with their kinds, and connects to the real ones.
+    /// Creates the missing embedded planes, installs the CRDs, and connects to the external planes.
     ///
-    /// `known` are the cities that have an embedded plane already.
-    pub async fn make(server: Server, flags: &Flags, known: &[String], kinds: Kinds) -> Result<Self> {
+    /// `known` are the cities that already have an embedded plane.
+    pub async fn create(server: Server, flags: &Flags, known: &[String], kinds: PlaneCrds) -> Result<Self> {
         let cities = flags.all_cities(known)?;
         let kinds = Arc::new(kinds);
-        let mut making = JoinSet::new();
-        let mut make = |plane: &str, of: fn(&Kinds) -> &[CrdFile]| {
+        let mut tasks = JoinSet::new();
+        let mut create = |plane: &str, of: fn(&PlaneCrds) -> &[CrdFile]| {
             let (server, kinds, plane) = (server.clone(), kinds.clone(), plane.to_owned());
-            making.spawn(async move { here(&server, &plane, of(&kinds)).await });
+            tasks.spawn(async move { create_embedded(&server, &plane, of(&kinds)).await });
         };
         let hub = match &flags.federation_kubeconfig {
-            Some(path) => real("hub", path).await?,
+            Some(path) => connect_external("hub", path).await?,
             None => {
-                make(HUB, |kinds| &kinds.hub);
-                Reached::Here(HUB.to_owned())
+                create(HUB, |kinds| &kinds.hub);
+                PlaneBackend::Embedded(HUB.to_owned())
             }
         };
         let mut cells = Vec::new();
         for city in cities {
-            let reached = match flags.cells.iter().find(|(real, _)| *real == city) {
-                Some((_, path)) => real(&city, path).await?,
-                None if flags.federation_kubeconfig.is_some() => continue, // out of a real hub's reach
+            let backend = match flags.cells.iter().find(|(external, _)| *external == city) {
+                Some((_, path)) => connect_external(&city, path).await?,
+                None if flags.federation_kubeconfig.is_some() => continue, // an external hub cannot reach it
                 None => {
-                    make(&cell_plane(&city), |kinds| &kinds.cell);
-                    Reached::Here(cell_plane(&city))
+                    create(&cell_plane(&city), |kinds| &kinds.cell);
+                    PlaneBackend::Embedded(cell_plane(&city))
                 }
             };
-            cells.push((city, reached));
+            cells.push((city, backend));
         }
-        make("", |kinds| &kinds.project);
-        making.spawn({
+        create("", |kinds| &kinds.project);
+        tasks.spawn({
             let server = server.clone();
             async move {
                 for CrdFile { crd, .. } in &kinds.project {
@@ -103,65 +104,65 @@ impl Planes {
                 Ok(())
             }
         });
-        while let Some(made) = making.join_next().await {
-            made.context("a plane could not be made")??;
+        while let Some(made) = tasks.join_next().await {
+            made.context("failed to create a plane")??;
         }
-        let ahead = flags.federation_kubeconfig.is_none() && flags.cells.is_empty();
-        Ok(Self { server, hub, cells, ahead })
+        let read_uncommitted = flags.federation_kubeconfig.is_none() && flags.cells.is_empty();
+        Ok(Self { server, hub, cells, read_uncommitted })
     }
 
-    /// An embedded service as the parts of this process use it.
-    fn within(&self, service: Service) -> Service {
-        if self.ahead { service.ahead() } else { service }
+    /// The service for the controllers of this process.
+    fn internal(&self, service: Service) -> Service {
+        if self.read_uncommitted { service.read_uncommitted() } else { service }
     }
 
-    /// A plane as controllers of that role reach it.
-    pub fn plane(&self, reached: &Reached, role: &str) -> Plane {
-        match reached {
-            Reached::Here(name) => {
-                let service = self.within(self.server.plane_service(name));
-                Plane::in_process(name.as_str(), named(service, role))
+    /// A plane for the controllers of a role.
+    pub fn plane(&self, backend: &PlaneBackend, role: &str) -> Plane {
+        match backend {
+            PlaneBackend::Embedded(name) => {
+                let service = self.internal(self.server.plane_service(name));
+                Plane::in_process(name.as_str(), as_role(service, role))
             }
-            Reached::There(plane) => plane.clone(),
+            PlaneBackend::External(plane) => plane.clone(),
         }
     }
 
-    /// The plane of the platform, as controllers of that role reach it.
+    /// The platform plane for the controllers of a role.
     pub fn root(&self, role: &str) -> Plane {
-        Plane::in_process("platform", named(self.within(self.server.service()), role))
+        Plane::in_process("platform", as_role(self.internal(self.server.service()), role))
     }
 
-    /// A client of a plane for that role.
-    pub fn client(&self, reached: &Reached, role: &str) -> Client {
-        match reached {
-            Reached::Here(name) => {
-                let service = self.within(self.server.plane_service(name));
-                Client::new(named(service, role), "default")
+    /// A client of a plane for a role.
+    pub fn client(&self, backend: &PlaneBackend, role: &str) -> Client {
+        match backend {
+            PlaneBackend::Embedded(name) => {
+                let service = self.internal(self.server.plane_service(name));
+                Client::new(as_role(service, role), "default")
             }
-            Reached::There(plane) => plane.kube_client(),
+            PlaneBackend::External(plane) => plane.kube_client(),
         }
     }
 
-    /// A client of the platform for that role.
+    /// A client of the platform plane for a role.
     pub fn root_client(&self, role: &str) -> Client {
-        Client::new(named(self.within(self.server.service()), role), "default")
+        Client::new(as_role(self.internal(self.server.service()), role), "default")
     }
 }
 
-/// The plane of a city's cell.
+/// Name of the plane of a city's cell.
 pub fn cell_plane(city: &str) -> String {
     format!("{CELL}{city}")
 }
 
-/// The cities that the store has a cell for.
+/// The cities that have a plane in the store.
 pub fn known_cities(server: &Server) -> Vec<String> {
     server.planes().iter().filter_map(|plane| plane.strip_prefix(CELL).map(str::to_owned)).collect()
 }
 
-/// Makes a plane if it is not there, and gives it its kinds.
-async fn here(server: &Server, plane: &str, kinds: &[CrdFile]) -> Result<()> {
+/// Creates a plane if it does not exist, and installs its CRDs.
+async fn create_embedded(server: &Server, plane: &str, kinds: &[CrdFile]) -> Result<()> {
     if !server.has_plane(plane) {
-        server.create_plane(PlaneSpec::own(plane)).await?;
+        server.create_plane(PlaneSpec::standalone(plane)).await?;
     }
     for CrdFile { crd, .. } in kinds {
         server.install_crd_in(plane, crd).await?;
@@ -169,31 +170,34 @@ async fn here(server: &Server, plane: &str, kinds: &[CrdFile]) -> Result<()> {
     Ok(())
 }
 
-/// A plane of somebody else's. It has to serve our kinds already: they are installed by whoever runs it.
-async fn real(name: &str, kubeconfig: &Path) -> Result<Reached> {
+/// Connects to an external plane. Its operator must have installed Polis' CRDs.
+async fn connect_external(name: &str, kubeconfig: &Path) -> Result<PlaneBackend> {
     let plane = Plane::from_kubeconfig(name, kubeconfig, None).await?;
     let asked = plane.kube_client().list_api_group_resources("compute.datumapis.com/v1alpha").await;
-    let served = asked.with_context(|| format!("{name} ({}) cannot be used", kubeconfig.display()))?;
+    let served = asked.with_context(|| format!("failed to use {name} ({})", kubeconfig.display()))?;
     if !served.resources.iter().any(|resource| resource.kind == "WorkloadDeployment") {
-        bail!("{name} ({}) does not serve our kinds: apply deploy/base/crds to it", kubeconfig.display());
+        bail!(
+            "{name} ({}) does not serve the kinds of Polis: apply deploy/base/crds to it",
+            kubeconfig.display()
+        );
     }
-    Ok(Reached::There(plane))
+    Ok(PlaneBackend::External(plane))
 }
 
-/// The service, as used by a role of this process: everything may be done, and the record says who did it.
-fn named(
+/// Adds the user `polis:<role>` in the group of administrators to every request, for authorisation and audit.
+fn as_role(
     service: Service,
     role: &str,
 ) -> impl tower::Service<
     http::Request<Body>,
-    Response = http::Response<polis_apiserver::Body>,
+    Response = http::Response<polis_apiserver::ResponseBody>,
     Error = std::convert::Infallible,
     Future: Send,
 > + Clone
 + Send
 + Sync
 + 'static {
-    let identity = Identity::new(format!("polis:{role}"), [MASTERS]);
+    let identity = UserInfo::new(format!("polis:{role}"), [MASTERS]);
     service.map_request(move |mut request: http::Request<Body>| {
         request.extensions_mut().insert(identity.clone());
         request

@@ -1,4 +1,4 @@
-//! What `polis up` says once it runs.
+//! The messages of `polis up` after the start and before the exit.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,21 +6,21 @@ use std::time::Duration;
 
 use polis_api::labels::TOPOLOGY_CITY_CODE;
 
-/// What there is, for a person.
+/// The summary that is printed when the installation is ready.
 pub struct Summary {
-    /// Where all planes are served.
+    /// URL of the API server of all planes.
     pub url: String,
-    /// The projects.
+    /// Names of the projects.
     pub projects: Vec<String>,
-    /// The cities.
+    /// City codes.
     pub cities: Vec<String>,
-    /// Those of them that no member of the hub serves yet.
+    /// The cities without a Cluster on the hub.
     pub waiting: Vec<String>,
-    /// Where everything is kept; none if nothing is.
+    /// The data directory; `None` with `--ephemeral`.
     pub data: Option<PathBuf>,
-    /// The kubeconfig.
+    /// Path of the kubeconfig.
     pub kubeconfig: PathBuf,
-    /// From the start until everything was ready.
+    /// Time from the start until the installation was ready.
     pub took: Duration,
 }
 
@@ -33,12 +33,12 @@ impl fmt::Display for Summary {
         writeln!(f, "  projects    {}", list(&self.projects))?;
         writeln!(f, "  cities      {}", list(&self.cities))?;
         for city in &self.waiting {
-            writeln!(f, "  waiting     {city}, for a Cluster of the hub with the label")?;
+            writeln!(f, "  waiting     {city}, for a Cluster on the hub with the label")?;
             writeln!(f, "              {TOPOLOGY_CITY_CODE}={city}")?;
         }
         match &self.data {
-            Some(path) => writeln!(f, "  kept in     {}", path.display())?,
-            None => writeln!(f, "  kept        nowhere: all of it goes with this process")?,
+            Some(path) => writeln!(f, "  data        {}", path.display())?,
+            None => writeln!(f, "  data        not stored (--ephemeral)")?,
         }
         writeln!(f, "  kubeconfig  {}", self.kubeconfig.display())?;
         writeln!(f)?;
@@ -53,11 +53,11 @@ impl fmt::Display for Summary {
     }
 }
 
-/// What is said when it is told to stop: programs may take ten seconds to end.
-pub fn farewell(keep_instances: bool) -> &'static str {
+/// The message after SIGINT or SIGTERM. Instances may take ten seconds to stop.
+pub fn stopping_message(keep_instances: bool) -> &'static str {
     match keep_instances {
-        true => "Stopping. Instances go on running, and the next polis up takes them over.",
-        false => "Stopping, and the instances with it.",
+        true => "Stopping. Instances keep running; the next polis up adopts them.",
+        false => "Stopping Polis and its instances.",
     }
 }
 
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_city_that_no_member_serves_is_told_with_what_it_waits_for() {
+    fn a_city_without_a_cluster_is_printed_with_the_label_it_waits_for() {
         assert!(!mk_summary().to_string().contains("waiting"));
         let text = Summary { waiting: vec!["lhr".to_owned()], ..mk_summary() }.to_string();
         assert!(text.contains("waiting     lhr, for a Cluster"), "{text}");
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_summary_fits_a_terminal_of_80_columns_and_says_what_to_do_next() {
+    fn a_summary_fits_80_columns_and_prints_the_next_commands() {
         let text = mk_summary().to_string();
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         assert!(text.contains("polis deploy hello --image polis.local/hello --city dfw --city ord"));

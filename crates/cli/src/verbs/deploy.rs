@@ -1,23 +1,24 @@
-//! `polis deploy`: from flags or from a file, with the difference shown first and the way to ready shown after.
+//! `polis deploy`: creates or changes workloads from flags or a file. Prints the difference before the change
+//! and the progress after it.
 
 use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::Value;
 
-use crate::exit::{Exit, Fault};
-use crate::reach::{Place, Reach};
+use crate::exit::{CliError, Exit};
+use crate::session::{ConnectionFlags, Session};
 use crate::terminal;
-use crate::view::Mood;
-use crate::view::diff::{self, Line};
-use crate::view::draft::{self, Wish};
+use crate::view::Severity;
+use crate::view::diff::{self, DiffLine};
+use crate::view::manifest::{self, DeployOptions};
 use crate::wait::{self, WaitFlags};
 
-/// Run a workload in cities, or change one
+/// Create a workload in one or more cities, or change one
 ///
-/// With flags, a new workload is made, or of an existing one only what the flags name is changed. With -f, the workloads
-/// of a file are made or changed to be as the file says. What would change in an existing workload is shown first; on a
-/// terminal the change waits for a yes.
+/// With flags: creates the workload, or changes only the named fields of an existing one. With -f: creates or
+/// replaces the workloads of a file. The difference to an existing workload is printed first; on a terminal,
+/// a prompt asks for confirmation.
 #[derive(Args)]
 #[command(after_help = "Examples:
   polis deploy web --image polis.local/hello --city dfw --city ord --port 8080
@@ -27,151 +28,151 @@ pub struct Flags {
     /// Name of the workload
     #[arg(required_unless_present = "file")]
     name: Option<String>,
-    /// Image to run
+    /// Container image; required for a new workload
     #[arg(long)]
     image: Option<String>,
-    /// City to run in; once for each
+    /// City code to run in; repeat the flag for each city
     #[arg(long = "city", value_name = "CITY")]
     cities: Vec<String>,
-    /// Instances in each city; 1 for a new workload
+    /// Number of instances in each city [default for a new workload: 1]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(0..=1000))]
     replicas: Option<i32>,
-    /// Port that it listens on, as 8080 or http=8080; once for each
+    /// TCP port that the container listens on, such as 8080 or http=8080; repeat the flag for each port
     #[arg(long = "port", value_name = "PORT")]
     ports: Vec<String>,
-    /// Environment variable, as KEY=value; once for each
+    /// Environment variable of the container; repeat the flag for each variable
     #[arg(long, value_name = "KEY=VALUE")]
     env: Vec<String>,
-    /// Network to join; `default` for a new workload
+    /// Network of the instances [default for a new workload: default]
     #[arg(long)]
     network: Option<String>,
-    /// Size of the instances
+    /// Instance type, such as datumcloud/d1-standard-2
     #[arg(long, value_name = "TYPE")]
     instance_type: Option<String>,
-    /// File with workloads, YAML or JSON; - is standard input
+    /// File with Workload manifests in YAML or JSON; - reads standard input
     #[arg(short, long, value_name = "FILE", conflicts_with_all = ["name", "image", "cities", "replicas", "ports", "env", "network", "instance_type", "args"])]
     file: Option<PathBuf>,
-    /// Change without asking
+    /// Apply the change without a prompt
     #[arg(short, long)]
     yes: bool,
-    /// Arguments of the program, after --
+    /// Arguments of the container, after --
     #[arg(last = true)]
     args: Vec<String>,
     #[command(flatten)]
     wait: WaitFlags,
     #[command(flatten)]
-    place: Place,
+    connection: ConnectionFlags,
 }
 
-/// See the head of this file.
-pub async fn run(flags: Flags) -> Result<Exit, Fault> {
+/// Checks every workload with a dry run, then writes them and waits.
+pub async fn run(flags: Flags) -> Result<Exit, CliError> {
     let wanted = match &flags.file {
         Some(file) => Some(read(file)?),
         None => None,
     };
-    let mut reach = Reach::new(&flags.place).await?;
+    let mut session = Session::new(&flags.connection).await?;
     let mut changes = Vec::new();
     match wanted {
         Some(workloads) => {
             for workload in &workloads {
-                let mut reach = reach.clone();
-                take_namespace(&mut reach, &flags.place, workload)?;
+                let mut session = session.clone();
+                use_namespace_of(&mut session, &flags.connection, workload)?;
                 let name = workload["metadata"]["name"].as_str().unwrap_or_default();
-                let standing = reach.draft_of(name).await?;
-                let draft = draft::over(standing.as_ref(), workload, &reach.namespace);
-                changes.push(Change { reach, standing, draft });
+                let existing = session.manifest_of(name).await?;
+                let manifest = manifest::merge(existing.as_ref(), workload, &session.namespace);
+                changes.push(PendingChange { session, existing, manifest });
             }
         }
         None => {
             let name = flags.name.clone().unwrap_or_default();
-            let wish = wish(&flags);
-            let standing = reach.draft_of(&name).await?;
-            let draft =
-                draft::from_wish(standing.as_ref(), &name, &reach.namespace, &wish).map_err(|why| {
-                    Fault::usage(
+            let options = options(&flags);
+            let existing = session.manifest_of(&name).await?;
+            let manifest = manifest::from_options(existing.as_ref(), &name, &session.namespace, &options)
+                .map_err(|why| {
+                    CliError::usage(
                         format!("failed to deploy workload {name}"),
                         why,
-                        "polis deploy --help has examples",
+                        "see the examples of `polis deploy --help`",
                     )
                 })?;
-            changes.push(Change { reach: reach.clone(), standing, draft });
+            changes.push(PendingChange { session: session.clone(), existing, manifest });
         }
     }
-    let changes = rehearsed(changes).await?;
-    if changes.iter().any(|change| change.standing.is_some() && !change.lines.is_empty())
+    let changes = dry_run_all(changes).await?;
+    if changes.iter().any(|change| change.existing.is_some() && !change.lines.is_empty())
         && !flags.yes
-        && terminal::can_ask()
+        && terminal::is_interactive()
     {
-        terminal::ask("Change it?")?;
+        terminal::confirm("Apply the change?")?;
     }
     let mut made = Vec::new();
     for change in &changes {
         made.push(commit(change).await?);
     }
     for (name, namespace) in made.into_iter().filter(|_| !flags.wait.no_wait) {
-        reach.namespace = namespace;
-        wait::until_ready(&reach, &name, flags.wait.timeout).await?;
+        session.namespace = namespace;
+        wait::until_ready(&session, &name, flags.wait.timeout).await?;
     }
     Ok(Exit::Done)
 }
 
 /// A workload to be created or changed.
-struct Change {
-    reach: Reach,
-    standing: Option<Value>,
-    draft: Value,
+struct PendingChange {
+    session: Session,
+    existing: Option<Value>,
+    manifest: Value,
 }
 
-/// A change that the server has agreed to, with the lines that differ.
-struct Rehearsed {
-    reach: Reach,
-    standing: Option<Value>,
-    draft: Value,
-    lines: Vec<Line>,
+/// A change that passed the server-side dry run, with the lines of its diff.
+struct CheckedChange {
+    session: Session,
+    existing: Option<Value>,
+    manifest: Value,
+    lines: Vec<DiffLine>,
 }
 
-/// Lets the server check everything before anything is changed, and shows what would change.
-async fn rehearsed(changes: Vec<Change>) -> Result<Vec<Rehearsed>, Fault> {
-    let mut agreed = Vec::new();
-    for Change { reach, standing, draft } in changes {
-        let after = reach.rehearse(standing.as_ref(), &draft).await?;
-        let lines = diff::lines(standing.as_ref(), &after);
+/// Sends every change as a server-side dry run before the first write, and prints the differences.
+async fn dry_run_all(changes: Vec<PendingChange>) -> Result<Vec<CheckedChange>, CliError> {
+    let mut checked = Vec::new();
+    for PendingChange { session, existing, manifest } in changes {
+        let after = session.dry_run(existing.as_ref(), &manifest).await?;
+        let lines = diff::lines(existing.as_ref(), &after);
         let lines =
-            lines.map_err(|why| Fault::new(Exit::Failed, "failed to show the difference", why, ""))?;
-        if standing.is_some() {
-            lines.iter().for_each(|line| terminal::say(painted(line)));
+            lines.map_err(|why| CliError::new(Exit::Failed, "failed to compute the difference", why, ""))?;
+        if existing.is_some() {
+            lines.iter().for_each(|line| terminal::print(colored(line)));
         }
-        agreed.push(Rehearsed { reach, standing, draft, lines });
+        checked.push(CheckedChange { session, existing, manifest, lines });
     }
-    Ok(agreed)
+    Ok(checked)
 }
 
-async fn commit(change: &Rehearsed) -> Result<(String, String), Fault> {
-    let Rehearsed { reach, standing, draft, lines } = change;
-    let name = draft["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-    let done = match standing {
+async fn commit(change: &CheckedChange) -> Result<(String, String), CliError> {
+    let CheckedChange { session, existing, manifest, lines } = change;
+    let name = manifest["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    let done = match existing {
         None => "created",
         Some(_) if lines.is_empty() => "unchanged",
         Some(_) => "changed",
     };
     if done != "unchanged" {
-        reach.commit(standing.as_ref(), draft, "deploy").await?;
+        session.apply(existing.as_ref(), manifest, "deploy").await?;
     }
-    terminal::say(format!("workload {name} {done} in {}", reach.in_words()));
-    Ok((name, reach.namespace.clone()))
+    terminal::print(format!("workload {name} {done} in {}", session.describe()));
+    Ok((name, session.namespace.clone()))
 }
 
-fn painted(line: &Line) -> String {
+fn colored(line: &DiffLine) -> String {
     match line {
-        Line::Plus(text) => terminal::tint(Mood::Good, &format!("+ {text}")),
-        Line::Minus(text) => terminal::tint(Mood::Stuck, &format!("- {text}")),
-        Line::Same(text) => format!("  {text}"),
-        Line::Gap => "  ...".to_owned(),
+        DiffLine::Plus(text) => terminal::colored(Severity::Ok, &format!("+ {text}")),
+        DiffLine::Minus(text) => terminal::colored(Severity::Blocked, &format!("- {text}")),
+        DiffLine::Same(text) => format!("  {text}"),
+        DiffLine::Gap => "  ...".to_owned(),
     }
 }
 
-fn wish(flags: &Flags) -> Wish {
-    Wish {
+fn options(flags: &Flags) -> DeployOptions {
+    DeployOptions {
         image: flags.image.clone(),
         cities: flags.cities.clone(),
         replicas: flags.replicas,
@@ -183,32 +184,37 @@ fn wish(flags: &Flags) -> Wish {
     }
 }
 
-fn read(file: &std::path::Path) -> Result<Vec<Value>, Fault> {
+fn read(file: &std::path::Path) -> Result<Vec<Value>, CliError> {
     let what = || format!("failed to read {}", file.display());
     let text = match file.to_str() {
         Some("-") => std::io::read_to_string(std::io::stdin()),
         _ => std::fs::read_to_string(file),
     };
-    let text =
-        text.map_err(|error| Fault::usage(what(), error.to_string(), "name a file that can be read"))?;
-    draft::from_file(&text)
-        .map_err(|why| Fault::usage(what(), why, "nothing was sent; repair the file and repeat"))
+    let text = text
+        .map_err(|error| CliError::usage(what(), error.to_string(), "set -f to a file that can be read"))?;
+    manifest::from_file(&text).map_err(|why| {
+        CliError::usage(what(), why, "correct the file and repeat the command; nothing was sent")
+    })
 }
 
-/// The namespace of a file's workload; --namespace must agree with it.
-fn take_namespace(reach: &mut Reach, place: &Place, workload: &Value) -> Result<(), Fault> {
+/// Uses the namespace of a workload in a file. A different --namespace is an error.
+fn use_namespace_of(
+    session: &mut Session,
+    connection: &ConnectionFlags,
+    workload: &Value,
+) -> Result<(), CliError> {
     let Some(own) = workload["metadata"]["namespace"].as_str() else { return Ok(()) };
-    match &place.namespace {
-        Some(asked) if asked != own => Err(Fault::usage(
+    match &connection.namespace {
+        Some(asked) if asked != own => Err(CliError::usage(
             format!(
                 "failed to deploy workload {}",
                 workload["metadata"]["name"].as_str().unwrap_or_default()
             ),
-            format!("the file says namespace {own} and the command line {asked}"),
-            "leave one of them out",
+            format!("its namespace is {own} in the file and {asked} in --namespace"),
+            "remove one of them",
         )),
         _ => {
-            reach.namespace = own.to_owned();
+            session.namespace = own.to_owned();
             Ok(())
         }
     }

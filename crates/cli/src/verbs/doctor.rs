@@ -1,4 +1,4 @@
-//! `polis doctor`: checks the way to an installation and the installation itself, and says what is wrong.
+//! `polis doctor`: checks the connection to an installation and the installation, and prints what is wrong.
 
 use std::time::Instant;
 
@@ -14,138 +14,144 @@ use polis_api::{compute, kube};
 use polis_core::cities::Cities;
 use serde::Serialize;
 
-use crate::exit::{Exit, Fault};
-use crate::output::OutputFlag;
-use crate::reach::{self, Place, Reach, optional};
+use crate::exit::{CliError, Exit};
+use crate::session::{self, ConnectionFlags, Session, optional};
 use crate::terminal;
+use crate::verbs::ListFlags;
 use crate::view::table::Table;
-use crate::view::{Mood, draft};
+use crate::view::{Severity, manifest};
 
-/// Check a set-up and say what is wrong
+/// Check the connection, the permissions and the planes of an installation
 ///
-/// Ends with exit code 7 when something is.
+/// Exit code 7 if a check fails.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  polis doctor")]
+  polis doctor
+  polis doctor -o json")]
 pub struct Flags {
     #[command(flatten)]
-    output: OutputFlag,
-    #[command(flatten)]
-    place: Place,
+    list: ListFlags,
 }
 
-/// One thing that was checked.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Check {
     name: String,
-    mood: Mood,
-    says: String,
+    severity: Severity,
+    message: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     advice: String,
 }
 
 impl Check {
-    fn good(name: &str, says: impl Into<String>) -> Self {
-        Check { name: name.into(), mood: Mood::Good, says: says.into(), advice: String::new() }
+    fn ok(name: &str, message: impl Into<String>) -> Self {
+        Check { name: name.into(), severity: Severity::Ok, message: message.into(), advice: String::new() }
     }
 
-    fn wrong(name: &str, mood: Mood, says: impl Into<String>, advice: impl Into<String>) -> Self {
-        Check { name: name.into(), mood, says: says.into(), advice: advice.into() }
+    fn problem(
+        name: &str,
+        severity: Severity,
+        message: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Self {
+        Check { name: name.into(), severity, message: message.into(), advice: advice.into() }
     }
 
-    fn fault(name: &str, fault: Fault) -> Self {
-        Check::wrong(name, Mood::Stuck, format!("{}: {}", fault.what, fault.why), fault.next)
+    fn failed(name: &str, error: CliError) -> Self {
+        Check::problem(name, Severity::Blocked, format!("{}: {}", error.what, error.why), error.next)
     }
 }
 
-/// See the head of this file.
-pub async fn run(flags: Flags) -> Result<Exit, Fault> {
-    let checks = examine(&flags.place).await;
-    flags.output.list("check", &checks, |_| table(&checks))?;
-    let wrong = checks.iter().filter(|check| check.mood == Mood::Stuck).count();
-    if !flags.output.is_for_programs() {
+/// Runs the checks and prints them.
+pub async fn run(flags: Flags) -> Result<Exit, CliError> {
+    let checks = examine(&flags.list.connection).await;
+    flags.list.output.list("check", &checks, |_| table(&checks))?;
+    let failed = checks.iter().filter(|check| check.severity == Severity::Blocked).count();
+    if !flags.list.output.is_machine_readable() {
         let advice = checks.iter().filter(|check| !check.advice.is_empty());
-        advice.for_each(|check| terminal::say(format!("\n{}: {}", check.name, check.advice)));
+        advice.for_each(|check| terminal::print(format!("\n{}: {}", check.name, check.advice)));
     }
-    Ok(if wrong > 0 { Exit::Unwell } else { Exit::Done })
+    Ok(if failed > 0 { Exit::Unhealthy } else { Exit::Done })
 }
 
 fn table(checks: &[Check]) -> Table {
     let mut table = Table::new(&["CHECK", "STATE", "FOUND"], "");
     for check in checks {
-        let word = match check.mood {
-            Mood::Good => "ok",
-            Mood::Moving => "note",
-            Mood::Stuck => "wrong",
+        let word = match check.severity {
+            Severity::Ok => "ok",
+            Severity::Progressing => "warning",
+            Severity::Blocked => "failed",
         };
-        table.row([check.name.clone(), word.to_owned(), check.says.clone()]);
+        table.row([check.name.clone(), word.to_owned(), check.message.clone()]);
     }
     table
 }
 
-/// Every check, in the order in which one needs the other; the first that everything needs ends the list.
-async fn examine(place: &Place) -> Vec<Check> {
+/// Runs the checks in the order of their dependencies. A failed kubeconfig, context or server check ends the
+/// list.
+async fn examine(connection: &ConnectionFlags) -> Vec<Check> {
     let mut checks = Vec::new();
-    match reach::find(place.kubeconfig.as_deref()) {
-        Ok(found) => checks.push(Check::good("kubeconfig", found.source.in_words())),
-        Err(fault) => return vec![Check::fault("kubeconfig", fault)],
+    match session::find(connection.kubeconfig.as_deref()) {
+        Ok(found) => checks.push(Check::ok("kubeconfig", found.source.describe())),
+        Err(error) => return vec![Check::failed("kubeconfig", error)],
     }
-    let reach = match Reach::new(place).await {
-        Ok(reach) => reach,
-        Err(fault) => {
-            checks.push(Check::fault("context", fault));
+    let session = match Session::new(connection).await {
+        Ok(session) => session,
+        Err(error) => {
+            checks.push(Check::failed("context", error));
             return checks;
         }
     };
-    let project = reach.project.as_ref().map_or_else(|| "no project".to_owned(), |p| format!("project {p}"));
-    checks.push(Check::good("context", format!("{} ({project})", reach.context)));
-    let server = server(&reach).await;
-    let is_away = server.mood == Mood::Stuck;
+    let project =
+        session.project.as_ref().map_or_else(|| "no project".to_owned(), |p| format!("project {p}"));
+    checks.push(Check::ok("context", format!("{} ({project})", session.context)));
+    let server = server(&session).await;
+    let unreachable = server.severity == Severity::Blocked;
     checks.push(server);
-    if is_away {
+    if unreachable {
         return checks;
     }
-    checks.push(kinds(&reach).await);
-    checks.push(permission(&reach).await);
-    checks.push(namespace(&reach).await);
-    checks.push(cities(&reach).await);
-    checks.push(network(&reach).await);
-    for (name, client) in beyond(&reach).await {
+    checks.push(kinds(&session).await);
+    checks.push(permission(&session).await);
+    checks.push(namespace(&session).await);
+    checks.push(cities(&session).await);
+    checks.push(network(&session).await);
+    for (name, client) in downstream(&session).await {
         checks.push(plane(&name, client).await);
     }
     checks
 }
 
-async fn beyond(reach: &Reach) -> Vec<(String, Result<Client, Fault>)> {
+async fn downstream(session: &Session) -> Vec<(String, Result<Client, CliError>)> {
     let mut planes = Vec::new();
-    planes.extend(reach.hub().await.map(|client| ("hub".to_owned(), client)));
-    planes.extend(reach.cells().await.into_iter().map(|(city, client)| (format!("cell {city}"), client)));
+    planes.extend(session.hub().await.map(|client| ("hub".to_owned(), client)));
+    planes.extend(session.cells().await.into_iter().map(|(city, client)| (format!("cell {city}"), client)));
     planes
 }
 
-async fn server(reach: &Reach) -> Check {
+async fn server(session: &Session) -> Check {
     let start = Instant::now();
-    match reach.client.apiserver_version().await {
+    match session.client.apiserver_version().await {
         Ok(info) => {
             let took = start.elapsed().as_millis();
-            Check::good("server", format!("{} at {} in {took} ms", info.git_version, reach.root_server()))
+            Check::ok("server", format!("{} at {} in {took} ms", info.git_version, session.root_server()))
         }
         Err(error) => {
-            let fault = Fault::request(format!("{} does not answer", reach.root_server()), &error);
-            let advice = "start it (`polis up`), or choose another with --context or --kubeconfig";
-            Check { advice: advice.into(), ..Check::fault("server", fault) }
+            let error = CliError::request(format!("no answer from {}", session.root_server()), &error);
+            let advice = "start the server (`polis up`), or select another with --context or --kubeconfig";
+            Check { advice: advice.into(), ..Check::failed("server", error) }
         }
     }
 }
 
-async fn kinds(reach: &Reach) -> Check {
-    match reach.client.list_api_group_resources(compute::API_VERSION).await {
+async fn kinds(session: &Session) -> Check {
+    match session.client.list_api_group_resources(compute::API_VERSION).await {
         Ok(list) => {
             let served: Vec<&str> = list.resources.iter().map(|resource| resource.name.as_str()).collect();
             let wanted = ["workloads", "workloaddeployments", "instances"];
             let missing: Vec<&str> = wanted.into_iter().filter(|kind| !served.contains(kind)).collect();
             match missing.is_empty() {
-                true => Check::good("kinds", format!("{} is served", compute::API_VERSION)),
+                true => Check::ok("kinds", format!("{} is served", compute::API_VERSION)),
                 false => {
                     no_kinds(format!("{} is served without {}", compute::API_VERSION, missing.join(", ")))
                 }
@@ -154,115 +160,126 @@ async fn kinds(reach: &Reach) -> Check {
         Err(kube::Error::Api(status)) if status.code == 404 => {
             no_kinds(format!("{} is not served", compute::API_VERSION))
         }
-        Err(error) => Check::fault("kinds", Fault::request("failed to list kinds", &error)),
+        Err(error) => Check::failed("kinds", CliError::request("failed to list kinds", &error)),
     }
 }
 
-fn no_kinds(says: String) -> Check {
-    Check::wrong(
+fn no_kinds(message: String) -> Check {
+    Check::problem(
         "kinds",
-        Mood::Stuck,
-        says,
-        "this is no project of Polis: choose one with --project or --context, or install the CRDs",
+        Severity::Blocked,
+        message,
+        "the plane is not a Polis project: select one with --project or --context, or install the CRDs",
     )
 }
 
-async fn permission(reach: &Reach) -> Check {
+async fn permission(session: &Session) -> Check {
     let question = SelfSubjectAccessReview {
         spec: SelfSubjectAccessReviewSpec {
             resource_attributes: Some(ResourceAttributes {
                 group: Some(compute::GROUP.into()),
                 resource: Some("workloads".into()),
                 verb: Some("create".into()),
-                namespace: Some(reach.namespace.clone()),
+                namespace: Some(session.namespace.clone()),
                 ..Default::default()
             }),
             ..Default::default()
         },
         ..Default::default()
     };
-    let answer = Api::<SelfSubjectAccessReview>::all(reach.client.clone())
+    let answer = Api::<SelfSubjectAccessReview>::all(session.client.clone())
         .create(&Default::default(), &question)
         .await;
     match answer {
         Ok(answer) if answer.status.as_ref().is_some_and(|status| status.allowed) => {
-            Check::good("permission", format!("you may deploy in {}", reach.in_words()))
+            Check::ok("permission", format!("you may create workloads in {}", session.describe()))
         }
-        Ok(_) => Check::wrong(
+        Ok(_) => Check::problem(
             "permission",
-            Mood::Stuck,
-            format!("you may not create workloads in {}", reach.in_words()),
-            "ask the owner of the project for a role, or choose another project",
+            Severity::Blocked,
+            format!("you may not create workloads in {}", session.describe()),
+            "ask the owner of the project for a role, or select another project with --project",
         ),
         Err(error) => {
-            let fault = Fault::request("failed to ask", &error);
-            Check::wrong("permission", Mood::Moving, fault.why, "the server does not say what you may do")
+            let error = CliError::request("failed to create a SelfSubjectAccessReview", &error);
+            Check::problem(
+                "permission",
+                Severity::Progressing,
+                error.why,
+                "the server does not answer permission reviews; try `polis deploy`",
+            )
         }
     }
 }
 
-async fn namespace(reach: &Reach) -> Check {
-    let name = &reach.namespace;
-    match Api::<Namespace>::all(reach.client.clone()).get_opt(name).await {
-        Ok(Some(_)) => match reach.api::<Workload>().list(&Default::default()).await {
-            Ok(list) => Check::good("namespace", format!("{name}, with workloads: {}", list.items.len())),
-            Err(error) => Check::fault("namespace", Fault::request("failed to list workloads", &error)),
+async fn namespace(session: &Session) -> Check {
+    let name = &session.namespace;
+    match Api::<Namespace>::all(session.client.clone()).get_opt(name).await {
+        Ok(Some(_)) => match session.api::<Workload>().list(&Default::default()).await {
+            Ok(list) => Check::ok("namespace", format!("{name} has {} workloads", list.items.len())),
+            Err(error) => Check::failed("namespace", CliError::request("failed to list workloads", &error)),
         },
         Ok(None) => {
-            let advice = "create it, or choose another with --namespace";
-            Check::wrong("namespace", Mood::Stuck, format!("{name} does not exist"), advice)
+            let advice = "create the namespace, or select another with --namespace";
+            Check::problem("namespace", Severity::Blocked, format!("{name} does not exist"), advice)
         }
         Err(error) => {
-            let fault = Fault::request("failed to read it", &error);
-            Check::wrong("namespace", Mood::Moving, fault.why, "")
+            let error = CliError::request("failed to read the object", &error);
+            Check::problem("namespace", Severity::Progressing, error.why, "")
         }
     }
 }
 
-async fn cities(reach: &Reach) -> Check {
-    match optional(reach.all::<LocationBinding>(), "cities").await {
-        Ok(None) => Check::good("cities", "any city may be used"),
+async fn cities(session: &Session) -> Check {
+    match optional(session.all::<LocationBinding>(), "cities").await {
+        Ok(None) => Check::ok("cities", "every city may be used"),
         Ok(Some(bindings)) => {
             let (cities, skipped) = Cities::bound(&bindings);
             match &cities {
                 Cities::Bound(bound) if bound.is_empty() => {
-                    let says = format!("{}, {} bindings do not count", cities.in_words(), skipped.len());
-                    Check::wrong("cities", Mood::Stuck, says, "the operator binds locations to the project")
+                    let message =
+                        format!("{}; {} LocationBindings are not usable", cities.describe(), skipped.len());
+                    Check::problem(
+                        "cities",
+                        Severity::Blocked,
+                        message,
+                        "ask the platform operator to bind a location to the project",
+                    )
                 }
-                _ => Check::good("cities", cities.in_words()),
+                _ => Check::ok("cities", cities.describe()),
             }
         }
-        Err(fault) => Check { mood: Mood::Moving, ..Check::fault("cities", fault) },
+        Err(error) => Check { severity: Severity::Progressing, ..Check::failed("cities", error) },
     }
 }
 
-async fn network(reach: &Reach) -> Check {
-    let name = draft::NETWORK;
-    match reach.api::<Network>().get_opt(name).await {
-        Ok(Some(_)) => Check::good("network", format!("{name} is there")),
-        Ok(None) => Check::wrong(
+async fn network(session: &Session) -> Check {
+    let name = manifest::NETWORK;
+    match session.api::<Network>().get_opt(name).await {
+        Ok(Some(_)) => Check::ok("network", format!("{name} exists")),
+        Ok(None) => Check::problem(
             "network",
-            Mood::Moving,
-            format!("{name} does not exist in namespace {}", reach.namespace),
-            "`polis deploy` joins it unless --network names another; create it or name one",
+            Severity::Progressing,
+            format!("{name} does not exist in namespace {}", session.namespace),
+            "`polis deploy` uses this network unless --network is set: create it, or set --network",
         ),
         Err(error) => {
-            let fault = Fault::request("failed to read it", &error);
-            Check::wrong("network", Mood::Moving, fault.why, "")
+            let error = CliError::request("failed to read the object", &error);
+            Check::problem("network", Severity::Progressing, error.why, "")
         }
     }
 }
 
-async fn plane(name: &str, client: Result<Client, Fault>) -> Check {
+async fn plane(name: &str, client: Result<Client, CliError>) -> Check {
     let answer = match client {
         Ok(client) => client
             .apiserver_version()
             .await
-            .map_err(|error| Fault::request(format!("{name} does not answer"), &error)),
-        Err(fault) => Err(fault),
+            .map_err(|error| CliError::request(format!("no answer from {name}"), &error)),
+        Err(error) => Err(error),
     };
     match answer {
-        Ok(info) => Check::good(name, info.git_version),
-        Err(fault) => Check::fault(name, fault),
+        Ok(info) => Check::ok(name, info.git_version),
+        Err(error) => Check::failed(name, error),
     }
 }

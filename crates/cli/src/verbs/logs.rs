@@ -1,7 +1,8 @@
-//! `polis logs`: what instances print, merged across cities.
+//! `polis logs`: prints the output of instances, merged across cities.
 //!
-//! One request per instance, `…/instances/<name>/log`, authorised like every other request. Lines of several instances
-//! carry city and ordinal. While following, instances that come later (a restart, a scale) are followed too.
+//! One request per instance, `…/instances/<name>/log`, which RBAC authorises like every other request. Lines
+//! of several instances have a prefix of city and ordinal. With `--follow`, instances that are created later
+//! (by a restart or a scale) are followed too.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,15 +13,15 @@ use polis_api::compute::{API_VERSION, Instance};
 use polis_api::kube;
 use polis_core::owner;
 
-use crate::exit::{Exit, Fault};
-use crate::reach::{NOT_STARTED, Place, Reach};
+use crate::exit::{CliError, Exit};
+use crate::session::{ConnectionFlags, NOT_STARTED, Session};
 use crate::terminal;
-use crate::view::{age, picture};
+use crate::view::{age, snapshot};
 
-/// While following, instances that came meanwhile are looked for this often.
-const LOOK: Duration = Duration::from_secs(1);
+/// Interval of the search for new instances with `--follow`.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Show what instances print
+/// Print the output of a workload's instances, or of one instance
 #[derive(Args)]
 #[command(after_help = "Examples:
   polis logs web
@@ -28,168 +29,173 @@ const LOOK: Duration = Duration::from_secs(1);
 pub struct Flags {
     /// Name of a workload or an instance
     name: String,
-    /// Go on with what is printed from now on
+    /// Continue with new output until interrupted
     #[arg(short, long)]
     follow: bool,
-    /// Only from this city; may be given more than once
+    /// Print only the output of instances in this city; repeat the flag for more cities
     #[arg(long = "city", value_name = "CITY")]
     cities: Vec<String>,
-    /// Only what is newer than this, such as 10m
+    /// Print only output that is newer than this, such as 30s, 10m or 1h30m
     #[arg(long, value_name = "DURATION", value_parser = age::parse)]
     since: Option<Duration>,
-    /// Only so many last lines of each instance
+    /// Print only the last lines of each instance
     #[arg(long, value_name = "LINES")]
     tail: Option<u64>,
-    /// Container, where an instance has several
+    /// Name of the container; required if an instance has several
     #[arg(short, long, value_name = "NAME")]
     container: Option<String>,
     #[command(flatten)]
-    place: Place,
+    connection: ConnectionFlags,
 }
 
-/// See the head of this file.
-pub async fn run(flags: Flags) -> Result<Exit, Fault> {
-    let reach = Reach::new(&flags.place).await?;
-    let mut instances = chosen(&reach, &flags).await?;
+/// Prints the logs of the selected instances.
+pub async fn run(flags: Flags) -> Result<Exit, CliError> {
+    let session = Session::new(&flags.connection).await?;
+    let mut instances = select_instances(&session, &flags).await?;
     if instances.is_empty() && !flags.follow {
-        terminal::remark(format!("{} has no instance there, so nothing is printed.", flags.name));
+        terminal::note(format!("{} has no instances in the selected cities.", flags.name));
         return Ok(Exit::Done);
     }
-    // One instance asked for by its own name needs no prefix.
+    // The output of a single instance that was selected by name has no prefix.
     let alone = instances.len() == 1 && owner::name(&instances[0].metadata) == flags.name;
-    let mut known = BTreeSet::new();
-    let mut told = BTreeSet::new();
+    let mut started = BTreeSet::new();
+    let mut reported = BTreeSet::new();
     let mut reading = FuturesUnordered::new();
-    let mut fresh = false;
+    let mut later = false;
     loop {
         for instance in instances {
-            if known.insert(identity(&instance)) {
+            if started.insert(instance_id(&instance)) {
                 let prefix = if alone { String::new() } else { prefix(&instance) };
-                // What came after the start is shown from its beginning.
-                reading.push(read(&reach, &flags, instance, prefix, fresh));
+                // An instance that is created later is printed from its first line.
+                reading.push(read(&session, &flags, instance, prefix, later));
             }
         }
         let ended = match flags.follow {
             false => reading.next().await,
             true => tokio::select! {
                 ended = reading.next(), if !reading.is_empty() => ended,
-                () = tokio::time::sleep(LOOK) => None,
+                () = tokio::time::sleep(POLL_INTERVAL) => None,
             },
         };
         match ended.transpose()? {
-            Some(Outcome::NotYet { identity, says }) => {
-                if told.insert(identity.clone()) {
-                    terminal::remark(says);
+            Some(LogRead::NotStarted { instance_id, message }) => {
+                if reported.insert(instance_id.clone()) {
+                    terminal::note(message);
                 }
-                known.remove(&identity);
+                started.remove(&instance_id);
             }
-            Some(Outcome::Read) if flags.follow && alone => return Ok(Exit::Done),
-            Some(Outcome::Read) => {}
+            Some(LogRead::Complete) if flags.follow && alone => return Ok(Exit::Done),
+            Some(LogRead::Complete) => {}
             None if !flags.follow => return Ok(Exit::Done),
             None => {}
         }
         instances = Vec::new();
         if flags.follow {
-            fresh = true;
-            instances = match chosen(&reach, &flags).await {
+            later = true;
+            instances = match select_instances(&session, &flags).await {
                 Ok(instances) => instances,
-                // What is still being read is read to its end.
-                Err(fault) if fault.exit == Exit::NotFound && !reading.is_empty() => Vec::new(),
-                Err(fault) if fault.exit == Exit::NotFound => {
-                    terminal::remark(format!("{} is gone.", flags.name));
+                // The open streams are read to their end.
+                Err(error) if error.exit == Exit::NotFound && !reading.is_empty() => Vec::new(),
+                Err(error) if error.exit == Exit::NotFound => {
+                    terminal::note(format!("{} is gone.", flags.name));
                     return Ok(Exit::Done);
                 }
-                Err(fault) => return Err(fault),
+                Err(error) => return Err(error),
             };
         }
     }
 }
 
-/// Who an instance is: one of the same name that comes later is another.
-type Identity = (String, String);
+/// UID and name of an instance. A replacement has the same name and another UID.
+type InstanceId = (String, String);
 
-fn identity(instance: &Instance) -> Identity {
+fn instance_id(instance: &Instance) -> InstanceId {
     (owner::uid(&instance.metadata).to_owned(), owner::name(&instance.metadata).to_owned())
 }
 
-/// What came of reading one instance.
-enum Outcome {
-    /// It was read to its end.
-    Read,
-    /// It has not started, so there is nothing to read yet.
-    NotYet { identity: Identity, says: String },
+/// The result of reading the log of one instance.
+enum LogRead {
+    /// The log was read to its end.
+    Complete,
+    /// The instance has not started and has no log yet.
+    NotStarted { instance_id: InstanceId, message: String },
 }
 
-/// The instances that are asked for.
-async fn chosen(reach: &Reach, flags: &Flags) -> Result<Vec<Instance>, Fault> {
-    let mut instances = match reach.instance(&flags.name).await? {
+/// The instances that the flags select.
+async fn select_instances(session: &Session, flags: &Flags) -> Result<Vec<Instance>, CliError> {
+    let mut instances = match session.instance(&flags.name).await? {
         Some(instance) => vec![instance],
-        None if reach.has_workload(&flags.name).await? => reach.picture(&flags.name).await?.0.instances,
-        None => return Err(reach.nothing_called(&flags.name)),
+        None if session.has_workload(&flags.name).await? => session.snapshot(&flags.name).await?.0.instances,
+        None => return Err(session.not_found(&flags.name)),
     };
-    let asked = |instance: &Instance| flags.cities.iter().any(|city| city == picture::city_of(instance));
+    let asked = |instance: &Instance| flags.cities.iter().any(|city| city == snapshot::city_of(instance));
     instances.retain(|instance| flags.cities.is_empty() || asked(instance));
     Ok(instances)
 }
 
-/// City and ordinal: what tells the instances of one workload apart.
+/// City and ordinal, which identify an instance within its workload.
 fn prefix(instance: &Instance) -> String {
-    match picture::ordinal(instance) {
-        Some(ordinal) => format!("{}-{ordinal} | ", picture::city_of(instance)),
+    match snapshot::ordinal(instance) {
+        Some(ordinal) => format!("{}-{ordinal} | ", snapshot::city_of(instance)),
         None => format!("{} | ", owner::name(&instance.metadata)),
     }
 }
 
 async fn read(
-    reach: &Reach,
+    session: &Session,
     flags: &Flags,
     instance: Instance,
     prefix: String,
     whole: bool,
-) -> Result<Outcome, Fault> {
+) -> Result<LogRead, CliError> {
     let name = owner::name(&instance.metadata).to_owned();
     let what = format!("failed to read the log of {name}");
-    let request = http::Request::get(path(&reach.namespace, &name, flags, whole)).body(Vec::new());
-    let request = request.map_err(|error| Fault::new(Exit::Failed, what.as_str(), error.to_string(), ""))?;
-    let lines = match reach.client.request_stream(request).await {
+    let request = http::Request::get(path(&session.namespace, &name, flags, whole)).body(Vec::new());
+    let request =
+        request.map_err(|error| CliError::new(Exit::Failed, what.as_str(), error.to_string(), ""))?;
+    let lines = match session.client.request_stream(request).await {
         Ok(lines) => lines,
         Err(kube::Error::Api(status)) if status.reason == NOT_STARTED => {
             if flags.follow {
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
-            return Ok(Outcome::NotYet { identity: identity(&instance), says: status.message.clone() });
+            return Ok(LogRead::NotStarted {
+                instance_id: instance_id(&instance),
+                message: status.message.clone(),
+            });
         }
-        // It has gone between two looks.
-        Err(kube::Error::Api(status)) if status.code == 404 && reach.instance(&name).await?.is_none() => {
-            return Ok(Outcome::Read);
+        // The instance was deleted after it was listed.
+        Err(kube::Error::Api(status)) if status.code == 404 && session.instance(&name).await?.is_none() => {
+            return Ok(LogRead::Complete);
         }
-        Err(error) => return Err(explained(what, &error)),
+        Err(error) => return Err(log_error(what, &error)),
     };
     let mut lines = lines.lines();
     loop {
         match lines.try_next().await {
-            Ok(Some(line)) => terminal::say(format!("{prefix}{line}")),
-            Ok(None) => return Ok(Outcome::Read),
-            // The end of an instance that is followed ends its stream, which is no fault.
-            Err(_) if flags.follow => return Ok(Outcome::Read),
+            Ok(Some(line)) => terminal::print(format!("{prefix}{line}")),
+            Ok(None) => return Ok(LogRead::Complete),
+            // The stream of a followed instance ends with the instance.
+            Err(_) if flags.follow => return Ok(LogRead::Complete),
             Err(error) => {
-                let next = "repeat; what was shown is complete up to here";
-                return Err(Fault::new(Exit::Failed, what, error.to_string(), next));
+                let next = "repeat the command; the printed output is complete up to this line";
+                return Err(CliError::new(Exit::Failed, what, error.to_string(), next));
             }
         }
     }
 }
 
-/// A server that has the instance and not its log does not keep logs.
-fn explained(what: String, error: &kube::Error) -> Fault {
+/// The error of a log request. A 404 for an instance that exists means that the server has no `log`
+/// subresource.
+fn log_error(what: String, error: &kube::Error) -> CliError {
     match error {
-        kube::Error::Api(status) if matches!(status.code, 404 | 405 | 501) => Fault::new(
+        kube::Error::Api(status) if matches!(status.code, 404 | 405 | 501) => CliError::new(
             Exit::Refused,
             what,
-            "this server does not offer logs of instances",
-            "read them where the platform collects them; `polis up` offers them here",
+            "the server does not serve logs of instances",
+            "use the log service of the platform; `polis up` serves logs itself",
         ),
-        other => Fault::request(what, other),
+        other => CliError::request(what, other),
     }
 }
 
@@ -201,7 +207,8 @@ fn path(namespace: &str, instance: &str, flags: &Flags, whole: bool) -> String {
     if let Some(since) = flags.since.filter(|_| !whole) {
         path.push_str(&format!("&sinceSeconds={}", since.as_secs()));
     }
-    // Names of containers are DNS labels; anything else is left for the server to refuse, in one piece.
+    // Container names are DNS labels. The replacement keeps other names in one query value, which the server
+    // refuses.
     if let Some(container) = &flags.container {
         path.push_str(&format!("&container={}", container.replace(['&', '#', ' '], "_")));
     }

@@ -1,4 +1,5 @@
-//! The user's verbs: one file each. A verb reads, lets `view` decide and draw, and writes what it was told to.
+//! The user's commands, one file each. A command reads objects, `view` decides and renders, the command
+//! writes.
 
 mod cities;
 mod completion;
@@ -19,12 +20,23 @@ mod workloads;
 
 use std::process::ExitCode;
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 
-use crate::exit::{Exit, Fault};
+use crate::exit::{CliError, Exit};
+use crate::output::OutputFlag;
+use crate::session::ConnectionFlags;
 use crate::terminal;
 
-/// What a user can ask for.
+/// Flags of every command that prints objects.
+#[derive(Args)]
+pub struct ListFlags {
+    #[command(flatten)]
+    pub output: OutputFlag,
+    #[command(flatten)]
+    pub connection: ConnectionFlags,
+}
+
+/// The user's commands.
 #[derive(Subcommand)]
 pub enum Verb {
     Deploy(deploy::Flags),
@@ -45,25 +57,25 @@ pub enum Verb {
     Completion(completion::Flags),
 }
 
-/// Runs a verb and says how it ended.
+/// Runs a command and prints its error.
 pub fn run(verb: Verb) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            terminal::complain(&Fault::new(Exit::Failed, "failed to start", error.to_string(), ""));
+            terminal::print_error(&CliError::new(Exit::Failed, "failed to start", error.to_string(), ""));
             return Exit::Failed.into();
         }
     };
     match runtime.block_on(Box::pin(perform(verb))) {
         Ok(exit) => exit.into(),
-        Err(fault) => {
-            terminal::complain(&fault);
-            fault.exit.into()
+        Err(error) => {
+            terminal::print_error(&error);
+            error.exit.into()
         }
     }
 }
 
-async fn perform(verb: Verb) -> Result<Exit, Fault> {
+async fn perform(verb: Verb) -> Result<Exit, CliError> {
     match verb {
         Verb::Deploy(flags) => deploy::run(flags).await,
         Verb::Workloads(flags) => workloads::run(flags).await,

@@ -1,40 +1,44 @@
-//! `polis restart`: replaces every instance, one at a time per city.
+//! `polis restart`: replaces every instance of a workload, one at a time in each city.
 //!
-//! It sets an annotation in the template with the time: the fingerprint of the template changes, nothing that runs does.
+//! It sets an annotation of the template to the current time. This changes the template hash and nothing
+//! else.
 
 use clap::Args;
 use jiff::{Timestamp, TimestampRound, Unit};
 
-use crate::exit::{Exit, Fault};
-use crate::reach::{Place, Reach};
+use crate::exit::{CliError, Exit};
+use crate::session::{ConnectionFlags, Session};
 use crate::terminal;
-use crate::view::draft;
+use crate::view::manifest;
 use crate::wait::{self, WaitFlags};
 
-/// Replace every instance, one at a time in each city
+/// Replace every instance of a workload, one at a time in each city
 #[derive(Args)]
 #[command(after_help = "Examples:
-  polis restart web")]
+  polis restart web
+  polis restart web --no-wait")]
 pub struct Flags {
     /// Name of the workload
     name: String,
     #[command(flatten)]
     wait: WaitFlags,
     #[command(flatten)]
-    place: Place,
+    connection: ConnectionFlags,
 }
 
-/// See the head of this file.
-pub async fn run(flags: Flags) -> Result<Exit, Fault> {
-    let reach = Reach::new(&flags.place).await?;
-    // Milliseconds: two restarts in one second are two.
+/// Changes the annotation and waits.
+pub async fn run(flags: Flags) -> Result<Exit, CliError> {
+    let session = Session::new(&flags.connection).await?;
+    // Milliseconds, so that two restarts within one second differ.
     let now = Timestamp::now().round(TimestampRound::new().smallest(Unit::Millisecond));
     let when =
-        now.map_err(|error| Fault::new(Exit::Failed, "failed to read the clock", error.to_string(), ""))?;
-    reach.change(&flags.name, "restart", |draft| draft::restart(draft, &when.to_string())).await?;
-    terminal::say(format!("workload {} is restarting", flags.name));
+        now.map_err(|error| CliError::new(Exit::Failed, "failed to read the clock", error.to_string(), ""))?;
+    session
+        .edit_workload(&flags.name, "restart", |manifest| manifest::restart(manifest, &when.to_string()))
+        .await?;
+    terminal::print(format!("workload {} is restarting", flags.name));
     if !flags.wait.no_wait {
-        wait::until_ready(&reach, &flags.name, flags.wait.timeout).await?;
+        wait::until_ready(&session, &flags.name, flags.wait.timeout).await?;
     }
     Ok(Exit::Done)
 }

@@ -1,19 +1,20 @@
-//! `polis rollout`: follow a change, list the changes before it, go back to one.
+//! `polis rollout`: waits for a rollout, lists the revisions of a template, and restores one.
 
 use clap::{Args, Subcommand};
 
-use crate::exit::{Exit, Fault};
-use crate::output::OutputFlag;
-use crate::reach::{Place, Reach};
+use crate::exit::{CliError, Exit};
+use crate::session::{ConnectionFlags, Session};
 use crate::terminal;
-use crate::view::history::{self, Revision};
+use crate::verbs::ListFlags;
+use crate::view::history::{self, TemplateRevision};
 use crate::view::table::Table;
 use crate::wait::{self, WaitFlags};
 
-/// Follow a change, list earlier ones, or go back
+/// Wait for a rollout, list revisions, or restore an earlier one
 ///
-/// Revisions are templates. The verbs of polis write them down on the workload itself (the last 10, in the annotation
-/// compute.datumapis.com/revisions); what other tools change is written down at the next change that polis makes.
+/// A revision is a template of the workload. The commands of polis record the last 10 in the annotation
+/// compute.datumapis.com/revisions of the workload. A change by another tool is recorded with the next change
+/// by polis.
 #[derive(Args)]
 #[command(after_help = "Examples:
   polis rollout status web
@@ -25,13 +26,13 @@ pub struct Flags {
 
 #[derive(Subcommand)]
 enum Part {
-    /// Wait until the newest change has arrived in all cities
+    /// Wait until the newest template runs and is ready in all cities
     #[command(after_help = "Examples:\n  polis rollout status web")]
     Status(Status),
-    /// List the revisions of a workload
+    /// List the recorded revisions of a workload
     #[command(after_help = "Examples:\n  polis rollout history web -o json")]
     History(History),
-    /// Go back to the revision before, or to the one named
+    /// Restore the template of the previous revision, or of a given one
     #[command(
         after_help = "Examples:\n  polis rollout undo web\n  polis rollout undo web --to-revision 2 --no-wait"
     )]
@@ -42,11 +43,11 @@ enum Part {
 struct Status {
     /// Name of the workload
     name: String,
-    /// How long to wait
+    /// Longest time to wait, such as 30s, 5m or 1h30m
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = crate::view::age::parse)]
     timeout: std::time::Duration,
     #[command(flatten)]
-    place: Place,
+    connection: ConnectionFlags,
 }
 
 #[derive(Args)]
@@ -54,30 +55,28 @@ struct History {
     /// Name of the workload
     name: String,
     #[command(flatten)]
-    output: OutputFlag,
-    #[command(flatten)]
-    place: Place,
+    list: ListFlags,
 }
 
 #[derive(Args)]
 struct Undo {
     /// Name of the workload
     name: String,
-    /// Revision to go back to; the one before when absent
+    /// Revision to restore [default: the previous one]
     #[arg(long, value_name = "N")]
     to_revision: Option<u64>,
     #[command(flatten)]
     wait: WaitFlags,
     #[command(flatten)]
-    place: Place,
+    connection: ConnectionFlags,
 }
 
-/// See the head of this file.
-pub async fn run(flags: Flags) -> Result<Exit, Fault> {
+/// Runs the subcommand.
+pub async fn run(flags: Flags) -> Result<Exit, CliError> {
     match flags.part {
         Part::Status(flags) => {
-            let reach = Reach::new(&flags.place).await?;
-            wait::until_ready(&reach, &flags.name, flags.timeout).await?;
+            let session = Session::new(&flags.connection).await?;
+            wait::until_ready(&session, &flags.name, flags.timeout).await?;
         }
         Part::History(flags) => list(flags).await?,
         Part::Undo(flags) => undo(flags).await?,
@@ -85,23 +84,23 @@ pub async fn run(flags: Flags) -> Result<Exit, Fault> {
     Ok(Exit::Done)
 }
 
-async fn list(flags: History) -> Result<(), Fault> {
-    let reach = Reach::new(&flags.place).await?;
-    reach.picture(&flags.name).await?;
-    let workload = reach.draft_of(&flags.name).await?.unwrap_or_default();
+async fn list(flags: History) -> Result<(), CliError> {
+    let session = Session::new(&flags.list.connection).await?;
+    session.snapshot(&flags.name).await?;
+    let workload = session.manifest_of(&flags.name).await?.unwrap_or_default();
     let revisions = history::of(&workload);
-    flags.output.list("revision", &revisions, |_| table(&flags.name, &revisions))?;
-    if !flags.output.is_for_programs() && !revisions.is_empty() && !history::is_recorded(&workload) {
-        terminal::remark("The template that stands was changed by other means after the newest revision.");
+    flags.list.output.list("revision", &revisions, |_| table(&flags.name, &revisions))?;
+    if !flags.list.output.is_machine_readable() && !revisions.is_empty() && !history::is_recorded(&workload) {
+        terminal::note("The current template is not a recorded revision: it was changed by other means.");
     }
     Ok(())
 }
 
-fn table(name: &str, revisions: &[Revision]) -> Table {
-    let nothing = format!("No revision of {name} is recorded: it was not made with polis.");
-    let mut table = Table::new(&["REVISION", "WHEN", "CAUSE", "IMAGE"], nothing);
+fn table(name: &str, revisions: &[TemplateRevision]) -> Table {
+    let empty = format!("Workload {name} has no recorded revisions: it was not created with polis.");
+    let mut table = Table::new(&["REVISION", "WHEN", "CAUSE", "IMAGE"], empty);
     for revision in revisions {
-        // Seconds are enough for people.
+        // Without fractions of a second.
         let when = revision.at.split('.').next().unwrap_or_default().trim_end_matches('Z').to_owned() + "Z";
         let image = history::image(&revision.template);
         table.row([revision.revision.to_string(), when, revision.cause.clone(), image]);
@@ -109,24 +108,24 @@ fn table(name: &str, revisions: &[Revision]) -> Table {
     table
 }
 
-async fn undo(flags: Undo) -> Result<(), Fault> {
-    let reach = Reach::new(&flags.place).await?;
+async fn undo(flags: Undo) -> Result<(), CliError> {
+    let session = Session::new(&flags.connection).await?;
     let name = &flags.name;
-    reach.picture(name).await?;
-    let standing = reach.draft_of(name).await?.unwrap_or_default();
-    let target = history::target(&standing, flags.to_revision).map_err(|why| {
-        let next = format!("`polis rollout history {name}` lists what is recorded");
-        Fault::new(Exit::NotFound, format!("failed to undo workload {name}"), why, next)
+    session.snapshot(name).await?;
+    let existing = session.manifest_of(name).await?.unwrap_or_default();
+    let target = history::target(&existing, flags.to_revision).map_err(|why| {
+        let next = format!("list the recorded revisions with `polis rollout history {name}`");
+        CliError::new(Exit::NotFound, format!("failed to undo workload {name}"), why, next)
     })?;
     let cause = format!("undo to {}", target.revision);
-    let edit = |draft: &mut serde_json::Value| {
-        draft["spec"]["template"] = target.template.clone();
+    let edit = |manifest: &mut serde_json::Value| {
+        manifest["spec"]["template"] = target.template.clone();
         Ok(())
     };
-    reach.change(name, &cause, edit).await?;
-    terminal::say(format!("workload {name} goes back to revision {}", target.revision));
+    session.edit_workload(name, &cause, edit).await?;
+    terminal::print(format!("workload {name} restored to revision {}", target.revision));
     if !flags.wait.no_wait {
-        wait::until_ready(&reach, name, flags.wait.timeout).await?;
+        wait::until_ready(&session, name, flags.wait.timeout).await?;
     }
     Ok(())
 }

@@ -1,40 +1,41 @@
-//! `polis scale`: how many instances run in each city.
+//! `polis scale`: sets the number of instances in each city.
 
 use clap::Args;
 
-use crate::exit::{Exit, Fault};
-use crate::reach::{Place, Reach};
+use crate::exit::{CliError, Exit};
+use crate::session::{ConnectionFlags, Session};
 use crate::terminal;
-use crate::view::draft;
+use crate::view::manifest;
 use crate::wait::{self, WaitFlags};
 
-/// Set the number of instances in each city
+/// Set the number of instances of a workload in each city
 #[derive(Args)]
 #[command(after_help = "Examples:
-  polis scale web 2")]
+  polis scale web 2
+  polis scale web 3 --placement default --no-wait")]
 pub struct Flags {
     /// Name of the workload
     name: String,
-    /// Instances in each city
+    /// Number of instances in each city
     #[arg(allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(0..=1000))]
     replicas: i32,
-    /// Only in the cities of this placement
+    /// Scale only the cities of this placement
     #[arg(long)]
     placement: Option<String>,
     #[command(flatten)]
     wait: WaitFlags,
     #[command(flatten)]
-    place: Place,
+    connection: ConnectionFlags,
 }
 
-/// See the head of this file.
-pub async fn run(flags: Flags) -> Result<Exit, Fault> {
-    let reach = Reach::new(&flags.place).await?;
-    let edit = |draft: &mut _| draft::scale(draft, flags.replicas, flags.placement.as_deref());
-    reach.change(&flags.name, "scale", edit).await?;
-    terminal::say(format!("workload {} scaled to {} in each city", flags.name, flags.replicas));
+/// Changes the placements and waits.
+pub async fn run(flags: Flags) -> Result<Exit, CliError> {
+    let session = Session::new(&flags.connection).await?;
+    let edit = |manifest: &mut _| manifest::scale(manifest, flags.replicas, flags.placement.as_deref());
+    session.edit_workload(&flags.name, "scale", edit).await?;
+    terminal::print(format!("workload {} scaled to {} in each city", flags.name, flags.replicas));
     if !flags.wait.no_wait {
-        wait::until_ready(&reach, &flags.name, flags.wait.timeout).await?;
+        wait::until_ready(&session, &flags.name, flags.wait.timeout).await?;
     }
     Ok(Exit::Done)
 }

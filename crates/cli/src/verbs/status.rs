@@ -1,20 +1,21 @@
-//! `polis status`: the tree of a workload.
+//! `polis status`: prints a workload as a tree of cities and instances.
 
 use std::time::Duration;
 
 use clap::Args;
 use jiff::Timestamp;
 
-use crate::exit::{Exit, Fault};
-use crate::output::OutputFlag;
-use crate::reach::{Place, Reach};
+use crate::exit::{CliError, Exit};
+use crate::session::Session;
 use crate::terminal;
+use crate::verbs::ListFlags;
 use crate::view::tree;
 
-/// A live tree is drawn anew at least this often, so that ages move.
-const BREATH: Duration = Duration::from_secs(1);
-/// A pipe gets a tree only when something changes.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// With `--watch` on a terminal, the tree is redrawn at least this often, so that the ages are current.
+const REDRAW_INTERVAL: Duration = Duration::from_secs(1);
+/// With `--watch` in a pipe, the objects are read again at least this often. A tree is printed only after a
+/// change.
+const PIPE_RESYNC: Duration = Duration::from_secs(60);
 
 /// Show a workload with its cities and instances
 #[derive(Args)]
@@ -24,43 +25,47 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Flags {
     /// Name of the workload
     name: String,
-    /// Go on showing it whenever it changes
+    /// Print the tree again after every change, until interrupted
     #[arg(short, long)]
     watch: bool,
     #[command(flatten)]
-    output: OutputFlag,
-    #[command(flatten)]
-    place: Place,
+    list: ListFlags,
 }
 
-/// See the head of this file.
-pub async fn run(flags: Flags) -> Result<Exit, Fault> {
-    let reach = Reach::new(&flags.place).await?;
-    if flags.watch && flags.output.is_for_programs() {
-        return Err(Fault::usage(
-            "failed to watch",
-            "--watch draws for people",
-            "leave -o out, or use `kubectl get -w`",
+/// Prints the tree once, or after every change.
+pub async fn run(flags: Flags) -> Result<Exit, CliError> {
+    let session = Session::new(&flags.list.connection).await?;
+    if flags.watch && flags.list.output.is_machine_readable() {
+        return Err(CliError::usage(
+            "failed to watch the workload",
+            "--watch does not support -o json, yaml and name",
+            "remove -o, or use `kubectl get -w`",
         ));
     }
     let mut shown = None;
     loop {
-        let (picture, versions) = reach.picture(&flags.name).await?;
-        let draw = |wide| tree::draw(&picture, Timestamp::now(), terminal::width(), wide);
+        let (snapshot, versions) = session.snapshot(&flags.name).await?;
+        let draw = |wide| tree::draw(&snapshot, Timestamp::now(), terminal::width(), wide);
         if !flags.watch {
-            flags.output.one("workload", &picture.workload, draw)?;
+            flags.list.output.one("workload", &snapshot.workload, draw)?;
             return Ok(Exit::Done);
         }
-        // Ages move by themselves; only what else changes is news to a pipe.
-        let seen = serde_json::to_string(&picture).unwrap_or_default();
+        // In a pipe the tree is printed when an object changes, not when only the ages do.
+        let rendered = serde_json::to_string(&snapshot).unwrap_or_default();
         if terminal::is_live() {
             terminal::clear();
-            flags.output.one("workload", &picture.workload, draw)?;
-        } else if shown.as_ref() != Some(&seen) {
-            flags.output.one("workload", &picture.workload, |wide| draw(wide) + "\n")?;
-            terminal::say("");
+            flags.list.output.one("workload", &snapshot.workload, draw)?;
+        } else if shown.as_ref() != Some(&rendered) {
+            flags.list.output.one("workload", &snapshot.workload, |wide| draw(wide) + "\n")?;
+            terminal::print("");
         }
-        shown = Some(seen);
-        reach.changed(&flags.name, &versions, if terminal::is_live() { BREATH } else { PATIENCE }).await;
+        shown = Some(rendered);
+        session
+            .wait_for_change(
+                &flags.name,
+                &versions,
+                if terminal::is_live() { REDRAW_INTERVAL } else { PIPE_RESYNC },
+            )
+            .await;
     }
 }

@@ -1,43 +1,41 @@
-//! `polis version`: this program and the server.
+//! `polis version`: prints the versions of this program and of the server.
 
 use clap::Args;
 use serde_json::json;
 
-use crate::exit::{Exit, Fault};
-use crate::output::OutputFlag;
-use crate::reach::{Place, Reach};
+use crate::exit::{CliError, Exit};
+use crate::session::Session;
+use crate::verbs::ListFlags;
 
-/// Show the version of this program and of the server
+/// Show the versions of this program and of the server
 #[derive(Args)]
 #[command(after_help = "Examples:
   polis version
   polis version -o json")]
 pub struct Flags {
     #[command(flatten)]
-    output: OutputFlag,
-    #[command(flatten)]
-    place: Place,
+    list: ListFlags,
 }
 
-/// See the head of this file.
-pub async fn run(flags: Flags) -> Result<Exit, Fault> {
+/// Prints both versions.
+pub async fn run(flags: Flags) -> Result<Exit, CliError> {
     let client = env!("CARGO_PKG_VERSION");
-    // Without a server there is still a version.
-    let server = match Reach::new(&flags.place).await {
-        Ok(reach) => match reach.client.apiserver_version().await {
-            Ok(info) => Ok((info.git_version, reach)),
-            Err(error) => Err(Fault::request("failed to ask the server", &error).why),
+    // Without a server, the version of the program is printed.
+    let server = match Session::new(&flags.list.connection).await {
+        Ok(session) => match session.client.apiserver_version().await {
+            Ok(info) => Ok((info.git_version, session)),
+            Err(error) => Err(CliError::request("failed to read the version of the server", &error).why),
         },
-        Err(fault) => Err(fault.why),
+        Err(error) => Err(error.why),
     };
     let answer = match &server {
-        Ok((version, reach)) => {
-            json!({"name": "polis", "client": client, "server": version, "url": reach.server})
+        Ok((version, session)) => {
+            json!({"name": "polis", "client": client, "server": version, "url": session.server})
         }
         Err(why) => json!({"name": "polis", "client": client, "server": null, "why": why}),
     };
-    flags.output.one("version", &answer, |_| match &server {
-        Ok((version, reach)) => format!("polis {client}\nserver {version} at {}", reach.root_server()),
+    flags.list.output.one("version", &answer, |_| match &server {
+        Ok((version, session)) => format!("polis {client}\nserver {version} at {}", session.root_server()),
         Err(why) => format!("polis {client}\nserver unknown: {why}"),
     })?;
     Ok(Exit::Done)

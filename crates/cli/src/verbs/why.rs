@@ -1,66 +1,65 @@
-//! `polis why`: what blocks a workload or an instance, since when, whose turn it is, what to do.
+//! `polis why`: prints what blocks a workload or an instance, since when, who must act, and what to do.
 
 use clap::Args;
 use jiff::Timestamp;
 use polis_api::networking::LocationBinding;
 use polis_core::cities::Cities;
 
-use crate::exit::{Exit, Fault};
-use crate::output::OutputFlag;
-use crate::reach::{Place, Reach, optional};
+use crate::exit::{CliError, Exit};
+use crate::session::{Session, optional};
 use crate::terminal;
+use crate::verbs::ListFlags;
 use crate::view::diagnosis::{self, Evidence};
-use crate::view::{Mood, picture};
+use crate::view::{Severity, snapshot};
 
-/// Say what blocks a workload or an instance, and what to do
+/// Show what blocks a workload or an instance, and what to do
 ///
-/// Looks at the project and, where the kubeconfig leads there, at the hub and the cells. Ends with exit code 7 when
+/// Reads the project, and the hub and the cells if the kubeconfig has contexts for them. Exit code 7 if
 /// something is blocked.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  polis why web")]
+  polis why web
+  polis why web -o json")]
 pub struct Flags {
     /// Name of a workload or an instance
     name: String,
     #[command(flatten)]
-    output: OutputFlag,
-    #[command(flatten)]
-    place: Place,
+    list: ListFlags,
 }
 
-/// See the head of this file.
-pub async fn run(flags: Flags) -> Result<Exit, Fault> {
-    let reach = Reach::new(&flags.place).await?;
+/// Diagnoses the workload or the instance.
+pub async fn run(flags: Flags) -> Result<Exit, CliError> {
+    let session = Session::new(&flags.list.connection).await?;
     let name = &flags.name;
-    let (workload, is_workload) = match reach.has_workload(name).await? {
+    let (workload, is_workload) = match session.has_workload(name).await? {
         true => (name.clone(), true),
-        false => match reach.instance(name).await? {
-            Some(instance) => (picture::workload_of(&instance).to_owned(), false),
-            None => return Err(reach.nothing_called(name)),
+        false => match session.instance(name).await? {
+            Some(instance) => (snapshot::workload_of(&instance).to_owned(), false),
+            None => return Err(session.not_found(name)),
         },
     };
-    let evidence = gather(&reach, &workload).await?;
+    let evidence = gather(&session, &workload).await?;
     let diagnosis =
         if is_workload { diagnosis::workload(&evidence) } else { diagnosis::instance(&evidence, name) };
-    flags.output.one("workload", &diagnosis, |_| {
-        diagnosis::draw(&diagnosis, Timestamp::now(), terminal::width(), |mood, text| {
-            terminal::bold(&terminal::tint(mood, text))
+    flags.list.output.one("workload", &diagnosis, |_| {
+        diagnosis::draw(&diagnosis, Timestamp::now(), terminal::width(), |severity, text| {
+            terminal::bold(&terminal::colored(severity, text))
         })
     })?;
-    Ok(if diagnosis.mood() == Mood::Stuck { Exit::Unwell } else { Exit::Done })
+    Ok(if diagnosis.severity() == Severity::Blocked { Exit::Unhealthy } else { Exit::Done })
 }
 
-async fn gather(reach: &Reach, workload: &str) -> Result<Evidence, Fault> {
-    let (picture, _) = reach.picture_if_any(workload).await?;
-    let horizon = reach.beyond(workload).await;
-    let mut unread = horizon.unread;
-    let cities = match optional(reach.all::<LocationBinding>(), "cities").await {
+async fn gather(session: &Session, workload: &str) -> Result<Evidence, CliError> {
+    let (snapshot, _) = session.snapshot_if_any(workload).await?;
+    let downstream = session.downstream(workload).await;
+    let mut unread = downstream.unread;
+    let cities = match optional(session.all::<LocationBinding>(), "cities").await {
         Ok(Some(bindings)) => Some(Cities::bound(&bindings).0),
         Ok(None) => Some(Cities::Any),
-        Err(fault) => {
-            unread.push(format!("the cities of the project: {}", fault.why));
+        Err(error) => {
+            unread.push(format!("LocationBindings of the project: {}", error.why));
             None
         }
     };
-    Ok(Evidence { picture, cities, hub: horizon.hub, cells: horizon.cells, unread })
+    Ok(Evidence { snapshot, cities, hub: downstream.hub, cells: downstream.cells, unread })
 }

@@ -1,15 +1,15 @@
-//! `polis workloads`: the workloads of a namespace.
+//! `polis workloads`: lists the workloads of a namespace.
 
 use clap::Args;
 use jiff::Timestamp;
 use polis_api::compute::Workload;
 
-use crate::exit::{Exit, Fault};
-use crate::output::OutputFlag;
-use crate::reach::{Place, Reach};
+use crate::exit::{CliError, Exit};
+use crate::session::Session;
+use crate::verbs::ListFlags;
 use crate::view::lists;
 
-/// List workloads
+/// List the workloads of the namespace
 #[derive(Args)]
 #[command(
     visible_alias = "ls",
@@ -19,17 +19,16 @@ use crate::view::lists;
 )]
 pub struct Flags {
     #[command(flatten)]
-    output: OutputFlag,
-    #[command(flatten)]
-    place: Place,
+    list: ListFlags,
 }
 
-/// See the head of this file.
-pub async fn run(flags: Flags) -> Result<Exit, Fault> {
-    let reach = Reach::new(&flags.place).await?;
-    let list = reach.api::<Workload>().list(&Default::default()).await;
-    let list = list.map_err(|error| Fault::request("failed to list workloads", &error))?;
+/// Lists the workloads.
+pub async fn run(flags: Flags) -> Result<Exit, CliError> {
+    let session = Session::new(&flags.list.connection).await?;
+    let list = session.api::<Workload>().list(&Default::default()).await;
+    let list = list.map_err(|error| CliError::request("failed to list workloads", &error))?;
     flags
+        .list
         .output
         .list("workload", &list.items, |wide| lists::workloads(&list.items, Timestamp::now(), wide))?;
     Ok(Exit::Done)

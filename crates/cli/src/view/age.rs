@@ -1,23 +1,23 @@
-//! How long ago, and how long to wait: `42s`, `7m`, `3h20m`, `12d`.
+//! Formats ages and parses durations: `42s`, `7m`, `3h20m`, `12d`.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-/// The schema's default conditions carry 1970: before this moment a time is no time. 2001-09-09.
+/// Times before 2001-09-09 count as absent: the default conditions of the schema have the year 1970.
 const EPOCH: i64 = 1_000_000_000;
 
-/// How long ago something was, in at most five characters for the first day.
+/// The time between `then` and `now`, in the form that `kubectl get` uses for AGE.
 pub fn since(then: Timestamp, now: Timestamp) -> String {
-    in_words(now.duration_since(then).as_secs().max(0))
+    format_seconds(now.duration_since(then).as_secs().max(0))
 }
 
-/// How long ago something was; a dash when it never was.
-pub fn since_maybe(then: Option<Timestamp>, now: Timestamp) -> String {
+/// The time between `then` and `now`; a dash if `then` is absent.
+pub fn since_or_dash(then: Option<Timestamp>, now: Timestamp) -> String {
     then.filter(|then| then.as_second() >= EPOCH).map_or_else(|| "-".to_owned(), |then| since(then, now))
 }
 
-fn in_words(seconds: i64) -> String {
+fn format_seconds(seconds: i64) -> String {
     let (minute, hour, day) = (60, 3600, 86400);
     let pair = |large: i64, letter, small: i64, unit| match small {
         0 => format!("{large}{letter}"),
@@ -33,9 +33,9 @@ fn in_words(seconds: i64) -> String {
     }
 }
 
-/// Reads a duration: `90`, `90s`, `5m`, `1h30m`, `2d`. A bare number is seconds.
+/// Parses a duration: `90`, `90s`, `5m`, `1h30m`, `2d`. A number without a unit is seconds.
 pub fn parse(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no duration; write it as 30s, 5m or 1h30m");
+    let wrong = || format!("{text:?} is not a duration; use a form such as 30s, 5m or 1h30m");
     if let Ok(seconds) = text.parse::<u64>() {
         return Ok(Duration::from_secs(seconds));
     }
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_age_grows_coarser_as_it_grows() {
+    fn older_ages_have_coarser_units() {
         let table = [
             (0, "0s"),
             (119, "119s"),
@@ -77,20 +77,20 @@ mod tests {
             (864_000, "10d"),
         ];
         for (seconds, text) in table {
-            assert_eq!(in_words(seconds), text);
+            assert_eq!(format_seconds(seconds), text);
         }
     }
 
     #[test]
-    fn a_time_in_the_future_is_now_and_the_year_1970_is_never() {
+    fn a_future_time_is_zero_and_the_year_1970_is_a_dash() {
         let at = |second| Timestamp::from_second(second).unwrap();
         assert_eq!(since(at(2_000_000_010), at(2_000_000_000)), "0s");
-        assert_eq!(since_maybe(Some(at(0)), at(2_000_000_000)), "-");
-        assert_eq!(since_maybe(None, at(2_000_000_000)), "-");
+        assert_eq!(since_or_dash(Some(at(0)), at(2_000_000_000)), "-");
+        assert_eq!(since_or_dash(None, at(2_000_000_000)), "-");
     }
 
     #[test]
-    fn a_duration_is_read_as_people_write_it() {
+    fn durations_are_parsed() {
         for (text, seconds) in [("90", 90), ("90s", 90), ("5m", 300), ("1h30m", 5400), ("2d", 172_800)] {
             assert_eq!(parse(text), Ok(Duration::from_secs(seconds)), "{text}");
         }

@@ -1,97 +1,98 @@
-//! Revisions of a workload's template, kept on the workload itself.
+//! Revisions of a workload's template, recorded in an annotation of the workload.
 //!
-//! The API has no kind for revisions, and these verbs use nothing but the API. So every change that a verb of Polis makes
-//! to a template is written down in one annotation of the workload, in the same request as the change: the two cannot
-//! disagree, and the history goes when the workload goes. A template that somebody else wrote (kubectl, CI) is found
-//! standing at the next change and written down then, marked as such; if two such changes come in a row, the first of
-//! them is not seen. A revision is a template: scale and cities are no part of it, and undo leaves them as they are.
+//! The API has no kind for revisions, and the commands use only the API. Every command that changes a
+//! template therefore records it in one annotation, in the same request: the history cannot disagree with the
+//! workload and is deleted with it. A template that another tool wrote (kubectl, CI) is recorded with the
+//! next change, with its own cause; of two such changes in a row, only the second is recorded. A revision is
+//! a template: it does not include scale and cities, and undo does not change them.
 //!
-//! At most [`KEPT`] revisions and [`BYTES`] of JSON are kept (all annotations of an object together may have 256 KiB);
-//! the oldest go first.
+//! At most [`MAX_REVISIONS`] revisions and [`MAX_BYTES`] of JSON are stored, because all annotations of an
+//! object together are limited to 256 KiB. The oldest are dropped first.
 
 use polis_api::annotations::REVISIONS;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// The greatest number of revisions.
-pub const KEPT: usize = 10;
-/// The greatest size of all of them together.
-pub const BYTES: usize = 64 * 1024;
-/// The cause of a revision that no verb of Polis made.
-const FOUND: &str = "changed by other means";
+/// Maximum number of revisions.
+pub const MAX_REVISIONS: usize = 10;
+/// Maximum size of the annotation in bytes.
+pub const MAX_BYTES: usize = 64 * 1024;
+/// Cause of a revision that another tool wrote.
+const OTHER_TOOL: &str = "changed by other means";
 
 /// One revision of the template.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Revision {
-    /// Its number; grows by one and is never used again.
+pub struct TemplateRevision {
+    /// Its number; increases by one and is not reused.
     pub revision: u64,
-    /// When it was written down, RFC 3339.
+    /// When it was recorded, in RFC 3339.
     pub at: String,
-    /// Which verb made it.
+    /// The command that wrote it.
     pub cause: String,
     /// The template.
     pub template: Value,
 }
 
-/// The revisions of a workload, the oldest first. What cannot be read is no history.
-pub fn of(workload: &Value) -> Vec<Revision> {
+/// The revisions of a workload, the oldest first. An annotation that cannot be parsed counts as empty.
+pub fn of(workload: &Value) -> Vec<TemplateRevision> {
     let text = workload["metadata"]["annotations"][REVISIONS].as_str();
     text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }
 
-/// Whether the template stands as it was last written down.
+/// Whether the current template is the newest revision.
 pub fn is_recorded(workload: &Value) -> bool {
     of(workload).last().is_some_and(|last| last.template == workload["spec"]["template"])
 }
 
-/// Writes down the template of `draft`, made by `cause`, after what stands now in `standing`.
-pub fn record(standing: Option<&Value>, draft: &mut Value, cause: &str, at: &str) {
-    let mut revisions = standing.map(of).unwrap_or_default();
-    let standing = standing.map(|standing| standing["spec"]["template"].clone());
-    if let Some(template) = standing {
-        add(&mut revisions, FOUND, at, template);
+/// Records the template of `manifest` with its cause, after the revisions and the current template of
+/// `existing`.
+pub fn record(existing: Option<&Value>, manifest: &mut Value, cause: &str, at: &str) {
+    let mut revisions = existing.map(of).unwrap_or_default();
+    let existing = existing.map(|existing| existing["spec"]["template"].clone());
+    if let Some(template) = existing {
+        add(&mut revisions, OTHER_TOOL, at, template);
     }
-    add(&mut revisions, cause, at, draft["spec"]["template"].clone());
+    add(&mut revisions, cause, at, manifest["spec"]["template"].clone());
     let mut text = json!(revisions).to_string();
-    while revisions.len() > 1 && (revisions.len() > KEPT || text.len() > BYTES) {
+    while revisions.len() > 1 && (revisions.len() > MAX_REVISIONS || text.len() > MAX_BYTES) {
         revisions.remove(0);
         text = json!(revisions).to_string();
     }
-    if draft["metadata"]["annotations"].is_null() {
-        draft["metadata"]["annotations"] = json!({});
+    if manifest["metadata"]["annotations"].is_null() {
+        manifest["metadata"]["annotations"] = json!({});
     }
-    draft["metadata"]["annotations"][REVISIONS] = json!(text);
+    manifest["metadata"]["annotations"][REVISIONS] = json!(text);
 }
 
-/// A template equal to the newest is no new revision.
-fn add(revisions: &mut Vec<Revision>, cause: &str, at: &str, template: Value) {
+/// Appends a revision unless its template equals the newest one.
+fn add(revisions: &mut Vec<TemplateRevision>, cause: &str, at: &str, template: Value) {
     let newest = revisions.last();
     if newest.is_some_and(|newest| newest.template == template) {
         return;
     }
     let revision = newest.map_or(1, |newest| newest.revision + 1);
-    revisions.push(Revision { revision, at: at.to_owned(), cause: cause.to_owned(), template });
+    revisions.push(TemplateRevision { revision, at: at.to_owned(), cause: cause.to_owned(), template });
 }
 
-/// The revision to go back to: the one named, or the one before the newest.
-pub fn target(workload: &Value, wanted: Option<u64>) -> Result<Revision, String> {
+/// The revision to restore: the given one, or the previous one.
+pub fn target(workload: &Value, wanted: Option<u64>) -> Result<TemplateRevision, String> {
     let revisions = of(workload);
     let numbers: Vec<String> = revisions.iter().map(|r| r.revision.to_string()).collect();
     match wanted {
         Some(wanted) => revisions.into_iter().find(|revision| revision.revision == wanted).ok_or_else(|| {
             match numbers.is_empty() {
-                true => "it has no recorded revision".to_owned(),
-                false => format!("there is no revision {wanted}; there are {}", numbers.join(", ")),
+                true => "the workload has no recorded revision".to_owned(),
+                false => format!("the workload has no revision {wanted}; it has {}", numbers.join(", ")),
             }
         }),
-        // A template changed by other means stands after the newest recorded one, which is then the one before.
+        // A template of another tool is newer than the newest revision, which is then the previous one.
         None if !revisions.is_empty() && !is_recorded(workload) => Ok(revisions[revisions.len() - 1].clone()),
         None if revisions.len() > 1 => Ok(revisions[revisions.len() - 2].clone()),
-        None => Err("it has no revision before the one that stands".to_owned()),
+        None => Err("the workload has no revision before the current one".to_owned()),
     }
 }
 
-/// The image of a template, for the list.
+/// The images of a template, for the table.
 pub fn image(template: &Value) -> String {
     let containers = template.pointer("/spec/runtime/sandbox/containers").and_then(Value::as_array);
     let images = containers.into_iter().flatten().filter_map(|container| container["image"].as_str());
@@ -107,39 +108,40 @@ mod tests {
         json!({"metadata": {"name": "web"}, "spec": {"template": {"image": image}}})
     }
 
-    fn changed(standing: &Value, image: &str, cause: &str) -> Value {
-        let mut draft = standing.clone();
-        draft["spec"]["template"]["image"] = json!(image);
-        record(Some(standing), &mut draft, cause, "now");
-        draft
+    fn changed(existing: &Value, image: &str, cause: &str) -> Value {
+        let mut manifest = existing.clone();
+        manifest["spec"]["template"]["image"] = json!(image);
+        record(Some(existing), &mut manifest, cause, "now");
+        manifest
     }
 
     fn mk_first(image: &str) -> Value {
-        let mut draft = mk_workload(image);
-        record(None, &mut draft, "deploy", "now");
-        draft
+        let mut manifest = mk_workload(image);
+        record(None, &mut manifest, "deploy", "now");
+        manifest
     }
 
     fn list(workload: &Value) -> Vec<(u64, String, String)> {
-        let entry = |r: Revision| (r.revision, r.cause, r.template["image"].as_str().unwrap().to_owned());
+        let entry =
+            |r: TemplateRevision| (r.revision, r.cause, r.template["image"].as_str().unwrap().to_owned());
         of(workload).into_iter().map(entry).collect()
     }
 
     #[test]
-    fn every_change_is_a_revision_and_no_change_is_none() {
+    fn every_changed_template_is_a_revision() {
         let workload = changed(&mk_first("a"), "b", "restart");
         let workload = changed(&workload, "b", "deploy");
         assert_eq!(list(&workload), [(1, "deploy".into(), "a".into()), (2, "restart".into(), "b".into())]);
     }
 
     #[test]
-    fn what_others_changed_is_written_down_at_the_next_change() {
+    fn a_template_of_another_tool_is_recorded_with_the_next_change() {
         let mut workload = mk_first("a");
         workload["spec"]["template"]["image"] = json!("theirs");
         assert!(!is_recorded(&workload));
         let workload = changed(&workload, "b", "deploy");
         let causes: Vec<_> = list(&workload).into_iter().map(|(_, cause, image)| (cause, image)).collect();
-        assert_eq!(causes[1], (FOUND.into(), "theirs".into()));
+        assert_eq!(causes[1], (OTHER_TOOL.into(), "theirs".into()));
         assert_eq!(causes[2], ("deploy".into(), "b".into()));
     }
 
@@ -151,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_go_on_when_the_oldest_are_dropped() {
+    fn numbers_continue_after_the_oldest_are_dropped() {
         let mut workload = mk_first("0");
         for change in 1..=15 {
             workload = changed(&workload, &change.to_string(), "deploy");
@@ -161,34 +163,34 @@ mod tests {
     }
 
     #[test]
-    fn a_history_never_outgrows_its_room() {
+    fn the_annotation_never_exceeds_its_maximum_size() {
         let mut workload = mk_first("a");
         for letter in ["b", "c", "d", "e"] {
             workload = changed(&workload, &letter.repeat(30_000), "deploy");
         }
         let text = workload["metadata"]["annotations"][REVISIONS].as_str().unwrap();
-        assert!(text.len() <= BYTES && of(&workload).len() == 2);
+        assert!(text.len() <= MAX_BYTES && of(&workload).len() == 2);
     }
 
     #[test]
-    fn undo_goes_to_the_one_before_or_to_the_one_named() {
+    fn undo_restores_the_previous_or_the_given_revision() {
         let workload = changed(&changed(&mk_first("a"), "b", "deploy"), "c", "deploy");
         assert_eq!(target(&workload, None).unwrap().revision, 2);
         assert_eq!(target(&workload, Some(1)).unwrap().template["image"], "a");
-        assert!(target(&workload, Some(9)).unwrap_err().contains("there are 1, 2, 3"));
+        assert!(target(&workload, Some(9)).unwrap_err().contains("it has 1, 2, 3"));
         assert!(target(&mk_first("a"), None).unwrap_err().contains("no revision before"));
         assert!(target(&mk_workload("a"), Some(1)).unwrap_err().contains("no recorded revision"));
     }
 
     #[test]
-    fn undo_after_a_change_by_other_means_goes_to_the_newest_recorded() {
+    fn undo_after_a_change_by_another_tool_restores_the_newest_revision() {
         let mut workload = changed(&mk_first("a"), "b", "deploy");
         workload["spec"]["template"]["image"] = json!("theirs");
         assert_eq!(target(&workload, None).unwrap().template["image"], "b");
     }
 
     #[test]
-    fn a_history_that_cannot_be_read_is_none() {
+    fn an_invalid_annotation_counts_as_no_revisions() {
         let mut workload = mk_workload("a");
         workload["metadata"]["annotations"] = json!({REVISIONS: "not json"});
         assert_eq!(of(&workload), []);

@@ -1,4 +1,4 @@
-//! The tables of the verbs that list things.
+//! Tables of the list commands: workloads, instances, cities, quota, projects.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use polis_api::quota::{AllowanceBucket, ResourceRegistration};
 use polis_core::{conditions, owner};
 use serde::Serialize;
 
-use super::picture::{address, city_of, workload_of};
+use super::snapshot::{address, city_of, workload_of};
 use super::table::Table;
 use super::{age, state};
 
@@ -23,18 +23,21 @@ pub fn workloads(workloads: &[Workload], now: Timestamp, wide: bool) -> Table {
         heads.extend(["UP-TO-DATE", "IMAGE", "REASON", "MESSAGE"]);
     }
     let mut table =
-        Table::new(&heads, "There are no workloads here. Try: polis deploy NAME --image I --city C");
+        Table::new(&heads, "No workloads found. Create one with: polis deploy NAME --image I --city C");
     for workload in workloads {
         let status = workload.status.clone().unwrap_or_default();
-        let state =
-            state::judged(&workload.metadata, conditions::find(&status.conditions, AVAILABLE), "starting");
+        let state = state::of_condition(
+            &workload.metadata,
+            conditions::find(&status.conditions, AVAILABLE),
+            "starting",
+        );
         let made = workload.metadata.creation_timestamp.as_ref().map(|time| time.0);
         let mut cells = vec![
             owner::name(&workload.metadata).to_owned(),
             format!("{}/{}", status.ready_replicas, status.desired_replicas),
             cities_of(workload),
             state.word.to_owned(),
-            age::since_maybe(made, now),
+            age::since_or_dash(made, now),
         ];
         if wide {
             cells.extend([
@@ -72,7 +75,7 @@ pub fn instances(instances: &[Instance], now: Timestamp, wide: bool) -> Table {
     if wide {
         heads.extend(["WORKLOAD", "REASON", "MESSAGE"]);
     }
-    let mut table = Table::new(&heads, "There are no instances here.");
+    let mut table = Table::new(&heads, "No instances found.");
     for instance in instances {
         let state = state::of_instance(instance);
         let made = instance.metadata.creation_timestamp.as_ref().map(|time| time.0);
@@ -81,7 +84,7 @@ pub fn instances(instances: &[Instance], now: Timestamp, wide: bool) -> Table {
             city_of(instance).to_owned(),
             state.word.to_owned(),
             address(instance),
-            age::since_maybe(made, now),
+            age::since_or_dash(made, now),
         ];
         if wide {
             cells.extend([workload_of(instance).to_owned(), state.reason, state.message]);
@@ -95,23 +98,23 @@ pub fn instances(instances: &[Instance], now: Timestamp, wide: bool) -> Table {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CityLine {
-    /// Its code.
+    /// City code.
     pub name: String,
-    /// The location behind it.
+    /// Name of the Location.
     pub location: String,
-    /// Name for people.
+    /// Display name.
     pub display_name: String,
     /// Region.
     pub region: String,
-    /// Whether new instances may go there.
+    /// Whether new instances may be created in the city.
     pub available: bool,
-    /// Instances of the namespace there that are ready.
+    /// Number of ready instances of the namespace in the city.
     pub ready: usize,
-    /// Instances of the namespace there.
+    /// Number of instances of the namespace in the city.
     pub instances: usize,
 }
 
-/// The cities of some bindings, with what runs there.
+/// The cities of the LocationBindings, with the number of instances.
 pub fn cities(bindings: &[LocationBinding], instances: &[Instance]) -> Vec<CityLine> {
     let mut lines: Vec<CityLine> = bindings
         .iter()
@@ -120,13 +123,13 @@ pub fn cities(bindings: &[LocationBinding], instances: &[Instance]) -> Vec<CityL
             let text = |key: &str| spec.topology.get(key).cloned().unwrap_or_default();
             let name = text(TOPOLOGY_CITY_CODE);
             let there: Vec<_> = instances.iter().filter(|instance| city_of(instance) == name).collect();
-            let said = binding.status.as_ref().and_then(|s| conditions::find(&s.conditions, AVAILABLE));
+            let condition = binding.status.as_ref().and_then(|s| conditions::find(&s.conditions, AVAILABLE));
             CityLine {
                 location: spec.location_ref.name.clone(),
                 display_name: spec.display_name.clone().unwrap_or_default(),
                 region: text(TOPOLOGY_REGION),
-                // The existence of a binding is the permission; its condition can take it back.
-                available: said.is_none_or(|condition| condition.status == "True")
+                // A binding permits the city unless its Available condition is not True.
+                available: condition.is_none_or(|condition| condition.status == "True")
                     && !owner::is_deleting(&binding.metadata),
                 ready: there.iter().filter(|i| polis_core::instances::is_ready(i)).count(),
                 instances: there.len(),
@@ -145,7 +148,7 @@ pub fn city_table(cities: &[CityLine], wide: bool) -> Table {
         heads.extend(["REGION", "LOCATION"]);
     }
     let mut table =
-        Table::new(&heads, "No city is bound to this project: the operator binds locations to it.");
+        Table::new(&heads, "No city is bound to this project. Ask the platform operator to bind a location.");
     for city in cities {
         let mut cells = vec![
             city.name.clone(),
@@ -161,25 +164,25 @@ pub fn city_table(cities: &[CityLine], wide: bool) -> Table {
     table
 }
 
-/// A resource and how much of it is used.
+/// The quota of one resource.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct QuotaLine {
-    /// The resource.
+    /// Resource type.
     pub name: String,
-    /// Its unit for people.
+    /// Display unit.
     pub unit: String,
-    /// What is used, in that unit.
+    /// Used amount in the display unit.
     pub used: f64,
-    /// What was given.
+    /// Granted amount.
     pub limit: f64,
-    /// What is left.
+    /// Available amount.
     pub left: f64,
-    /// Claims that use it.
+    /// Number of claims that use it.
     pub claims: i32,
 }
 
-/// What a project has and uses, in units for people where the resource is registered.
+/// The quota of a project, in display units if the resource has a ResourceRegistration.
 pub fn quota(buckets: &[AllowanceBucket], registrations: &[ResourceRegistration]) -> Vec<QuotaLine> {
     let units: BTreeMap<&str, (&str, f64)> = registrations
         .iter()
@@ -216,7 +219,7 @@ pub fn quota_table(lines: &[QuotaLine], wide: bool) -> Table {
     if wide {
         heads.push("CLAIMS");
     }
-    let mut table = Table::new(&heads, "Nothing is granted to this project and nothing is used yet.");
+    let mut table = Table::new(&heads, "No quota is granted to this project, and none is used.");
     for line in lines {
         let number =
             |value: f64| if value.fract() == 0.0 { format!("{value:.0}") } else { format!("{value:.2}") };
@@ -235,16 +238,16 @@ pub fn quota_table(lines: &[QuotaLine], wide: bool) -> Table {
     table
 }
 
-/// A project that can be chosen.
+/// A project that `--project` accepts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ProjectLine {
-    /// Its name, for `--project`.
+    /// Its name.
     pub name: String,
-    /// Whether verbs speak to it when no other is named.
+    /// Whether commands without `--project` use it.
     pub current: bool,
-    /// Whether its plane can be used; unknown where the list comes from the kubeconfig.
+    /// Whether the Project is Ready; `None` if it is known only from the kubeconfig.
     pub ready: Option<bool>,
-    /// Context of the kubeconfig, where it has one.
+    /// Its context in the kubeconfig, if it has one.
     pub context: Option<String>,
 }
 
@@ -277,7 +280,7 @@ pub fn projects(
 pub fn project_table(lines: &[ProjectLine], wide: bool) -> Table {
     let heads: &[&str] =
         if wide { &["CURRENT", "NAME", "READY", "CONTEXT"] } else { &["CURRENT", "NAME", "READY"] };
-    let mut table = Table::new(heads, "No project is known here.");
+    let mut table = Table::new(heads, "No projects found.");
     for line in lines {
         let ready = match line.ready {
             Some(true) => "yes",
@@ -298,7 +301,7 @@ pub fn project_table(lines: &[ProjectLine], wide: bool) -> Table {
 mod tests {
     use super::*;
     use crate::view::testing::{
-        mk_blocked, mk_condition, mk_instance, mk_picture, mk_ready, mk_workload, now,
+        mk_blocked, mk_condition, mk_instance, mk_ready, mk_snapshot, mk_workload, now,
     };
     use serde_json::json;
 
@@ -336,9 +339,9 @@ mod tests {
     }
 
     #[test]
-    fn a_city_counts_unless_its_binding_says_otherwise() {
+    fn a_city_is_available_unless_its_binding_is_not() {
         let bindings = [mk_binding("ord", Some("False")), mk_binding("dfw", None)];
-        let lines = cities(&bindings, &mk_picture(&["dfw"], 2).instances);
+        let lines = cities(&bindings, &mk_snapshot(&["dfw"], 2).instances);
         insta::assert_snapshot!(city_table(&lines, true).draw(Some(80)));
     }
 
@@ -360,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn projects_of_the_server_and_of_the_kubeconfig_are_one_list() {
+    fn projects_of_the_server_and_of_the_kubeconfig_are_merged() {
         let mut shop = Project::new("shop", Default::default());
         shop.status = Some(polis_api::milo::ProjectStatus {
             conditions: vec![mk_condition("Ready", "True", "Ready", "", 1)],

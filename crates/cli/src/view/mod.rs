@@ -1,31 +1,31 @@
-//! What verbs decide and draw: pure functions over objects and a clock handed in.
+//! Diagnosis and rendering of the user's commands: pure functions of objects and a given time.
 //!
-//! Nothing here asks a server, a terminal or the time, so that every table, tree and diagnosis has a test with the
-//! text that a person would read.
+//! This module does not access a server, a terminal or the clock, so that every table, tree and diagnosis is
+//! tested with the text that a user reads.
 
 pub mod age;
 pub mod diagnosis;
 pub mod diff;
-pub mod draft;
 pub mod history;
 pub mod lists;
-pub mod picture;
+pub mod manifest;
 pub mod progress;
 pub mod reasons;
+pub mod snapshot;
 pub mod state;
 pub mod table;
 #[cfg(test)]
 pub mod testing;
 pub mod tree;
 
-/// How well things stand.
+/// Severity of a state. The serialised names are part of the `-o json` output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Mood {
-    /// As wanted.
-    Good,
-    /// On the way: waiting cures it.
-    Moving,
-    /// Waiting does not cure it.
-    Stuck,
+pub enum Severity {
+    /// The desired state.
+    Ok,
+    /// Not the desired state yet; it is expected to change without action.
+    Progressing,
+    /// It does not change without action.
+    Blocked,
 }

@@ -1,102 +1,106 @@
-//! How far a workload is in each of its cities, and when it has arrived.
+//! Rollout progress of a workload in each of its cities.
 //!
-//! A city has arrived when exactly the wanted number of instances exists, all of the newest template and all ready.
-//! Instances are counted themselves: the counters of a deployment may still speak of the template before, and they carry
-//! no generation on the way from the cell to the project.
+//! A city is complete when it has exactly the desired number of instances, all ready and with the newest
+//! template. The instances are counted, because the counters in the status of a deployment may be those of
+//! the previous template: they have no generation on the way from the cell to the project.
 
 use polis_api::compute::{Workload, WorkloadDeployment};
 use polis_api::conditions::AVAILABLE;
 use polis_core::{canonical, conditions, instances, owner, template};
 
-use super::picture::Picture;
-use super::state::{self, State};
-use super::{Mood, tree};
+use super::snapshot::WorkloadSnapshot;
+use super::state::{self, ObjectState};
+use super::{Severity, tree};
 
-/// How far one city is.
+/// Rollout progress in one city.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CityProgress {
-    /// The city, with the placement where that is not `default`.
+    /// The city, with the placement if its name is not `default`.
     pub label: String,
-    /// Wanted instances.
+    /// Desired instances.
     pub wanted: u32,
-    /// Instances that are ready and of the newest template.
+    /// Instances that are ready and have the newest template.
     pub ready: u32,
-    /// Instances that are not wanted any more, or of an older template.
+    /// Surplus instances, and instances with an older template.
     pub old: u32,
-    /// Whether it has arrived.
-    pub arrived: bool,
-    /// What holds it up, when something does.
-    pub held: Option<State>,
+    /// Whether the rollout is complete.
+    pub complete: bool,
+    /// The state that prevents completion, if an object reports one.
+    pub blocker: Option<ObjectState>,
 }
 
 impl CityProgress {
-    /// One line for people.
-    pub fn in_words(&self) -> String {
-        let message =
-            self.held.as_ref().filter(|held| held.mood == Mood::Stuck).map(|held| held.message.as_str());
+    /// The progress line, with the message of a blocker.
+    pub fn line(&self) -> String {
+        let message = self
+            .blocker
+            .as_ref()
+            .filter(|blocker| blocker.severity == Severity::Blocked)
+            .map(|blocker| blocker.message.as_str());
         match message {
-            Some(message) if !message.is_empty() => format!("{}: {message}", self.in_short()),
-            _ => self.in_short(),
+            Some(message) if !message.is_empty() => format!("{}: {message}", self.summary()),
+            _ => self.summary(),
         }
     }
 
-    /// The line without what the object itself says, which may be long.
-    pub fn in_short(&self) -> String {
+    /// The progress line without the message, which may be long.
+    pub fn summary(&self) -> String {
         let mut words = format!("{}/{} ready", self.ready, self.wanted);
         if self.old > 0 {
             words.push_str(&format!(", {} old", self.old));
         }
-        if let Some(held) = &self.held {
-            words.push_str(&format!(" ({})", held.reason));
+        if let Some(blocker) = &self.blocker {
+            words.push_str(&format!(" ({})", blocker.reason));
         }
         words
     }
 
-    /// How well it is.
-    pub fn mood(&self) -> Mood {
-        match &self.held {
-            _ if self.arrived => Mood::Good,
-            Some(held) => held.mood.max(Mood::Moving),
-            None => Mood::Moving,
+    /// The severity of the progress line.
+    pub fn severity(&self) -> Severity {
+        match &self.blocker {
+            _ if self.complete => Severity::Ok,
+            Some(blocker) => blocker.severity.max(Severity::Progressing),
+            None => Severity::Progressing,
         }
     }
 }
 
-/// How far every city is: those that are wanted, then those that are being left.
-pub fn cities(picture: &Picture) -> Vec<CityProgress> {
-    let Some(workload) = &picture.workload else { return Vec::new() };
-    let wanted = picture.wanted_sites();
-    let mut cities: Vec<_> = wanted.iter().map(|site| city(picture, workload, site)).collect();
-    for deployment in &picture.deployments {
+/// The progress of every city: those of the workload, then those with a deployment that is being deleted.
+pub fn cities(snapshot: &WorkloadSnapshot) -> Vec<CityProgress> {
+    let Some(workload) = &snapshot.workload else { return Vec::new() };
+    let wanted = snapshot.wanted_sites();
+    let mut cities: Vec<_> = wanted.iter().map(|site| city(snapshot, workload, site)).collect();
+    for deployment in &snapshot.deployments {
         let site = (deployment.spec.placement_name.clone(), deployment.spec.city_code.clone());
         if !wanted.contains(&site) {
-            let old = picture.instances_of(deployment).count();
+            let old = snapshot.instances_of(deployment).count();
             cities.push(CityProgress {
                 label: label(&site),
                 wanted: 0,
                 ready: 0,
                 old: u32::try_from(old).unwrap_or(u32::MAX),
-                arrived: false,
-                held: None,
+                complete: false,
+                blocker: None,
             });
         }
     }
     cities
 }
 
-/// So many instances in so many cities, in words.
-pub fn spread(instances: usize, cities: usize) -> String {
+/// `4 instances in 2 cities`.
+pub fn count_in_cities(instances: usize, cities: usize) -> String {
     let instances = if instances == 1 { "1 instance".to_owned() } else { format!("{instances} instances") };
     let cities = if cities == 1 { "1 city".to_owned() } else { format!("{cities} cities") };
     format!("{instances} in {cities}")
 }
 
-/// Whether the workload is where it should be in every city.
-pub fn has_arrived(picture: &Picture) -> bool {
-    picture.workload.as_ref().is_some_and(is_observed) && cities(picture).iter().all(|city| city.arrived)
+/// Whether the rollout is complete in every city.
+pub fn is_complete(snapshot: &WorkloadSnapshot) -> bool {
+    snapshot.workload.as_ref().is_some_and(is_observed) && cities(snapshot).iter().all(|city| city.complete)
 }
 
-/// Whether the workload controller has seen the newest spec. Controllers of others may not say so at all.
+/// Whether the workload controller has reconciled the newest spec. Other implementations may not set
+/// `observedGeneration`; then any condition counts.
 fn is_observed(workload: &Workload) -> bool {
     let Some(status) = &workload.status else { return false };
     match status.observed_generation {
@@ -105,27 +109,27 @@ fn is_observed(workload: &Workload) -> bool {
     }
 }
 
-fn city(picture: &Picture, workload: &Workload, site: &(String, String)) -> CityProgress {
+fn city(snapshot: &WorkloadSnapshot, workload: &Workload, site: &(String, String)) -> CityProgress {
     let mut progress = CityProgress {
         label: label(site),
         wanted: wanted(workload, site),
         ready: 0,
         old: 0,
-        arrived: false,
-        held: None,
+        complete: false,
+        blocker: None,
     };
-    let Some(deployment) = picture.deployment_at(site) else {
-        progress.held = Some(tree::missing(picture, site)).filter(|state| !state.reason.is_empty());
+    let Some(deployment) = snapshot.deployment_at(site) else {
+        progress.blocker = Some(tree::missing(snapshot, site)).filter(|state| !state.reason.is_empty());
         return progress;
     };
-    let follows = follows(deployment, workload, site);
-    if follows {
+    let is_synced = is_synced(deployment, workload, site);
+    if is_synced {
         progress.wanted = instances::desired(deployment);
     }
     let hash = template::hash(&workload.spec.template);
-    let mut exist = 0;
-    for instance in picture.instances_of(deployment) {
-        exist += 1;
+    let mut total = 0;
+    for instance in snapshot.instances_of(deployment) {
+        total += 1;
         let current = template::is_current(instance, &workload.spec.template, &hash)
             && !owner::is_deleting(&instance.metadata);
         match (current, instances::is_ready(instance)) {
@@ -134,17 +138,17 @@ fn city(picture: &Picture, workload: &Workload, site: &(String, String)) -> City
             (true, false) => {}
         }
     }
-    progress.old += exist_beyond(exist, progress.wanted, progress.old);
-    progress.arrived = follows && exist == progress.wanted && progress.ready == progress.wanted;
-    if !progress.arrived {
-        progress.held = held(picture, deployment);
+    progress.old += surplus(total, progress.wanted, progress.old);
+    progress.complete = is_synced && total == progress.wanted && progress.ready == progress.wanted;
+    if !progress.complete {
+        progress.blocker = blocker(snapshot, deployment);
     }
     progress
 }
 
-/// Instances above the wanted number that are not counted as old already.
-fn exist_beyond(exist: u32, wanted: u32, old: u32) -> u32 {
-    exist.saturating_sub(wanted).saturating_sub(old)
+/// Instances above the desired number that are not yet counted as old.
+fn surplus(total: u32, wanted: u32, old: u32) -> u32 {
+    total.saturating_sub(wanted).saturating_sub(old)
 }
 
 fn wanted(workload: &Workload, site: &(String, String)) -> u32 {
@@ -152,24 +156,26 @@ fn wanted(workload: &Workload, site: &(String, String)) -> u32 {
     placement.and_then(|placement| u32::try_from(placement.scale_settings.min_replicas).ok()).unwrap_or(0)
 }
 
-/// Whether the deployment already says what the workload says.
-fn follows(deployment: &WorkloadDeployment, workload: &Workload, site: &(String, String)) -> bool {
+/// Whether the deployment has the scale and the template of the workload.
+fn is_synced(deployment: &WorkloadDeployment, workload: &Workload, site: &(String, String)) -> bool {
     let placement = workload.spec.placements.iter().find(|placement| placement.name == site.0);
     !owner::is_deleting(&deployment.metadata)
         && placement.is_some_and(|p| canonical::same(&p.scale_settings, &deployment.spec.scale_settings))
         && template::hash(&deployment.spec.template) == template::hash(&workload.spec.template)
 }
 
-/// The worst that holds a city up: its first blocked instance, else what the deployment says, else the first instance.
-fn held(picture: &Picture, deployment: &WorkloadDeployment) -> Option<State> {
-    let states: Vec<_> = picture.instances_of(deployment).map(state::of_instance).collect();
-    let blocked = states.iter().find(|state| state.mood == Mood::Stuck).cloned();
+/// The state that prevents completion: of the first blocked instance, otherwise of the deployment, otherwise
+/// of the first instance that is not ready.
+fn blocker(snapshot: &WorkloadSnapshot, deployment: &WorkloadDeployment) -> Option<ObjectState> {
+    let states: Vec<_> = snapshot.instances_of(deployment).map(state::of_instance).collect();
+    let blocked = states.iter().find(|state| state.severity == Severity::Blocked).cloned();
     let own = deployment.status.as_ref().and_then(|status| conditions::find(&status.conditions, AVAILABLE));
     let own = own
         .filter(|condition| condition.status != "True")
-        .map(|condition| state::judged(&deployment.metadata, Some(condition), "starting"));
-    let moving = states.into_iter().find(|state| state.mood == Mood::Moving && !state.reason.is_empty());
-    blocked.or(own).or(moving)
+        .map(|condition| state::of_condition(&deployment.metadata, Some(condition), "starting"));
+    let pending =
+        states.into_iter().find(|state| state.severity == Severity::Progressing && !state.reason.is_empty());
+    blocked.or(own).or(pending)
 }
 
 fn label((placement, city): &(String, String)) -> String {
@@ -179,83 +185,83 @@ fn label((placement, city): &(String, String)) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::testing::{mk_blocked, mk_instance, mk_picture, mk_starting};
+    use crate::view::testing::{mk_blocked, mk_instance, mk_snapshot, mk_starting};
 
-    fn words(picture: &Picture) -> Vec<String> {
-        cities(picture).iter().map(|city| format!("{} {}", city.label, city.in_words())).collect()
+    fn words(snapshot: &WorkloadSnapshot) -> Vec<String> {
+        cities(snapshot).iter().map(|city| format!("{} {}", city.label, city.line())).collect()
     }
 
     #[test]
-    fn one_is_told_as_one() {
-        assert_eq!(spread(1, 1), "1 instance in 1 city");
-        assert_eq!(spread(4, 2), "4 instances in 2 cities");
-        assert_eq!(spread(0, 1), "0 instances in 1 city");
+    fn the_count_uses_singular_and_plural() {
+        assert_eq!(count_in_cities(1, 1), "1 instance in 1 city");
+        assert_eq!(count_in_cities(4, 2), "4 instances in 2 cities");
+        assert_eq!(count_in_cities(0, 1), "0 instances in 1 city");
     }
 
     #[test]
-    fn a_workload_with_all_its_instances_ready_has_arrived() {
-        let picture = mk_picture(&["dfw", "ord"], 2);
-        assert!(has_arrived(&picture));
-        assert_eq!(words(&picture), ["dfw 2/2 ready", "ord 2/2 ready"]);
+    fn a_workload_with_all_instances_ready_is_complete() {
+        let snapshot = mk_snapshot(&["dfw", "ord"], 2);
+        assert!(is_complete(&snapshot));
+        assert_eq!(words(&snapshot), ["dfw 2/2 ready", "ord 2/2 ready"]);
     }
 
     #[test]
-    fn a_change_that_the_controller_has_not_seen_has_not_arrived() {
-        let mut picture = mk_picture(&["dfw"], 1);
-        picture.workload.as_mut().unwrap().metadata.generation = Some(2);
-        assert!(!has_arrived(&picture));
+    fn a_generation_that_is_not_observed_is_not_complete() {
+        let mut snapshot = mk_snapshot(&["dfw"], 1);
+        snapshot.workload.as_mut().unwrap().metadata.generation = Some(2);
+        assert!(!is_complete(&snapshot));
     }
 
     #[test]
-    fn ready_instances_of_the_template_before_do_not_count() {
-        let mut picture = mk_picture(&["dfw"], 2);
-        let workload = picture.workload.as_mut().unwrap();
+    fn ready_instances_of_the_previous_template_do_not_count() {
+        let mut snapshot = mk_snapshot(&["dfw"], 2);
+        let workload = snapshot.workload.as_mut().unwrap();
         let sandbox = workload.spec.template.spec.runtime.sandbox.as_mut().unwrap();
         sandbox.containers[0].image = "polis.local/sleep".into();
-        picture.deployments[0].spec.template = workload.spec.template.clone();
-        assert!(!has_arrived(&picture));
-        assert_eq!(words(&picture), ["dfw 0/2 ready, 2 old"]);
+        snapshot.deployments[0].spec.template = workload.spec.template.clone();
+        assert!(!is_complete(&snapshot));
+        assert_eq!(words(&snapshot), ["dfw 0/2 ready, 2 old"]);
     }
 
     #[test]
-    fn a_deployment_that_still_has_the_scale_before_has_not_arrived() {
-        let mut picture = mk_picture(&["dfw"], 2);
-        picture.workload.as_mut().unwrap().spec.placements[0].scale_settings.min_replicas = 3;
-        assert!(!has_arrived(&picture));
+    fn a_deployment_with_the_previous_scale_is_not_complete() {
+        let mut snapshot = mk_snapshot(&["dfw"], 2);
+        snapshot.workload.as_mut().unwrap().spec.placements[0].scale_settings.min_replicas = 3;
+        assert!(!is_complete(&snapshot));
     }
 
     #[test]
-    fn an_instance_too_many_is_waited_for() {
-        let mut picture = mk_picture(&["dfw"], 1);
-        picture.instances.push(crate::view::testing::mk_ready(mk_instance("dfw", 1)));
-        assert!(!has_arrived(&picture));
-        assert_eq!(words(&picture), ["dfw 2/1 ready, 1 old"]);
+    fn a_surplus_instance_is_not_complete() {
+        let mut snapshot = mk_snapshot(&["dfw"], 1);
+        snapshot.instances.push(crate::view::testing::mk_ready(mk_instance("dfw", 1)));
+        assert!(!is_complete(&snapshot));
+        assert_eq!(words(&snapshot), ["dfw 2/1 ready, 1 old"]);
     }
 
     #[test]
-    fn a_city_that_was_taken_out_is_waited_for_until_it_is_gone() {
-        let mut picture = mk_picture(&["dfw", "ord"], 1);
-        picture.workload.as_mut().unwrap().spec.placements[0].city_codes.pop();
-        assert!(!has_arrived(&picture));
-        assert_eq!(words(&picture), ["dfw 1/1 ready", "ord 0/0 ready, 1 old"]);
-        picture.deployments.pop();
-        picture.instances.pop();
-        assert!(has_arrived(&picture));
+    fn a_removed_city_is_not_complete_until_its_deployment_is_gone() {
+        let mut snapshot = mk_snapshot(&["dfw", "ord"], 1);
+        snapshot.workload.as_mut().unwrap().spec.placements[0].city_codes.pop();
+        assert!(!is_complete(&snapshot));
+        assert_eq!(words(&snapshot), ["dfw 1/1 ready", "ord 0/0 ready, 1 old"]);
+        snapshot.deployments.pop();
+        snapshot.instances.pop();
+        assert!(is_complete(&snapshot));
     }
 
     #[test]
-    fn nothing_wanted_is_arrived_when_nothing_is_left() {
-        let mut picture = mk_picture(&["dfw"], 0);
-        assert!(has_arrived(&picture));
-        picture.instances.push(mk_starting(mk_instance("dfw", 0)));
-        assert!(!has_arrived(&picture));
+    fn zero_replicas_are_complete_when_no_instance_is_left() {
+        let mut snapshot = mk_snapshot(&["dfw"], 0);
+        assert!(is_complete(&snapshot));
+        snapshot.instances.push(mk_starting(mk_instance("dfw", 0)));
+        assert!(!is_complete(&snapshot));
     }
 
     #[test]
-    fn a_blocked_instance_speaks_for_its_city() {
-        let mut picture = mk_picture(&["dfw"], 2);
-        picture.instances[1] = mk_blocked(mk_instance("dfw", 1), "PendingQuota", "2 of 2 instances used");
-        assert_eq!(words(&picture), ["dfw 1/2 ready (PendingQuota): 2 of 2 instances used"]);
-        assert_eq!(cities(&picture)[0].mood(), Mood::Stuck);
+    fn a_blocked_instance_is_the_blocker_of_its_city() {
+        let mut snapshot = mk_snapshot(&["dfw"], 2);
+        snapshot.instances[1] = mk_blocked(mk_instance("dfw", 1), "PendingQuota", "2 of 2 instances used");
+        assert_eq!(words(&snapshot), ["dfw 1/2 ready (PendingQuota): 2 of 2 instances used"]);
+        assert_eq!(cities(&snapshot)[0].severity(), Severity::Blocked);
     }
 }

@@ -1,506 +1,527 @@
-//! What every reason means, whose turn it is, and what to do: the table behind `polis why`.
+//! The table of condition reasons: what each means, who must act, and what to do.
 //!
-//! The same table makes the page `docs/reference/reasons.md`, and a test holds it against every reason in `polis-api`, so
-//! that a new reason without an entry does not pass.
+//! `polis why` reads it, and the page `docs/reference/reasons.md` is generated from it. A test compares it
+//! with the reasons in `polis-api`, so that a new reason needs an entry.
 
-use super::Mood;
+use super::Severity;
 
-/// Who has to act next.
+/// Who must act next. The serialised names are part of the `-o json` output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Turn {
-    /// Nobody: this is how it should be.
-    Nobody,
+pub enum Actor {
+    /// No action is needed: this is the desired state.
+    None,
     /// The owner of the workload.
     You,
-    /// Polis: its controllers, by themselves.
+    /// The controllers of Polis, without user action.
     Polis,
-    /// The federation between hub and cells.
+    /// The federation between hub and cells, without user action.
     Federation,
-    /// What runs instances in the cell.
+    /// The provider that runs instances in the cell, without user action.
     Provider,
-    /// Those who run the platform.
+    /// The platform operator.
     Operator,
 }
 
-impl Turn {
-    /// For people.
-    pub fn in_words(self) -> &'static str {
+impl Actor {
+    /// The required action in the output of `polis why`.
+    pub fn describe(self) -> &'static str {
         match self {
-            Turn::Nobody => "nobody's: this is how it should be",
-            Turn::You => "yours",
-            Turn::Polis => "Polis' own, no action is needed",
-            Turn::Federation => "the federation's (hub to cell), no action of yours is needed",
-            Turn::Provider => "the provider's in the cell, no action of yours is needed",
-            Turn::Operator => "the platform operator's",
+            Actor::None => "none",
+            Actor::You => "you",
+            Actor::Polis => "none (the controllers of Polis are working on it)",
+            Actor::Federation => "none (the federation is working on it)",
+            Actor::Provider => "none (the provider in the cell is working on it)",
+            Actor::Operator => "platform operator",
+        }
+    }
+
+    /// The required action on the reference page.
+    #[cfg(test)]
+    fn action(self) -> &'static str {
+        match self {
+            Actor::None | Actor::Polis | Actor::Federation | Actor::Provider => "none",
+            Actor::You => "you",
+            Actor::Operator => "platform operator",
         }
     }
 }
 
-/// What is known about a reason.
+/// The entry of a reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// The reason, as it stands in conditions.
+pub struct ReasonEntry {
+    /// The reason of a condition.
     pub reason: &'static str,
-    /// Where it is seen: kind and condition.
+    /// Kinds and conditions that have it.
     pub seen: &'static str,
-    /// How well that is.
-    pub mood: Mood,
-    /// What it means.
-    pub means: &'static str,
-    /// Who has to act.
-    pub turn: Turn,
+    /// How severe it is.
+    pub severity: Severity,
+    /// What it means and why it occurs.
+    pub meaning: &'static str,
+    /// Who must act.
+    pub actor: Actor,
     /// What to do.
     pub advice: &'static str,
 }
 
-/// The entry of a reason.
-pub fn entry(reason: &str) -> Option<&'static Entry> {
+/// Finds the entry of a reason.
+pub fn entry(reason: &str) -> Option<&'static ReasonEntry> {
     TABLE.iter().find(|entry| entry.reason == reason)
 }
 
-/// How well a reason is. One that nobody knows may pass by itself.
-pub fn mood(reason: &str) -> Mood {
-    entry(reason).map_or(Mood::Moving, |entry| entry.mood)
+/// The severity of a reason. An unknown reason counts as progressing.
+pub fn severity(reason: &str) -> Severity {
+    entry(reason).map_or(Severity::Progressing, |entry| entry.severity)
 }
 
-const fn good(reason: &'static str, seen: &'static str, means: &'static str) -> Entry {
-    Entry { reason, seen, mood: Mood::Good, means, turn: Turn::Nobody, advice: "Nothing to do." }
+const fn ok(reason: &'static str, seen: &'static str, meaning: &'static str) -> ReasonEntry {
+    ReasonEntry {
+        reason,
+        seen,
+        severity: Severity::Ok,
+        meaning,
+        actor: Actor::None,
+        advice: "No action is needed.",
+    }
 }
 
-const fn moving(
+const fn progressing(
     reason: &'static str,
     seen: &'static str,
-    means: &'static str,
-    turn: Turn,
+    meaning: &'static str,
+    actor: Actor,
     advice: &'static str,
-) -> Entry {
-    Entry { reason, seen, mood: Mood::Moving, means, turn, advice }
+) -> ReasonEntry {
+    ReasonEntry { reason, seen, severity: Severity::Progressing, meaning, actor, advice }
 }
 
-const fn stuck(
+const fn blocked(
     reason: &'static str,
     seen: &'static str,
-    means: &'static str,
-    turn: Turn,
+    meaning: &'static str,
+    actor: Actor,
     advice: &'static str,
-) -> Entry {
-    Entry { reason, seen, mood: Mood::Stuck, means, turn, advice }
+) -> ReasonEntry {
+    ReasonEntry { reason, seen, severity: Severity::Blocked, meaning, actor, advice }
 }
 
-/// Every reason, by the object that it is seen on first.
-pub const TABLE: &[Entry] = &[
+/// Every reason, in the order of the reference page: by the kind that has it first.
+pub const TABLE: &[ReasonEntry] = &[
     // === Workload ===
-    good(
+    ok(
         "AvailablePlacementFound",
         "Workload Available",
         "At least one placement of the workload is available.",
     ),
-    good(
+    ok(
         "AvailableDeploymentFound",
         "Workload placement Available",
         "At least one city of the placement is available.",
     ),
-    moving(
+    progressing(
         "NoAvailablePlacements",
         "Workload Available",
-        "No placement is available yet, and none names a cause.",
-        Turn::Polis,
-        "Look at the cities with `polis status NAME`; if nothing moves for minutes, the controllers of the project are not running.",
+        "No placement is available yet, and no placement reports a cause.",
+        Actor::Polis,
+        "See the cities with `polis status NAME`. If nothing changes for some minutes, the management controllers are not running: ask the platform operator.",
     ),
-    moving(
+    progressing(
         "NoAvailableDeployments",
         "Workload placement Available",
-        "No city of the placement is available yet, and none names a cause.",
-        Turn::Polis,
-        "Look at the cities with `polis status NAME`.",
+        "No city of the placement is available yet, and no city reports a cause.",
+        Actor::Polis,
+        "See the cities with `polis status NAME`.",
     ),
-    stuck(
+    blocked(
         "NetworkNotFound",
         "Workload Available",
-        "A network that the template names does not exist in the project.",
-        Turn::You,
-        "Create the network, or name one that exists with `polis deploy NAME --network N`.",
+        "The template names a network that does not exist in the project.",
+        Actor::You,
+        "Create the network, or use an existing one with `polis deploy NAME --network N`.",
     ),
-    stuck(
+    blocked(
         "NoMatchingLocations",
         "Workload placement Available, LocationsBound",
-        "The project may not use a city that the placement names. Codes are compared letter by letter: DFW and dfw are two cities.",
-        Turn::You,
-        "Choose from `polis cities`, or ask the operator to bind the location to the project.",
+        "The placement names a city that the project may not use. City codes are case-sensitive: DFW and dfw are two cities.",
+        Actor::You,
+        "Use a city from `polis cities`, or ask the platform operator to bind the location to the project.",
     ),
-    good(
+    ok(
         "EveryLocationBound",
         "Workload placement LocationsBound",
         "The project may use every city of the placement again.",
     ),
-    stuck(
+    blocked(
         "LocationLost",
         "Workload placement LocationsBound",
-        "The project may no longer use a city of the placement. What runs there goes on; nothing new is made.",
-        Turn::You,
-        "Take the city out of the placement to end what runs there, or ask the operator to bind the location again.",
+        "The project may no longer use a city of the placement. Existing instances keep running; no new ones are created.",
+        Actor::You,
+        "Remove the city from the placement to stop its instances, or ask the platform operator to bind the location again.",
     ),
     // === WorkloadDeployment ===
-    good(
-        "StableInstanceFound",
-        "WorkloadDeployment Available",
-        "At least one instance in the city is ready.",
-    ),
-    good(
+    ok("StableInstanceFound", "WorkloadDeployment Available", "At least one instance in the city is ready."),
+    ok(
         "ReplicasAvailable",
         "WorkloadDeployment ReplicasReady",
-        "Nothing from outside holds the instances back.",
+        "No external cause, such as quota, holds back instances.",
     ),
-    moving(
+    progressing(
         "ProvisioningInstances",
         "WorkloadDeployment Available",
-        "Instances exist and none is ready yet.",
-        Turn::Provider,
-        "Look at the instances: each says what it waits for. `polis logs NAME` shows what they print.",
+        "Instances exist, but none is ready yet.",
+        Actor::Provider,
+        "See the conditions of the instances with `polis instances NAME -o wide`, and their output with `polis logs NAME`.",
     ),
-    moving(
+    progressing(
         "ProvisioningNetwork",
         "WorkloadDeployment Available",
-        "The network is being made ready in the city; instances wait for it.",
-        Turn::Operator,
-        "Wait a little. If it stays, the network service of the cell does not answer: the operator looks at its NetworkBinding.",
+        "The network is not ready in the city yet. Instances start after it is.",
+        Actor::Operator,
+        "Wait. If it does not become ready, the network service of the cell does not respond: ask the platform operator to check the NetworkBinding in the cell.",
     ),
-    stuck(
+    blocked(
         "QuotaNotGranted",
         "WorkloadDeployment Available",
-        "The project's quota refused some instances of the city.",
-        Turn::You,
-        "See what is used with `polis quota`; scale something down, or ask for more.",
+        "The quota of the project does not allow some instances of the city.",
+        Actor::You,
+        "See the usage with `polis quota`. Scale a workload down, or ask for more quota.",
     ),
-    stuck(
+    blocked(
         "CityCodeMismatch",
         "WorkloadDeployment Available",
-        "The deployment reached a cell that serves another city, which refuses to run it.",
-        Turn::Operator,
-        "The city label of the cluster on the hub does not fit the cell's configuration; the operator corrects one of them.",
+        "The deployment reached a cell of another city, and the cell does not run it. The city label of the Cluster on the hub differs from the configuration of the cell.",
+        Actor::Operator,
+        "Ask the platform operator to correct the label or the configuration.",
     ),
-    stuck(
+    blocked(
         "NoMatchingLocation",
         "WorkloadDeployment Available",
         "No location serves the city.",
-        Turn::You,
-        "Choose from `polis cities`, or ask the operator to offer the city.",
+        Actor::You,
+        "Use a city from `polis cities`, or ask the platform operator to add the city.",
     ),
-    moving(
+    progressing(
         "ReferencedDataNotReady",
         "WorkloadDeployment Available",
-        "Config maps or secrets that the template names have not arrived in the city.",
-        Turn::Polis,
-        "Wait a little. If it stays, check that they exist in the namespace of the workload.",
+        "ConfigMaps or Secrets that the template names are not in the city yet.",
+        Actor::Polis,
+        "Wait. If it does not change, check that they exist in the namespace of the workload.",
     ),
-    stuck(
+    blocked(
         "QuotaExceeded",
         "WorkloadDeployment ReplicasReady · Instance QuotaGranted · ResourceClaim Granted",
-        "The project has used up its quota.",
-        Turn::You,
-        "See what is used with `polis quota`; scale something down, or ask for more.",
+        "The quota of the project is used up.",
+        Actor::You,
+        "See the usage with `polis quota`. Scale a workload down, or ask for more quota.",
     ),
-    moving(
+    progressing(
         "AwaitingPropagation",
         "WorkloadDeployment ReplicasReady",
-        "Config maps or secrets are on their way to the city.",
-        Turn::Federation,
-        "Wait a little. If it stays, the operator looks at the bindings on the hub.",
+        "The hub is copying ConfigMaps or Secrets to the city.",
+        Actor::Federation,
+        "Wait. If it does not change, ask the platform operator to check the ResourceBindings on the hub.",
     ),
     // === Instance ===
-    moving(
+    progressing(
         "Pending",
         "Instance Programmed, Running, Ready",
-        "Nothing has happened to the instance yet.",
-        Turn::Provider,
-        "Wait a little. If it stays, nothing in the cell runs instances: the operator looks at the runtime there.",
+        "The provider in the cell has not processed the instance yet.",
+        Actor::Provider,
+        "Wait. If it does not change, the cell has no running provider: ask the platform operator.",
     ),
-    moving(
+    progressing(
         "PendingProgramming",
         "Instance Programmed",
-        "The provider has seen the instance and not begun.",
-        Turn::Provider,
-        "Wait a little. If it stays, the operator looks at the provider in the cell.",
+        "The provider has accepted the instance and has not started to set it up.",
+        Actor::Provider,
+        "Wait. If it does not change, ask the platform operator to check the provider in the cell.",
     ),
-    moving(
+    progressing(
         "ProgrammingInProgress",
         "Instance Programmed",
         "The provider is setting the instance up.",
-        Turn::Provider,
-        "Wait; pulling an image may take a while.",
+        Actor::Provider,
+        "Wait. Pulling an image may take some minutes.",
     ),
-    good("Programmed", "Instance Programmed · networking kinds", "The provider has taken the spec over."),
-    stuck(
+    ok("Programmed", "Instance Programmed · networking kinds", "The provider has set the object up."),
+    blocked(
         "PendingQuota",
         "Instance Programmed, Running, Ready",
-        "The project's quota refused the instance, so it is not started.",
-        Turn::You,
-        "See what is used with `polis quota`; scale something down, or ask for more. It starts by itself when there is room.",
+        "The instance is not started, because the quota of the project does not allow it.",
+        Actor::You,
+        "See the usage with `polis quota`. Scale a workload down, or ask for more quota. The instance starts when quota is available.",
     ),
-    stuck(
+    blocked(
         "ImageUnavailable",
         "Instance Programmed",
-        "The image cannot be had.",
-        Turn::You,
-        "Check the spelling of the image and the credentials to pull it, then `polis deploy NAME --image I`. On `polis up`, use polis.local/hello or process:PROGRAM.",
+        "The image cannot be pulled.",
+        Actor::You,
+        "Check the name of the image and the credentials of its registry, then run `polis deploy NAME --image I`. `polis up` supports polis.local/hello and process:PROGRAM.",
     ),
-    stuck(
+    blocked(
         "InstanceCrashing",
         "Instance Running",
-        "What the instance runs ends again and again.",
-        Turn::You,
-        "Read `polis logs INSTANCE`, repair it and deploy again, or go back with `polis rollout undo NAME`.",
+        "A container of the instance exits repeatedly.",
+        Actor::You,
+        "Read `polis logs INSTANCE`. Correct the program and deploy it, or restore the previous template with `polis rollout undo NAME`.",
     ),
-    stuck(
+    blocked(
         "ConfigurationError",
         "Instance Programmed",
-        "The spec cannot be run here as it is written.",
-        Turn::You,
-        "The message names what is wrong; change it and deploy again.",
+        "The provider cannot run the spec.",
+        Actor::You,
+        "Correct the field that the message names and deploy again.",
     ),
-    good("Running", "Instance Running, Ready", "It runs."),
-    good("Available", "Instance Available", "It runs, in the words of other providers."),
-    moving(
+    ok("Running", "Instance Running, Ready", "The instance runs."),
+    ok(
+        "Available",
+        "Instance Available",
+        "The instance runs. Providers other than Polis' own report this reason.",
+    ),
+    progressing(
         "Starting",
         "Instance Running",
-        "It is being started; with ports, it is ready when the first one accepts.",
-        Turn::Provider,
-        "Wait. If it stays, the program does not listen on its first port: `polis logs INSTANCE`.",
+        "The instance is starting. An instance with ports is ready when its first port accepts connections.",
+        Actor::Provider,
+        "Wait. If it does not become ready, the program does not listen on its first port: read `polis logs INSTANCE`.",
     ),
-    moving(
+    progressing(
         "Stopping",
         "Instance Running",
-        "It is being stopped.",
-        Turn::Provider,
-        "Wait; it is given time to end by itself.",
+        "The instance is stopping.",
+        Actor::Provider,
+        "Wait for the grace period of its containers.",
     ),
-    moving(
+    progressing(
         "Stopped",
         "Instance Running",
-        "It is stopped.",
-        Turn::Provider,
-        "Wait: it is started again, or removed, by whoever stopped it.",
+        "The instance is stopped.",
+        Actor::Provider,
+        "Wait. The provider restarts it, or Polis deletes it.",
     ),
-    moving(
+    progressing(
         "Suspended",
         "Instance Running",
-        "It is suspended: it exists and does not run.",
-        Turn::Operator,
-        "Whoever suspended the deployment resumes it.",
+        "The instance exists and does not run, because its deployment is suspended.",
+        Actor::Operator,
+        "The platform operator resumes the deployment.",
     ),
-    moving(
+    progressing(
         "SchedulingGatesPresent",
         "Instance Ready",
-        "The instance may not start: its network or its quota is not settled yet.",
-        Turn::Polis,
-        "Wait a little. If it stays, the conditions of the instance say which gate is left.",
+        "The instance has scheduling gates, because its network or its quota is not decided yet.",
+        Actor::Polis,
+        "Wait. If it does not start, see the remaining gates in the message.",
     ),
-    stuck(
+    blocked(
         "NetworkFailedToCreate",
         "Instance Ready · WorkloadDeployment Available",
-        "The network service refused to give the instance a network.",
-        Turn::You,
-        "The message says why. Check the network of the template and that the project may use it in this city.",
+        "The network service refused the network of the instance.",
+        Actor::You,
+        "See the cause in the message. Check the network of the template, and that the project may use it in this city.",
     ),
     // === Quota ===
-    moving(
+    progressing(
         "PendingEvaluation",
         "Instance QuotaGranted · ResourceClaim Granted",
-        "Quota has been asked for and is not decided.",
-        Turn::Operator,
-        "Wait a little. If it stays, the quota service does not answer.",
+        "The quota service has not decided the claim yet.",
+        Actor::Operator,
+        "Wait. If it does not change, the quota service does not respond: ask the platform operator.",
     ),
-    good("QuotaAvailable", "Instance QuotaGranted · ResourceClaim Granted", "Quota is granted."),
-    good("QuotaDisabled", "Instance QuotaGranted", "No quota is kept in this installation."),
-    stuck(
+    ok("QuotaAvailable", "Instance QuotaGranted · ResourceClaim Granted", "The quota is granted."),
+    ok("QuotaDisabled", "Instance QuotaGranted", "This installation has no quota."),
+    blocked(
         "ValidationFailed",
         "Instance QuotaGranted · ResourceClaim Granted · ResourceGrant Active",
-        "The quota service finds the claim or grant wrong.",
-        Turn::Operator,
-        "The message says why; the registration of the resource and the claim do not fit together.",
+        "The quota service rejected the claim or the grant, because it does not match the registration of the resource.",
+        Actor::Operator,
+        "Ask the platform operator to correct the registration; the message has the cause.",
     ),
-    stuck(
+    blocked(
         "QuotaNoBudget",
         "Instance QuotaGranted",
-        "Nobody has given the project a budget for this resource.",
-        Turn::Operator,
-        "The operator grants one; `polis quota` shows it then.",
+        "The project has no grant for this resource.",
+        Actor::Operator,
+        "Ask the platform operator for a ResourceGrant. `polis quota` lists it then.",
     ),
-    moving(
+    progressing(
         "QuotaBackendUnavailable",
         "Instance QuotaGranted",
-        "The cell cannot reach the project's plane to ask for quota.",
-        Turn::Operator,
-        "It is tried again by itself. If it stays, the way from the cell to the project is broken.",
+        "The cell cannot reach the project's plane to claim quota.",
+        Actor::Operator,
+        "Wait: the cell retries. If it does not change, ask the platform operator to check the connection from the cell to the project.",
     ),
-    stuck(
+    blocked(
         "QuotaProjectNotFound",
         "Instance QuotaGranted",
-        "The project that the instance belongs to does not exist any more.",
-        Turn::Operator,
-        "If the project was deleted, the instance goes with its hub namespace; else the operator restores the project.",
+        "The project of the instance does not exist.",
+        Actor::Operator,
+        "If the project was deleted, the instance is deleted with its hub namespace. Otherwise ask the platform operator to restore the project.",
     ),
-    stuck(
+    blocked(
         "QuotaNamespaceNotFound",
         "Instance QuotaGranted",
-        "The namespace of the workload does not exist in the project any more.",
-        Turn::Operator,
-        "If the namespace was deleted, the instance goes with it; else it is created again.",
+        "The namespace of the workload does not exist in the project.",
+        Actor::Operator,
+        "If the namespace was deleted, the instance is deleted with it. Otherwise ask the platform operator to create it again.",
     ),
-    stuck(
+    blocked(
         "QuotaMisconfigured",
         "Instance QuotaGranted",
-        "The registration of the resource does not allow claims of instances.",
-        Turn::Operator,
-        "The operator corrects the ResourceRegistration.",
+        "The registration of the resource does not allow claims for instances.",
+        Actor::Operator,
+        "Ask the platform operator to correct the ResourceRegistration.",
     ),
-    stuck(
+    blocked(
         "QuotaProjectIDUnresolvable",
         "Instance QuotaGranted",
-        "The namespace of the instance does not say which project it belongs to.",
-        Turn::Operator,
-        "The labels of the hub namespace are missing or wrong; only the federator may write them.",
+        "The namespace of the instance does not name its project: labels of the hub namespace are missing or wrong.",
+        Actor::Operator,
+        "Ask the platform operator to check the labels. Only the federator may write them.",
     ),
     // === Referenced data ===
-    moving(
+    progressing(
         "Resolving",
         "ReferencedDataReady",
-        "The config maps and secrets that the template names are being looked up.",
-        Turn::Polis,
-        "Wait a little.",
+        "Polis is reading the ConfigMaps and Secrets that the template names.",
+        Actor::Polis,
+        "Wait.",
     ),
-    stuck(
+    blocked(
         "SourceNotFound",
         "ReferencedDataReady",
-        "A config map or secret that the template names does not exist.",
-        Turn::You,
-        "Create it in the namespace of the workload; the message names it.",
+        "The template names a ConfigMap or Secret that does not exist.",
+        Actor::You,
+        "Create the object that the message names, in the namespace of the workload.",
     ),
-    stuck(
+    blocked(
         "SourceTooLarge",
         "ReferencedDataReady",
-        "A config map or secret is too large to travel to the cities.",
-        Turn::You,
-        "Make it smaller or split it.",
+        "A ConfigMap or Secret is too large to be copied to the cities.",
+        Actor::You,
+        "Make it smaller, or split it.",
     ),
-    stuck(
+    blocked(
         "SourceUnauthorized",
         "ReferencedDataReady",
-        "Polis may not read a config map or secret that the template names.",
-        Turn::Operator,
-        "The operator lets the controllers read it.",
+        "Polis has no permission to read a ConfigMap or Secret that the template names.",
+        Actor::Operator,
+        "Ask the platform operator to grant the permission to the controllers.",
     ),
-    stuck(
+    blocked(
         "SourceNameTooLong",
         "ReferencedDataReady",
-        "A config map or secret has a name too long to travel to the cities.",
-        Turn::You,
-        "Give it a shorter name.",
+        "The name of a ConfigMap or Secret is too long to be copied to the cities.",
+        Actor::You,
+        "Use a shorter name.",
     ),
-    good("Ready", "ReferencedDataReady · networking kinds", "Done."),
+    ok("Ready", "ReferencedDataReady · networking kinds", "The object is ready."),
     // === Networking kinds, in the cell ===
-    good("NetworkContextReady", "NetworkBinding Ready", "The network is ready in the location."),
-    moving(
+    ok("NetworkContextReady", "NetworkBinding Ready", "The network is ready in the location."),
+    progressing(
         "NetworkContextNotReady",
         "NetworkBinding Ready",
-        "The network is being made ready in the location.",
-        Turn::Operator,
-        "Wait a little. If it stays, the operator looks at the network service.",
+        "The network is not ready in the location yet.",
+        Actor::Operator,
+        "Wait. If it does not become ready, ask the platform operator to check the network service.",
     ),
-    stuck(
+    blocked(
         "LocationNotAvailable",
         "NetworkBinding Ready",
-        "The location is not offered to the project.",
-        Turn::Operator,
-        "The operator binds the location to the project, or the workload leaves the city.",
+        "The project may not use the location.",
+        Actor::Operator,
+        "Ask the platform operator to bind the location to the project, or remove the city from the workload.",
     ),
-    stuck(
+    blocked(
         "ProjectUnresolved",
         "NetworkBinding Ready",
-        "The network service does not know the project of the namespace.",
-        Turn::Operator,
-        "The labels of the namespace in the cell are missing or wrong.",
+        "The network service cannot find the project of the namespace: labels of the namespace in the cell are missing or wrong.",
+        Actor::Operator,
+        "Ask the platform operator to check the labels.",
     ),
-    good("SubnetReady", "SubnetClaim Ready", "Addresses are there."),
+    ok("SubnetReady", "SubnetClaim Ready", "The addresses of the subnet are assigned."),
     // === Grants and registrations ===
-    good("GrantActive", "ResourceGrant Active", "The grant counts."),
-    moving(
+    ok("GrantActive", "ResourceGrant Active", "The grant is part of the limit."),
+    progressing(
         "GrantPending",
         "ResourceGrant Active",
-        "The grant does not count yet.",
-        Turn::Operator,
-        "Wait a little. If it stays, the quota service does not answer.",
+        "The grant is not part of the limit yet.",
+        Actor::Operator,
+        "Wait. If it does not change, the quota service does not respond: ask the platform operator.",
     ),
-    good("RegistrationActive", "ResourceRegistration Active", "The resource is known to the quota service."),
-    moving(
+    ok(
+        "RegistrationActive",
+        "ResourceRegistration Active",
+        "The quota service accepts claims for the resource.",
+    ),
+    progressing(
         "RegistrationPending",
         "ResourceRegistration Active",
-        "The resource is not known to the quota service yet.",
-        Turn::Operator,
-        "Wait a little. If it stays, the quota service does not answer.",
+        "The quota service does not accept claims for the resource yet.",
+        Actor::Operator,
+        "Wait. If it does not change, the quota service does not respond: ask the platform operator.",
     ),
     // === Projects and locations ===
-    moving(
+    progressing(
         "CleanupStarted",
         "Project ResourceCleanup",
-        "The project is being deleted; what is on its plane has been told to go.",
-        Turn::Polis,
-        "Wait: everything that runs is ended first.",
+        "The project is being deleted, and the objects of its plane are being deleted first.",
+        Actor::Polis,
+        "Wait until its instances have stopped.",
     ),
-    moving(
+    progressing(
         "CleanupAwaitingCompletion",
         "Project ResourceCleanup",
-        "The project is being deleted, and something on its plane is kept by its finalizers.",
-        Turn::Polis,
-        "Wait. If it stays, `polis why NAME` of what is left says which plane holds it.",
+        "The project is being deleted, and objects of its plane still have finalizers.",
+        Actor::Polis,
+        "Wait. If it does not change, run `polis why NAME` for a remaining workload to see which plane blocks it.",
     ),
-    good("CleanupComplete", "Project ResourceCleanup", "The plane of the deleted project is empty."),
-    good("CellFound", "Location Ready · LocationBinding Available", "A cell serves the city."),
+    ok("CleanupComplete", "Project ResourceCleanup", "The plane of the deleted project has no objects left."),
+    ok("CellFound", "Location Ready · LocationBinding Available", "A cell serves the city."),
     // === Karmada, on the hub ===
-    good("ClusterReady", "Cluster Ready", "The cell answers and is well."),
-    stuck(
+    ok("ClusterReady", "Cluster Ready", "The API server of the cell is healthy."),
+    blocked(
         "ClusterNotReady",
         "Cluster Ready",
-        "The cell answers and is not well.",
-        Turn::Operator,
-        "What runs there goes on; changes wait. The operator looks at the cell.",
+        "The API server of the cell responds and is not healthy. Its instances keep running; changes are applied later.",
+        Actor::Operator,
+        "Ask the platform operator to check the cell.",
     ),
-    stuck(
+    blocked(
         "ClusterNotReachable",
         "Cluster Ready",
-        "The cell does not answer the hub.",
-        Turn::Operator,
-        "What runs there goes on; changes wait until it answers again.",
+        "The hub cannot reach the API server of the cell. Its instances keep running; changes are applied later.",
+        Actor::Operator,
+        "Ask the platform operator to check the connection from the hub to the cell.",
     ),
-    stuck(
+    blocked(
         "ClusterStatusUnknown",
         "Cluster Ready",
-        "Nothing has been heard of the cell's agent.",
-        Turn::Operator,
-        "What runs there goes on; changes wait until it is heard of again.",
+        "The agent of the cell does not report its status. Its instances keep running; changes are applied later.",
+        Actor::Operator,
+        "Ask the platform operator to check the agent in the cell.",
     ),
-    stuck(
+    blocked(
         "StatusCollectionFailed",
         "Cluster Ready",
-        "The cell answers and its state cannot be read.",
-        Turn::Operator,
-        "The operator checks the permissions of the hub in the cell.",
+        "The hub reaches the cell and cannot read its status.",
+        Actor::Operator,
+        "Ask the platform operator to check the permissions of the hub in the cell.",
     ),
-    good("AppliedSuccessful", "Work Applied", "The cell has the object."),
-    stuck(
+    ok("AppliedSuccessful", "Work Applied", "The object is applied in the cell."),
+    blocked(
         "AppliedFailed",
         "Work Applied",
-        "The cell refused the object.",
-        Turn::Operator,
-        "The message holds the cell's answer: a missing CRD, a conflict, or a permission.",
+        "The cell refused the object. The message has the cause: a missing CRD, a conflict, or a permission.",
+        Actor::Operator,
+        "Ask the platform operator to remove the cause.",
     ),
-    stuck(
+    blocked(
         "SuspendDispatching",
         "Work Dispatching",
-        "A policy on the hub holds changes back.",
-        Turn::Operator,
-        "The operator lifts the suspension in the propagation policy.",
+        "A propagation policy on the hub suspends the dispatch of changes.",
+        Actor::Operator,
+        "Ask the platform operator to resume it in the propagation policy.",
     ),
 ];
 
@@ -508,15 +529,16 @@ pub const TABLE: &[Entry] = &[
 #[cfg(test)]
 pub fn page() -> String {
     let mut page = String::from(
-        "# Reasons\n\n<!-- Generated from crates/cli/src/view/reasons.rs; `POLIS_WRITE_DOCS=1 cargo test --bin polis` writes it anew. -->\n\n\
-         Every condition carries a reason: one word for programs. This page says what each means, whose turn it is, and what\n\
-         to do. `polis why NAME` finds the ones that matter and says the same. A reason that waiting cures is *on the way*;\n\
-         one that it does not cure is *blocked*.\n\n| reason | seen on | state |\n|---|---|---|\n",
+        "# Reasons\n\n<!-- Generated from crates/cli/src/view/reasons.rs; update with `POLIS_WRITE_DOCS=1 cargo test --bin polis`. -->\n\n\
+         Every condition has a reason. This page lists what each reason means, who must act, and what to do; `polis why NAME`\n\
+         prints the same for the reasons of a workload. *Action: none* means that no user action is needed. A reason is *ok*,\n\
+         *progressing* (it is expected to change without action) or *blocked* (it does not change without action).\n\n\
+         | reason | seen on | state |\n|---|---|---|\n",
     );
-    let state = |mood| match mood {
-        Mood::Good => "as wanted",
-        Mood::Moving => "on the way",
-        Mood::Stuck => "blocked",
+    let state = |severity| match severity {
+        Severity::Ok => "ok",
+        Severity::Progressing => "progressing",
+        Severity::Blocked => "blocked",
     };
     for entry in TABLE {
         let anchor = entry.reason.to_lowercase();
@@ -524,16 +546,16 @@ pub fn page() -> String {
             "| [{}](#{anchor}) | {} | {} |\n",
             entry.reason,
             entry.seen,
-            state(entry.mood)
+            state(entry.severity)
         ));
     }
     for entry in TABLE {
         page.push_str(&format!(
-            "\n## {}\n\nSeen on: {}\n\n{} The turn is {}.\n\n{}\n",
+            "\n## {}\n\nSeen on: {}\n\nAction: {}\n\n{} {}\n",
             entry.reason,
             entry.seen,
-            entry.means,
-            entry.turn.in_words(),
+            entry.actor.action(),
+            entry.meaning,
             entry.advice
         ));
     }
@@ -545,8 +567,8 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// Every `pub const NAME: &str = "Reason";` of the room that holds reasons, read from its source: a list kept by hand
-    /// would be forgotten together with the entry.
+    /// Every `pub const NAME: &str = "Reason";` in the source of `polis_api::reasons`. A second list would
+    /// have to be kept up to date by hand.
     fn known_reasons() -> BTreeSet<&'static str> {
         let source = include_str!("../../../api/src/reasons.rs");
         let values = source.lines().filter_map(|line| {
@@ -557,25 +579,25 @@ mod tests {
     }
 
     #[test]
-    fn every_reason_has_its_entry_and_no_entry_is_without_a_reason() {
+    fn every_reason_has_exactly_one_entry() {
         let entries: BTreeSet<&str> = TABLE.iter().map(|entry| entry.reason).collect();
-        assert_eq!(entries.len(), TABLE.len(), "a reason stands twice");
-        assert!(known_reasons().len() > 60, "the source of reasons is written in another way now");
+        assert_eq!(entries.len(), TABLE.len(), "a reason has two entries");
+        assert!(known_reasons().len() > 60, "the format of crates/api/src/reasons.rs has changed");
         assert_eq!(known_reasons(), entries);
     }
 
     #[test]
-    fn what_is_blocked_has_somebody_who_can_act_and_what_is_good_has_nobody() {
+    fn a_blocked_reason_names_who_must_act_and_an_ok_reason_needs_no_action() {
         for entry in TABLE {
-            assert_eq!(entry.mood == Mood::Good, entry.turn == Turn::Nobody, "{}", entry.reason);
-            let by_itself = matches!(entry.turn, Turn::Polis | Turn::Federation | Turn::Provider);
-            assert!(entry.mood != Mood::Stuck || !by_itself, "{} is cured by nobody", entry.reason);
-            assert!(entry.means.ends_with('.') && entry.advice.ends_with('.'), "{}", entry.reason);
+            assert_eq!(entry.severity == Severity::Ok, entry.actor == Actor::None, "{}", entry.reason);
+            let automatic = matches!(entry.actor, Actor::Polis | Actor::Federation | Actor::Provider);
+            assert!(entry.severity != Severity::Blocked || !automatic, "{} names no actor", entry.reason);
+            assert!(entry.meaning.ends_with('.') && entry.advice.ends_with('.'), "{}", entry.reason);
         }
     }
 
     #[test]
-    fn an_unknown_reason_may_pass_by_itself() {
-        assert_eq!((entry("OfAnotherVersion"), mood("OfAnotherVersion")), (None, Mood::Moving));
+    fn an_unknown_reason_is_progressing() {
+        assert_eq!((entry("OfAnotherVersion"), severity("OfAnotherVersion")), (None, Severity::Progressing));
     }
 }

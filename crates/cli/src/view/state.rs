@@ -1,4 +1,4 @@
-//! The state of an instance, a deployment or a workload in one word, with the reason behind it.
+//! The state of an instance, deployment or workload in one word, from its deciding condition.
 
 use jiff::Timestamp;
 use polis_api::compute::Instance;
@@ -6,49 +6,50 @@ use polis_api::conditions::READY;
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use polis_core::{conditions, owner};
 
-use super::{Mood, reasons};
+use super::{Severity, reasons};
 
-/// A state.
+/// State of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct State {
-    /// One word.
+pub struct ObjectState {
+    /// The STATE column: `ready`, `starting`, `blocked`, `suspended` or `stopping`.
     pub word: &'static str,
-    /// How well that is.
-    pub mood: Mood,
-    /// The reason that the object gives.
+    /// The severity of the state.
+    pub severity: Severity,
+    /// The reason of the condition.
     pub reason: String,
-    /// The sentence that goes with it.
+    /// The message of the condition.
     pub message: String,
     /// Since when.
     pub since: Option<Timestamp>,
 }
 
 /// The state of an instance.
-pub fn of_instance(instance: &Instance) -> State {
+pub fn of_instance(instance: &Instance) -> ObjectState {
     let status = instance.status.clone().unwrap_or_default();
-    let mut state = judged(&instance.metadata, conditions::find(&status.conditions, READY), "starting");
+    let mut state = of_condition(&instance.metadata, conditions::find(&status.conditions, READY), "starting");
     if status.suspended == Some(true) && state.word != "stopping" {
-        (state.word, state.mood) = ("suspended", Mood::Moving);
+        (state.word, state.severity) = ("suspended", Severity::Progressing);
     }
     state
 }
 
-/// The state of something with one deciding condition. `moving` is the word for not yet.
-pub fn judged(meta: &ObjectMeta, condition: Option<&Condition>, moving: &'static str) -> State {
+/// The state of an object with one deciding condition. `pending` is the word for a state that is expected to
+/// change.
+pub fn of_condition(meta: &ObjectMeta, condition: Option<&Condition>, pending: &'static str) -> ObjectState {
     let (reason, message) = condition.map(|c| (c.reason.clone(), c.message.clone())).unwrap_or_default();
     let since = since(meta, condition);
-    let (word, mood) = match condition {
-        _ if owner::is_deleting(meta) => ("stopping", Mood::Moving),
-        Some(condition) if condition.status == "True" => ("ready", Mood::Good),
-        _ if reasons::mood(&reason) == Mood::Stuck => ("blocked", Mood::Stuck),
-        _ => (moving, Mood::Moving),
+    let (word, severity) = match condition {
+        _ if owner::is_deleting(meta) => ("stopping", Severity::Progressing),
+        Some(condition) if condition.status == "True" => ("ready", Severity::Ok),
+        _ if reasons::severity(&reason) == Severity::Blocked => ("blocked", Severity::Blocked),
+        _ => (pending, Severity::Progressing),
     };
     let since = if word == "stopping" { meta.deletion_timestamp.as_ref().map(|time| time.0) } else { since };
-    State { word, mood, reason, message, since }
+    ObjectState { word, severity, reason, message, since }
 }
 
-/// Since when a condition is as it is. A condition never changed since the object was made carries the schema's 1970:
-/// then it is the object's age that counts.
+/// Since when a condition has its status. A condition that never changed has the year 1970 of the schema;
+/// then the creation time of the object counts.
 pub fn since(meta: &ObjectMeta, condition: Option<&Condition>) -> Option<Timestamp> {
     let made = meta.creation_timestamp.as_ref().map(|time| time.0);
     made.max(condition.map(|condition| condition.last_transition_time.0))
@@ -79,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_of_1970_is_as_old_as_its_object() {
+    fn a_condition_of_1970_has_the_age_of_its_object() {
         let instance = mk_instance("dfw", 0);
         let mut condition = mk_starting(instance.clone()).status.unwrap().conditions[0].clone();
         condition.last_transition_time.0 = Timestamp::UNIX_EPOCH;

@@ -1,4 +1,4 @@
-//! Objects for tests, as a project's plane would hand them out.
+//! Object builders for the tests of `view`.
 
 use jiff::Timestamp;
 use polis_api::compute::{
@@ -10,22 +10,22 @@ use polis_api::{labels, names};
 use polis_core::{instances, template};
 use serde_json::json;
 
-use super::picture::Picture;
+use super::snapshot::WorkloadSnapshot;
 
-/// When everything in these tests began.
+/// Creation time of all objects.
 const START: i64 = 1_800_000_000;
 
-/// A moment, in seconds after the start.
+/// A Kubernetes time, in seconds after the start.
 pub fn at(seconds: i64) -> Time {
     Time(now(seconds))
 }
 
-/// The same, for clocks.
+/// A timestamp, in seconds after the start.
 pub fn now(seconds: i64) -> Timestamp {
     Timestamp::from_second(START + seconds).unwrap()
 }
 
-/// A condition set at a moment.
+/// A condition with its transition time.
 pub fn mk_condition(kind: &str, status: &str, reason: &str, message: &str, when: i64) -> Condition {
     Condition {
         type_: kind.into(),
@@ -48,7 +48,7 @@ fn mk_meta(name: &str) -> ObjectMeta {
     }
 }
 
-/// The workload `web` in some cities.
+/// The workload `web` in the given cities.
 pub fn mk_workload(cities: &[&str], replicas: i32) -> Workload {
     let mut workload: Workload = serde_json::from_value(json!({
         "apiVersion": "compute.datumapis.com/v1alpha", "kind": "Workload", "metadata": {"name": "web"},
@@ -76,7 +76,7 @@ pub fn mk_workload(cities: &[&str], replicas: i32) -> Workload {
     workload
 }
 
-/// The deployment of `web` in a city.
+/// The deployment of `web` in one city.
 pub fn mk_deployment(city: &str, replicas: i32) -> WorkloadDeployment {
     let workload = mk_workload(&[city], replicas);
     let mut deployment = WorkloadDeployment {
@@ -103,11 +103,11 @@ pub fn mk_deployment(city: &str, replicas: i32) -> WorkloadDeployment {
     deployment
 }
 
-/// An instance of `web` that nobody has touched yet.
+/// An instance of `web` without a status.
 pub fn mk_instance(city: &str, ordinal: u32) -> Instance {
     let deployment = mk_deployment(city, 1);
-    let birth = instances::Birth::default();
-    let mut instance = instances::new_instance(&deployment, ordinal, &birth);
+    let metadata = instances::InstanceDefaults::default();
+    let mut instance = instances::new_instance(&deployment, ordinal, &metadata);
     let made = mk_meta(instance.metadata.name.as_deref().unwrap());
     instance.metadata = ObjectMeta { labels: instance.metadata.labels, ..made };
     let labels = instance.metadata.labels.get_or_insert_default();
@@ -116,7 +116,7 @@ pub fn mk_instance(city: &str, ordinal: u32) -> Instance {
     instance
 }
 
-/// The same, starting.
+/// The instance with the status of a starting one.
 pub fn mk_starting(mut instance: Instance) -> Instance {
     instance.status = Some(InstanceStatus {
         conditions: vec![mk_condition("Ready", "False", "ProgrammingInProgress", "", 2)],
@@ -125,10 +125,10 @@ pub fn mk_starting(mut instance: Instance) -> Instance {
     instance
 }
 
-/// The same, ready with an address.
+/// The instance with the status of a ready one and an address.
 pub fn mk_ready(mut instance: Instance) -> Instance {
     let assigned = NetworkInterfaceAssignments { network_ip: Some("127.1.0.1".into()), external_ip: None };
-    let hash = template::fingerprint(&instance).unwrap_or_default().to_owned();
+    let hash = template::instance_hash(&instance).unwrap_or_default().to_owned();
     instance.status = Some(InstanceStatus {
         conditions: vec![mk_condition("Ready", "True", "Running", "", 5)],
         network_interfaces: vec![InstanceNetworkInterfaceStatus { assignments: Some(assigned) }],
@@ -138,7 +138,7 @@ pub fn mk_ready(mut instance: Instance) -> Instance {
     instance
 }
 
-/// The same, held up.
+/// The instance with the status of a blocked one.
 pub fn mk_blocked(mut instance: Instance, reason: &str, message: &str) -> Instance {
     instance.status = Some(InstanceStatus {
         conditions: vec![mk_condition("Ready", "False", reason, message, 10)],
@@ -147,13 +147,13 @@ pub fn mk_blocked(mut instance: Instance, reason: &str, message: &str) -> Instan
     instance
 }
 
-/// `web`, ready in all its cities.
-pub fn mk_picture(cities: &[&str], replicas: i32) -> Picture {
+/// The workload `web`, ready in all its cities.
+pub fn mk_snapshot(cities: &[&str], replicas: i32) -> WorkloadSnapshot {
     let deployments: Vec<_> = cities.iter().map(|city| mk_deployment(city, replicas)).collect();
     let ordinals = 0..u32::try_from(replicas).unwrap();
     let instances = cities
         .iter()
         .flat_map(|city| ordinals.clone().map(|ordinal| mk_ready(mk_instance(city, ordinal))))
         .collect();
-    Picture::new(Some(mk_workload(cities, replicas)), deployments, instances)
+    WorkloadSnapshot::new(Some(mk_workload(cities, replicas)), deployments, instances)
 }

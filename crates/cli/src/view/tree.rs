@@ -1,40 +1,40 @@
-//! The tree of `polis status`: workload → city → instance.
+//! Renders the tree of `polis status`: workload → city → instance.
 
 use jiff::Timestamp;
 use polis_api::conditions::AVAILABLE;
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use polis_core::{conditions, instances, owner};
 
-use super::picture::{self, Picture};
-use super::state::{self, State};
+use super::snapshot::{self, WorkloadSnapshot};
+use super::state::{self, ObjectState};
 use super::table::Table;
-use super::{Mood, age};
+use super::{Severity, age};
 
-/// The tree, with a sentence below for everything that is not as wanted.
-pub fn draw(picture: &Picture, now: Timestamp, width: Option<u16>, wide: bool) -> String {
+/// Renders the tree, and below it the messages of the rows that are not ok.
+pub fn draw(snapshot: &WorkloadSnapshot, now: Timestamp, width: Option<u16>, wide: bool) -> String {
     let mut tree = Tree::new(now, wide);
-    if let Some(workload) = &picture.workload {
+    if let Some(workload) = &snapshot.workload {
         let status = workload.status.clone().unwrap_or_default();
         let available = conditions::find(&status.conditions, AVAILABLE);
-        let (ready, wanted) = picture.ready_of_wanted();
+        let (ready, wanted) = snapshot.ready_of_wanted();
         tree.add(Row {
             name: owner::name(&workload.metadata),
             word: format!("{ready}/{wanted} ready"),
             made: made(&workload.metadata),
-            ..Row::new(state::judged(&workload.metadata, available, "starting"))
+            ..Row::new(state::of_condition(&workload.metadata, available, "starting"))
         });
     }
-    let sites = sites(picture);
+    let sites = sites(snapshot);
     for (index, site) in sites.iter().enumerate() {
-        tree.city(picture, site, index + 1 == sites.len());
+        tree.city(snapshot, site, index + 1 == sites.len());
     }
     tree.finish(width)
 }
 
-/// Sites that are wanted, then those that are left over.
-fn sites(picture: &Picture) -> Vec<(String, String)> {
-    let mut sites = picture.wanted_sites();
-    for deployment in &picture.deployments {
+/// The sites of the workload, then those of deployments that are being deleted.
+fn sites(snapshot: &WorkloadSnapshot) -> Vec<(String, String)> {
+    let mut sites = snapshot.wanted_sites();
+    for deployment in &snapshot.deployments {
         let site = (deployment.spec.placement_name.clone(), deployment.spec.city_code.clone());
         if !sites.contains(&site) {
             sites.push(site);
@@ -52,14 +52,14 @@ struct Row<'a> {
     address: String,
     cell: String,
     made: Option<Timestamp>,
-    state: State,
+    state: ObjectState,
 }
 
 impl Row<'_> {
-    /// A city with one ready instance is available and may still be short of others: its count says so, and a reason is
-    /// told only when something is wrong.
-    fn new(state: State) -> Self {
-        let reason = if state.mood == Mood::Good { String::new() } else { state.reason.clone() };
+    /// A row without its texts. The reason is printed only if the state is not ok: a city with one ready
+    /// instance is available, and its count shows the missing ones.
+    fn new(state: ObjectState) -> Self {
+        let reason = if state.severity == Severity::Ok { String::new() } else { state.reason.clone() };
         let (branch, word, address, cell) = Default::default();
         Row { branch, name: "", word, reason, address, cell, made: None, state }
     }
@@ -69,7 +69,7 @@ fn made(meta: &ObjectMeta) -> Option<Timestamp> {
     meta.creation_timestamp.as_ref().map(|time| time.0)
 }
 
-/// What is told of a row below the tree.
+/// The message of a row, printed below the tree.
 struct Note {
     name: String,
     reason: String,
@@ -77,8 +77,9 @@ struct Note {
 }
 
 impl Note {
-    /// Whether this is a word about that: who adds up says whom it counted, as `name: Reason`.
-    fn passes_on(&self, other: &Note) -> bool {
+    /// Whether this message repeats another one: aggregated messages contain `name: Reason` of the objects
+    /// they count.
+    fn repeats(&self, other: &Note) -> bool {
         self.name != other.name && self.message.contains(&format!("{}: {}", other.name, other.reason))
     }
 }
@@ -99,21 +100,21 @@ impl Tree {
         Tree { table: Table::new(heads, ""), notes: Vec::new(), now, wide }
     }
 
-    fn city(&mut self, picture: &Picture, site: &(String, String), last: bool) {
+    fn city(&mut self, snapshot: &WorkloadSnapshot, site: &(String, String), last: bool) {
         let (branch, stem) = if last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
         let name = match site.0.as_str() {
             "default" => site.1.clone(),
             placement => format!("{} ({placement})", site.1),
         };
-        let (name, wanted) = (name.as_str(), picture.wanted_at(site));
-        let Some(deployment) = picture.deployment_at(site) else {
+        let (name, wanted) = (name.as_str(), snapshot.wanted_at(site));
+        let Some(deployment) = snapshot.deployment_at(site) else {
             let word = format!("0/{wanted} ready");
-            self.add(Row { branch: branch.into(), name, word, ..Row::new(missing(picture, site)) });
+            self.add(Row { branch: branch.into(), name, word, ..Row::new(missing(snapshot, site)) });
             return;
         };
         let status = deployment.status.clone().unwrap_or_default();
         let available = conditions::find(&status.conditions, AVAILABLE);
-        let mine: Vec<_> = picture.instances_of(deployment).collect();
+        let mine: Vec<_> = snapshot.instances_of(deployment).collect();
         let ready = mine.iter().filter(|instance| instances::is_ready(instance)).count();
         self.add(Row {
             branch: branch.into(),
@@ -121,7 +122,7 @@ impl Tree {
             word: format!("{ready}/{wanted} ready"),
             cell: status.cell.clone().unwrap_or_default(),
             made: made(&deployment.metadata),
-            ..Row::new(state::judged(&deployment.metadata, available, "starting"))
+            ..Row::new(state::of_condition(&deployment.metadata, available, "starting"))
         });
         for (index, instance) in mine.iter().enumerate() {
             let twig = if index + 1 == mine.len() { "└─ " } else { "├─ " };
@@ -131,7 +132,7 @@ impl Tree {
                 name: owner::name(&instance.metadata),
                 word: state.word.to_owned(),
                 reason: state.reason.clone(),
-                address: picture::address(instance),
+                address: snapshot::address(instance),
                 made: made(&instance.metadata),
                 ..Row::new(state)
             });
@@ -140,13 +141,13 @@ impl Tree {
 
     fn add(&mut self, row: Row) {
         let word = if row.state.word == "stopping" { "stopping".to_owned() } else { row.word };
-        // A branch is not torn from its name when the column is narrow.
+        // Non-breaking spaces keep the branch and the name on one line in a narrow column.
         let name = format!("{}{}", row.branch.replace(' ', "\u{a0}"), row.name);
-        let mut cells = vec![name, word, row.reason, row.address, age::since_maybe(row.made, self.now)];
+        let mut cells = vec![name, word, row.reason, row.address, age::since_or_dash(row.made, self.now)];
         if self.wide {
             cells.extend([row.cell, row.state.message]);
-        } else if row.state.mood != Mood::Good && !row.state.message.is_empty() {
-            let State { reason, message, .. } = row.state;
+        } else if row.state.severity != Severity::Ok && !row.state.message.is_empty() {
+            let ObjectState { reason, message, .. } = row.state;
             self.notes.push(Note { name: row.name.to_owned(), reason, message });
         }
         self.table.row(cells);
@@ -154,88 +155,88 @@ impl Tree {
 
     fn finish(self, width: Option<u16>) -> String {
         let table = self.table.draw(width).replace('\u{a0}', " ");
-        // What an instance says itself is not repeated by its city and its workload.
-        let own = |note: &&Note| !self.notes.iter().any(|other| note.passes_on(other));
+        // The message of an instance is not repeated by its city and its workload.
+        let own = |note: &&Note| !self.notes.iter().any(|other| note.repeats(other));
         let notes: Vec<String> =
             (self.notes.iter().filter(own)).map(|note| format!("{}: {}", note.name, note.message)).collect();
         if notes.is_empty() { table } else { format!("{table}\n\n{}", notes.join("\n")) }
     }
 }
 
-/// What is known about a site that has no deployment: the word of its placement.
-pub fn missing(picture: &Picture, site: &(String, String)) -> State {
-    let meta = picture.workload.as_ref().map(|workload| workload.metadata.clone()).unwrap_or_default();
-    let status = picture.workload.as_ref().and_then(|workload| workload.status.as_ref());
+/// The state of a site without a deployment, from the condition of its placement.
+pub fn missing(snapshot: &WorkloadSnapshot, site: &(String, String)) -> ObjectState {
+    let meta = snapshot.workload.as_ref().map(|workload| workload.metadata.clone()).unwrap_or_default();
+    let status = snapshot.workload.as_ref().and_then(|workload| workload.status.as_ref());
     let placements = status.iter().flat_map(|status| &status.placements);
     let condition = placements
         .filter(|placement| placement.name == site.0)
         .find_map(|placement| conditions::find(&placement.conditions, AVAILABLE))
         .filter(|condition| condition.status != "True");
-    state::judged(&meta, condition, "starting")
+    state::of_condition(&meta, condition, "starting")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::testing::{mk_blocked, mk_condition, mk_instance, mk_picture, mk_starting, now};
+    use crate::view::testing::{mk_blocked, mk_condition, mk_instance, mk_snapshot, mk_starting, now};
 
     #[test]
     fn a_workload_that_is_ready_everywhere() {
-        insta::assert_snapshot!(draw(&mk_picture(&["dfw", "ord"], 2), now(65), Some(80), false));
+        insta::assert_snapshot!(draw(&mk_snapshot(&["dfw", "ord"], 2), now(65), Some(80), false));
     }
 
     #[test]
-    fn what_holds_an_instance_up_is_said_below_the_tree() {
-        let mut picture = mk_picture(&["dfw", "ord"], 1);
+    fn the_message_of_a_blocked_instance_is_below_the_tree() {
+        let mut snapshot = mk_snapshot(&["dfw", "ord"], 1);
         let words = "nothing is known about image nginx: use polis.local/hello";
-        picture.instances[1] = mk_blocked(mk_instance("ord", 0), "ImageUnavailable", words);
-        let status = picture.deployments[1].status.as_mut().unwrap();
+        snapshot.instances[1] = mk_blocked(mk_instance("ord", 0), "ImageUnavailable", words);
+        let status = snapshot.deployments[1].status.as_mut().unwrap();
         status.conditions = vec![mk_condition("Available", "False", "ProvisioningInstances", "", 5)];
-        insta::assert_snapshot!(draw(&picture, now(65), Some(80), false));
+        insta::assert_snapshot!(draw(&snapshot, now(65), Some(80), false));
     }
 
     #[test]
-    fn a_city_and_a_workload_that_only_pass_on_what_an_instance_says_are_not_told_beside_it() {
-        let mut picture = mk_picture(&["dfw"], 1);
-        picture.instances[0] =
+    fn messages_of_cities_and_workloads_that_repeat_an_instance_are_left_out() {
+        let mut snapshot = mk_snapshot(&["dfw"], 1);
+        snapshot.instances[0] =
             mk_blocked(mk_instance("dfw", 0), "InstanceCrashing", "it ends again and again");
-        let instance = owner::name(&picture.instances[0].metadata).to_owned();
+        let instance = owner::name(&snapshot.instances[0].metadata).to_owned();
         let passed_on = format!("no instance is ready; {instance}: InstanceCrashing");
         let condition =
             |words: &str| vec![mk_condition("Available", "False", "ProvisioningInstances", words, 5)];
-        picture.deployments[0].status.as_mut().unwrap().conditions = condition(&passed_on);
-        picture.workload.as_mut().unwrap().status.as_mut().unwrap().conditions =
+        snapshot.deployments[0].status.as_mut().unwrap().conditions = condition(&passed_on);
+        snapshot.workload.as_mut().unwrap().status.as_mut().unwrap().conditions =
             condition("the network is missing");
-        let text = draw(&picture, now(65), Some(80), false);
+        let text = draw(&snapshot, now(65), Some(80), false);
         let (_, notes) = text.split_once("\n\n").unwrap();
         assert_eq!(notes, format!("web: the network is missing\n{instance}: it ends again and again"));
     }
 
     #[test]
-    fn a_city_without_a_deployment_shows_why_its_placement_has_none() {
-        let mut picture = mk_picture(&["dfw"], 1);
-        let workload = picture.workload.as_mut().unwrap();
+    fn a_city_without_a_deployment_shows_the_condition_of_its_placement() {
+        let mut snapshot = mk_snapshot(&["dfw"], 1);
+        let workload = snapshot.workload.as_mut().unwrap();
         workload.spec.placements[0].city_codes.push("xyz".into());
         let status = workload.status.as_mut().unwrap();
         status.placements = vec![Default::default()];
         status.placements[0].name = "default".into();
         status.placements[0].conditions =
             vec![mk_condition("Available", "False", "NoMatchingLocations", "no location serves xyz", 3)];
-        insta::assert_snapshot!(draw(&picture, now(65), Some(80), false));
+        insta::assert_snapshot!(draw(&snapshot, now(65), Some(80), false));
     }
 
     #[test]
-    fn a_wide_tree_has_cell_and_message_in_their_columns() {
-        let mut picture = mk_picture(&["dfw"], 2);
-        picture.instances[1] = mk_starting(mk_instance("dfw", 1));
-        insta::assert_snapshot!(draw(&picture, now(65), None, true));
+    fn a_wide_tree_has_columns_for_cell_and_message() {
+        let mut snapshot = mk_snapshot(&["dfw"], 2);
+        snapshot.instances[1] = mk_starting(mk_instance("dfw", 1));
+        insta::assert_snapshot!(draw(&snapshot, now(65), None, true));
     }
 
     #[test]
-    fn a_terminal_of_eighty_columns_is_never_overrun() {
-        let mut picture = mk_picture(&["dfw"], 2);
-        picture.instances[0].metadata.name = Some("x".repeat(63));
-        let text = draw(&picture, now(65), Some(80), false);
+    fn no_line_is_longer_than_eighty_columns() {
+        let mut snapshot = mk_snapshot(&["dfw"], 2);
+        snapshot.instances[0].metadata.name = Some("x".repeat(63));
+        let text = draw(&snapshot, now(65), Some(80), false);
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     }
 }

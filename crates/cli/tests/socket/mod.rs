@@ -1,24 +1,24 @@
-//! An embedded API server on a socket, with an authority of its own.
+//! Fixture: serves an embedded API server over TLS on a free port, with its own certificate authority.
 
-use polis_apiserver::{Authority, Server, Tls};
+use polis_apiserver::{Authority, Server, ServerTls};
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 
-/// A server over TLS on a free port. It stops with the value.
+/// The listener of an embedded API server. Dropping it stops the listener.
 pub struct Socket {
     /// Signs the certificates of the server and of its clients.
     pub authority: Authority,
-    /// Where it is.
+    /// Its URL.
     pub address: String,
     serving: AbortHandle,
 }
 
 impl Socket {
-    /// Serves every plane of a server.
+    /// Serves all planes of a server.
     pub async fn of(server: &Server) -> Self {
         let authority = Authority::new().expect("an authority");
         let pair = authority.server(&["127.0.0.1"]).expect("a certificate");
-        let tls = Tls::new(&pair, Some(authority.pem())).expect("usable");
+        let tls = ServerTls::new(&pair, Some(authority.pem())).expect("a TLS configuration");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = format!("https://{}", listener.local_addr().expect("an address"));
         let server = server.clone();

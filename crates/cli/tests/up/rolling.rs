@@ -1,9 +1,10 @@
-//! A rolling restart under load: who asks for an instance that is ready is answered, and in each city one instance is
-//! away at a time, the highest first.
+//! A rolling restart under load: no request fails, and in each city only one instance is unready at a time,
+//! the highest ordinal first.
 //!
-//! The client does what a load balancer does: it knows the instances that the project shows as ready, takes them in turn,
-//! and goes to the next when one does not answer. What the project shows is a moment behind the cell, so some are asked
-//! that have just gone; how many is printed. The cells are watched meanwhile for the order of things.
+//! The client works like a load balancer: it sends requests to the instances that are ready in the project,
+//! round robin, and retries with the next one after a failure. The status in the project is later than in the
+//! cell, so some requests go to instances that have just stopped; the test prints how many. A watch of each
+//! cell records the order of replacements.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,41 +21,42 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::site::{Site, eventually, mk_workload};
-use crate::{address, all_ready, instances, is_ready, run};
+use crate::installation::{Installation, eventually, mk_workload};
+use crate::{address, instances, is_ready, run, wait_until_ready};
 
-/// Clients at once.
+/// Number of concurrent clients.
 const CLIENTS: usize = 8;
 /// Instances in each city.
 const REPLICAS: i32 = 2;
-/// Longest time for one answer.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of one request, including retries.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What is known of one instance of a cell.
+/// The observed state of one instance in a cell.
 #[derive(Clone)]
-struct Known {
+struct InstanceState {
     uid: String,
     ready: bool,
 }
 
-/// What was seen of one cell: the instances that became ready anew, in this order, and the most that were away at once.
+/// The observed history of one cell: the ordinals of replaced instances in order, and the maximum number of
+/// unready ones.
 #[derive(Default)]
-struct Diary {
-    renewed: Vec<String>,
-    most_away: usize,
+struct CellHistory {
+    replaced: Vec<String>,
+    max_unready: usize,
 }
 
-/// Keeps a diary of a cell until the end of the test.
-async fn watch(cell: Client, diary: Arc<Mutex<Diary>>) {
+/// Records the history of a cell until the end of the test.
+async fn watch(cell: Client, history: Arc<Mutex<CellHistory>>) {
     let api: Api<Instance> = Api::all(cell);
     let listed = api.list(&Default::default()).await.expect("instances");
-    let know = |instance: &Instance| Known {
+    let state_of = |instance: &Instance| InstanceState {
         uid: instance.uid().unwrap_or_default(),
         ready: is_ready(instance) && instance.metadata.deletion_timestamp.is_none(),
     };
-    let mut known: BTreeMap<String, Known> =
-        listed.iter().map(|instance| (instance.name_any(), know(instance))).collect();
-    let old = known.clone();
+    let mut states: BTreeMap<String, InstanceState> =
+        listed.iter().map(|instance| (instance.name_any(), state_of(instance))).collect();
+    let old = states.clone();
     let mut version = listed.metadata.resource_version.unwrap_or_default();
     loop {
         let events = api.watch(&WatchParams::default(), &version).await.expect("a watch");
@@ -67,46 +69,47 @@ async fn watch(cell: Client, diary: Arc<Mutex<Diary>>) {
             };
             version = instance.resource_version().unwrap_or_default();
             let name = instance.name_any();
-            let now = Known { ready: there && know(&instance).ready, ..know(&instance) };
-            let was = known.insert(name.clone(), now.clone());
-            let mut diary = diary.lock().expect("a diary");
+            let now = InstanceState { ready: there && state_of(&instance).ready, ..state_of(&instance) };
+            let was = states.insert(name.clone(), now.clone());
+            let mut history = history.lock().expect("the history");
             if now.ready && now.uid != old[&name].uid && was.is_none_or(|was| !was.ready) {
                 let ordinal = instance.labels().get(labels::INSTANCE_INDEX).cloned();
-                diary.renewed.push(ordinal.unwrap_or_default());
+                history.replaced.push(ordinal.unwrap_or_default());
             }
-            diary.most_away = diary.most_away.max(known.values().filter(|known| !known.ready).count());
+            history.max_unready =
+                history.max_unready.max(states.values().filter(|state| !state.ready).count());
         }
     }
 }
 
-/// One request on a connection of its own.
-async fn ask(host: &str) -> io::Result<String> {
-    let asked = async {
+/// Sends one request on a new connection; returns the complete response.
+async fn get(host: &str) -> io::Result<String> {
+    let exchange = async {
         let mut stream = TcpStream::connect(host).await?;
         let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await?;
-        Ok::<_, io::Error>(answer)
+        let mut response = String::new();
+        stream.read_to_string(&mut response).await?;
+        Ok::<_, io::Error>(response)
     };
-    let answer = tokio::time::timeout(PATIENCE, asked).await.map_err(io::Error::other)??;
-    let whole = answer.starts_with("HTTP/1.1 200") && answer.contains("workload: web");
-    if whole { Ok(answer) } else { Err(io::Error::other(format!("half an answer: {answer:?}"))) }
+    let response = tokio::time::timeout(REQUEST_TIMEOUT, exchange).await.map_err(io::Error::other)??;
+    let complete = response.starts_with("HTTP/1.1 200") && response.contains("workload: web");
+    if complete { Ok(response) } else { Err(io::Error::other(format!("incomplete response: {response:?}"))) }
 }
 
-/// What came of the requests.
+/// Results of the requests.
 #[derive(Debug, Default)]
-struct Tally {
+struct RequestStats {
     answered: usize,
-    /// Of those: not by the instance that was asked first, which had just gone.
-    later: usize,
-    /// Connections that were taken and gave no whole answer.
-    broken: usize,
-    /// Requests that no instance of the city has answered.
+    /// Answered requests that needed a retry, because the first instance had just stopped.
+    retried: usize,
+    /// Connections that were accepted and had no complete response.
+    incomplete: usize,
+    /// Requests that no instance of the city answered.
     failed: Vec<String>,
 }
 
-/// The instances of each city that the project shows as ready.
+/// Addresses of the ready instances in the project, by city.
 type Ready = Arc<Mutex<BTreeMap<String, Vec<String>>>>;
 
 fn ready_by_city(all: &[Instance]) -> BTreeMap<String, Vec<String>> {
@@ -126,106 +129,108 @@ async fn client(
     cities: Vec<String>,
     ready: Ready,
     done: Arc<AtomicBool>,
-    least: usize,
-) -> Tally {
-    let mut tally = Tally::default();
-    for turn in number.. {
-        if done.load(Ordering::Relaxed) && tally.answered >= least {
+    min_requests: usize,
+) -> RequestStats {
+    let mut stats = RequestStats::default();
+    for request in number.. {
+        if done.load(Ordering::Relaxed) && stats.answered >= min_requests {
             break;
         }
-        let city = &cities[turn % cities.len()];
-        let until = Instant::now() + PATIENCE;
+        let city = &cities[request % cities.len()];
+        let until = Instant::now() + REQUEST_TIMEOUT;
         for attempt in 0.. {
-            // Looked up for each attempt: an instance that has gone is not asked again.
+            // Read for each attempt, so that a stopped instance is not tried again.
             let hosts = ready.lock().expect("instances").get(city).cloned().unwrap_or_default();
-            let answer = match hosts.is_empty() {
+            let response = match hosts.is_empty() {
                 true => Err(io::ErrorKind::ConnectionRefused.into()),
-                false => ask(&hosts[(turn / cities.len() + attempt) % hosts.len()]).await,
+                false => get(&hosts[(request / cities.len() + attempt) % hosts.len()]).await,
             };
-            let Err(error) = answer else {
-                tally.answered += 1;
-                tally.later += usize::from(attempt > 0);
+            let Err(error) = response else {
+                stats.answered += 1;
+                stats.retried += usize::from(attempt > 0);
                 break;
             };
-            tally.broken += usize::from(error.kind() != io::ErrorKind::ConnectionRefused);
+            stats.incomplete += usize::from(error.kind() != io::ErrorKind::ConnectionRefused);
             if Instant::now() > until {
-                tally.failed.push(format!("{city}: {error}"));
+                stats.failed.push(format!("{city}: {error}"));
                 break;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
-    tally
+    stats
 }
 
-/// So many requests, at least, to the instances of these cities while all of them are replaced.
+/// Sends at least `requests` requests to the instances of these cities while all instances are replaced.
 async fn restart_under_load(cities: &[&str], requests: usize) {
-    let site = Site::start(&["--ephemeral", "--cities", &cities.join(",")]).await;
-    run(&site, &mk_workload("web", cities, REPLICAS)).await;
+    let installation = Installation::start(&["--ephemeral", "--cities", &cities.join(",")]).await;
+    run(&installation, &mk_workload("web", cities, REPLICAS)).await;
     let count = cities.len() * REPLICAS as usize;
-    let before = all_ready(&site, count).await;
+    let before = wait_until_ready(&installation, count).await;
 
-    let mut diaries = BTreeMap::new();
+    let mut histories = BTreeMap::new();
     let mut watches = Vec::new();
     for city in cities {
-        let diary = Arc::new(Mutex::new(Diary::default()));
-        watches.push(tokio::spawn(watch(site.client(&format!("polis-cell-{city}")).await, diary.clone())));
-        diaries.insert(*city, diary);
+        let history = Arc::new(Mutex::new(CellHistory::default()));
+        watches.push(tokio::spawn(watch(
+            installation.client(&format!("polis-cell-{city}")).await,
+            history.clone(),
+        )));
+        histories.insert(*city, history);
     }
     let ready: Ready = Arc::new(Mutex::new(ready_by_city(&before)));
     let done = Arc::new(AtomicBool::new(false));
     let names: Vec<String> = cities.iter().map(|city| (*city).to_owned()).collect();
-    let least = requests.div_ceil(CLIENTS);
+    let min_requests = requests.div_ceil(CLIENTS);
     let clients: Vec<_> = (0..CLIENTS)
-        .map(|number| tokio::spawn(client(number, names.clone(), ready.clone(), done.clone(), least)))
+        .map(|number| tokio::spawn(client(number, names.clone(), ready.clone(), done.clone(), min_requests)))
         .collect();
 
-    let api: Api<Workload> = Api::namespaced(site.client("polis-default").await, "default");
+    let api: Api<Workload> = Api::namespaced(installation.client("polis-default").await, "default");
     let patch =
         json!({"spec": {"template": {"metadata": {"annotations": {"example.com/restarted": "now"}}}}});
-    api.patch("web", &PatchParams::default(), &Patch::Merge(patch)).await.expect("a workload that restarts");
+    api.patch("web", &PatchParams::default(), &Patch::Merge(patch)).await.expect("restarts the workload");
     let old: Vec<String> = before.iter().filter_map(|instance| instance.uid()).collect();
     eventually("every instance is new and ready", async || {
-        let all = instances(&site).await;
+        let all = instances(&installation).await;
         *ready.lock().expect("instances") = ready_by_city(&all);
-        let renewed = |instance: &Instance| !old.contains(&instance.uid().unwrap_or_default());
-        (all.len() == count && all.iter().all(|instance| is_ready(instance) && renewed(instance)))
+        let replaced = |instance: &Instance| !old.contains(&instance.uid().unwrap_or_default());
+        (all.len() == count && all.iter().all(|instance| is_ready(instance) && replaced(instance)))
             .then_some(())
     })
     .await;
     done.store(true, Ordering::Relaxed);
 
-    let mut total = Tally::default();
+    let mut total = RequestStats::default();
     for client in clients {
-        let tally = client.await.expect("a client");
-        total.answered += tally.answered;
-        total.later += tally.later;
-        total.broken += tally.broken;
-        total.failed.extend(tally.failed);
+        let stats = client.await.expect("a client");
+        total.answered += stats.answered;
+        total.retried += stats.retried;
+        total.incomplete += stats.incomplete;
+        total.failed.extend(stats.failed);
     }
-    let Tally { answered, later, broken, failed } = &total;
+    let RequestStats { answered, retried, incomplete, failed } = &total;
     println!(
-        "{answered} answered, {later} by another than the first asked, {broken} broken, {} failed",
+        "{answered} answered, {retried} after a retry, {incomplete} incomplete, {} failed",
         failed.len()
     );
     assert!(total.answered >= requests, "{} answered", total.answered);
     assert!(total.failed.is_empty(), "{:?}", total.failed);
-    for (city, diary) in diaries {
+    for (city, history) in histories {
         let order = (0..REPLICAS).rev().map(|ordinal| ordinal.to_string()).collect::<Vec<_>>();
-        eventually(&format!("{city} has renewed all"), async || {
-            (diary.lock().expect("a diary").renewed.len() >= order.len()).then_some(())
+        eventually(&format!("{city} has replaced all instances"), async || {
+            (history.lock().expect("the history").replaced.len() >= order.len()).then_some(())
         })
         .await;
-        let diary = diary.lock().expect("a diary");
-        assert_eq!(diary.renewed, order, "{city}: the highest first, each once");
-        assert_eq!(diary.most_away, 1, "{city}: one at a time");
+        let history = history.lock().expect("the history");
+        assert_eq!(history.replaced, order, "{city}: the highest first, each once");
+        assert_eq!(history.max_unready, 1, "{city}: one at a time");
     }
     watches.iter().for_each(tokio::task::JoinHandle::abort);
-    site.stop().await;
+    installation.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_ten_thousand_requests_none_fails_in_a_rolling_restart_which_takes_one_instance_of_a_city_at_a_time()
- {
+async fn a_rolling_restart_replaces_one_instance_per_city_at_a_time_and_no_request_fails() {
     restart_under_load(&["dfw", "ord", "lhr"], 10_000).await;
 }

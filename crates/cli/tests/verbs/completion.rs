@@ -1,11 +1,10 @@
-//! The completion scripts, given to the shells that they are for. A shell that is not installed is left out, and that is
-//! said.
+//! Tests of the completion scripts in their shells. A shell that is not installed is skipped with a message.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-/// Verbs and flags that a script must know, each with what stands before it.
-const KNOWN: [&str; 6] = ["deploy", "rollout", "undo", "destroy", "--image", "--keep-instances"];
+/// Verbs and flags that every script must contain.
+const EXPECTED: [&str; 6] = ["deploy", "rollout", "undo", "destroy", "--image", "--keep-instances"];
 
 fn script(shell: &str) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_polis")).args(["completion", shell]).output();
@@ -14,29 +13,29 @@ fn script(shell: &str) -> String {
     String::from_utf8(output.stdout).expect("a script")
 }
 
-/// Gives a script to a shell on its standard input; none if there is no such shell.
-fn feed(shell: &str, args: &[&str], text: &str) -> Option<(bool, String)> {
+/// Runs a shell with a script on stdin; returns success and output, or `None` if the shell is not installed.
+fn run_shell(shell: &str, args: &[&str], text: &str) -> Option<(bool, String)> {
     let mut command = Command::new(shell);
     command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let Ok(mut child) = command.spawn() else {
         eprintln!("skipped, {shell} is not installed");
         return None;
     };
-    child.stdin.take().expect("piped").write_all(text.as_bytes()).expect("a shell that reads");
-    let output = child.wait_with_output().expect("a shell that ends");
-    let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-    Some((output.status.success(), said.concat()))
+    child.stdin.take().expect("piped").write_all(text.as_bytes()).expect("writes to the shell");
+    let output = child.wait_with_output().expect("an exit status");
+    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    Some((output.status.success(), text.concat()))
 }
 
 #[test]
-fn every_shell_gets_a_script_that_knows_the_verbs_and_that_it_can_read() {
-    for (shell, reads_only) in [("bash", "-n"), ("zsh", "-n"), ("fish", "--no-execute")] {
+fn every_script_contains_the_verbs_and_is_valid_in_its_shell() {
+    for (shell, no_exec) in [("bash", "-n"), ("zsh", "-n"), ("fish", "--no-execute")] {
         let script = script(shell);
-        for word in KNOWN {
-            assert!(script.contains(word.trim_start_matches("--")), "{shell} does not know {word}");
+        for word in EXPECTED {
+            assert!(script.contains(word.trim_start_matches("--")), "the script for {shell} has no {word}");
         }
-        if let Some((read, said)) = feed(shell, &[reads_only], &script) {
-            assert!(read && said.is_empty(), "{shell}: {said}");
+        if let Some((valid, output)) = run_shell(shell, &[no_exec], &script) {
+            assert!(valid && output.is_empty(), "{shell}: {output}");
         }
     }
     for shell in ["elvish", "powershell"] {
@@ -44,7 +43,7 @@ fn every_shell_gets_a_script_that_knows_the_verbs_and_that_it_can_read() {
     }
 }
 
-/// What bash offers when Tab is pressed after these words.
+/// The completions of bash after these words.
 fn offered(words: &[&str]) -> Option<Vec<String>> {
     let (last, before) = (words[words.len() - 1], words[words.len() - 2]);
     let line = format!(
@@ -53,9 +52,9 @@ fn offered(words: &[&str]) -> Option<Vec<String>> {
         words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" "),
         words.len() - 1,
     );
-    let (done, said) = feed("bash", &[], &line)?;
-    assert!(done, "{said}");
-    Some(said.lines().map(str::to_owned).collect())
+    let (success, output) = run_shell("bash", &[], &line)?;
+    assert!(success, "{output}");
+    Some(output.lines().map(str::to_owned).collect())
 }
 
 #[test]
@@ -72,28 +71,28 @@ fn bash_completes_verbs_and_flags() {
     }
 }
 
-/// What zsh makes of a line when Tab is pressed at its end: it is typed at a zsh of its own, where `polis` says its words.
+/// Types a line and Tab into an interactive zsh, where `polis` is a function that prints its arguments.
 const TYPED_AT_ZSH: &str = r#"
 zmodload zsh/zpty
 zpty shell "PS1= TERM=dumb zsh -f -i"
 zpty -w shell "autoload -Uz compinit; compinit -u -D; source $1; polis() { print -r -- ran: \"\$@\" }; print -r -- set: up"
-zpty -r -m shell said '*set: up*set: up*'
+zpty -r -m shell output '*set: up*set: up*'
 zpty -w -n shell "$2"$'\t\n'
-zpty -r -m shell said '*ran: *'$'\n'
-print -r -- "$said"
+zpty -r -m shell output '*ran: *'$'\n'
+print -r -- "$output"
 zpty -d shell
 "#;
 
 #[test]
 fn zsh_completes_verbs_and_flags() {
-    let asked = Command::new("zsh").args(["-c", "zmodload zsh/zpty"]).output();
-    if !asked.is_ok_and(|asked| asked.status.success()) {
+    let probe = Command::new("zsh").args(["-c", "zmodload zsh/zpty"]).output();
+    if !probe.is_ok_and(|output| output.status.success()) {
         eprintln!("skipped, zsh is not installed");
         return;
     }
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().expect("a temporary directory");
     let file = folder.path().join("_polis");
-    std::fs::write(&file, script("zsh")).expect("written");
+    std::fs::write(&file, script("zsh")).expect("writes the file");
     for (typed, expected) in [
         ("polis dep", "ran: deploy"),
         ("polis rollout u", "ran: rollout undo"),
@@ -103,7 +102,7 @@ fn zsh_completes_verbs_and_flags() {
         let mut shell = Command::new("timeout");
         shell.args(["60", "zsh", "-f", "-c", TYPED_AT_ZSH, "zsh"]).arg(&file).arg(typed);
         let output = shell.env("HOME", folder.path()).output().expect("a shell");
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(said.contains(expected), "{typed}: {said}");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains(expected), "{typed}: {text}");
     }
 }

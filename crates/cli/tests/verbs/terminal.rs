@@ -1,11 +1,11 @@
-//! The verbs at a terminal of 80 columns and in a pipe, and what programs read of them.
+//! Tests of the verbs on a terminal of 80 columns, in a pipe, and with JSON and YAML output.
 
 use std::process::Command;
 
-use crate::world::World;
+use crate::installation::Installation;
 
-/// Verbs that show something, each with every form that it has.
-const SHOWN: [&str; 9] = [
+/// Verbs that print objects, in all their forms.
+const READ_VERBS: [&str; 9] = [
     "workloads",
     "instances",
     "instances web",
@@ -17,8 +17,8 @@ const SHOWN: [&str; 9] = [
     "version",
 ];
 
-/// What a line looks like: colours and movements of the cursor take no room, and a carriage return begins it anew.
-fn seen(text: &str) -> Vec<String> {
+/// The lines of terminal output without colours and cursor movements; a carriage return starts a new line.
+fn visible_lines(text: &str) -> Vec<String> {
     let mut plain = String::new();
     let mut rest = text.chars().peekable();
     while let Some(letter) = rest.next() {
@@ -35,93 +35,96 @@ fn seen(text: &str) -> Vec<String> {
     plain.lines().map(str::to_owned).collect()
 }
 
-/// What a person sees who types this at a terminal of 80 columns; none where no terminal can be had.
-fn typed(world: &World, line: &str) -> Option<String> {
-    answered(world, line, "").map(|(seen, _)| seen)
+/// The output on a terminal of 80 columns; `None` if no terminal is available.
+fn run_on_terminal(installation: &Installation, line: &str) -> Option<String> {
+    run_with_answer(installation, line, "").map(|(output, _)| output)
 }
 
-/// The same for one who answers a question, and the code that it ends with.
-fn answered(world: &World, line: &str, answer: &str) -> Option<(String, i32)> {
-    let typed = format!("stty cols 80 rows 24; exec {} {line}", env!("CARGO_BIN_EXE_polis"));
-    let keyboard = world.write("answer", answer);
+/// The same with an answer to a prompt; returns output and exit code.
+fn run_with_answer(installation: &Installation, line: &str, answer: &str) -> Option<(String, i32)> {
+    let command = format!("stty cols 80 rows 24; exec {} {line}", env!("CARGO_BIN_EXE_polis"));
+    let stdin = installation.write("answer", answer);
     let output = Command::new("script")
-        .args(["-q", "-e", "-c", &typed, "/dev/null"])
-        .stdin(std::fs::File::open(keyboard).expect("an answer"))
-        .current_dir(world.dir())
+        .args(["-q", "-e", "-c", &command, "/dev/null"])
+        .stdin(std::fs::File::open(stdin).expect("an answer"))
+        .current_dir(installation.dir())
         .env_remove("KUBECONFIG")
-        .env("HOME", world.dir())
-        .env("POLIS_DATA_DIR", world.dir())
+        .env("HOME", installation.dir())
+        .env("POLIS_DATA_DIR", installation.dir())
         .env("TERM", "xterm")
         .output();
     match output {
         Ok(output) => {
-            let seen = String::from_utf8_lossy(&output.stdout).into_owned();
-            Some((seen, output.status.code().unwrap_or_default()))
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            Some((text, output.status.code().unwrap_or_default()))
         }
         Err(error) => {
-            eprintln!("skipped, no terminal can be had: {error}");
+            eprintln!("skipped, no terminal available: {error}");
             None
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn at_a_terminal_of_80_columns_no_line_is_longer_and_in_a_pipe_there_is_neither_colour_nor_spinner() {
-    let world = World::new().await;
+async fn terminal_output_fits_80_columns_and_piped_output_has_no_escape_codes() {
+    let installation = Installation::new().await;
     let long = "deploy web --image polis.local/hello --city dfw --city ord --replicas 2 --port http=8080";
-    world.polis(long).await.ok();
+    installation.polis(long).await.ok();
     let wide = ["workloads -o wide", "instances -o wide", "status web -o wide", "cities -o wide"];
-    let verbs = SHOWN.into_iter().chain(["why web", "doctor"]).chain(wide);
+    let verbs = READ_VERBS.into_iter().chain(["why web", "doctor"]).chain(wide);
     for verb in verbs {
-        let piped = world.polis(verb).await;
+        let piped = installation.polis(verb).await;
         assert!(!piped.stdout.contains('\u{1b}') && !piped.stderr.contains('\u{1b}'), "{verb}: {piped:?}");
-        let Some(shown) = typed(&world, verb) else { return };
-        fits(verb, &shown);
+        let Some(shown) = run_on_terminal(&installation, verb) else { return };
+        assert_fits(verb, &shown);
         if verb.starts_with("instances") || verb.starts_with("status") {
-            assert!(shown.contains("127.1.0.1:8080"), "an address can be copied: {shown}");
+            assert!(shown.contains("127.1.0.1:8080"), "the address is not cut: {shown}");
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sentence_that_is_too_long_for_the_terminal_is_folded() {
-    let world = World::new().await;
-    let name = "a-name-that-leaves-a-sentence-little-room";
-    world.polis(&format!("deploy {name} --image polis.local/hello --city dfw --city ord")).await.ok();
+async fn a_line_that_is_wider_than_the_terminal_is_wrapped() {
+    let installation = Installation::new().await;
+    let name = "a-name-that-is-long-enough-to-wrap-a-line";
+    installation.polis(&format!("deploy {name} --image polis.local/hello --city dfw --city ord")).await.ok();
     let verb = format!("destroy {name} --yes");
-    let Some(shown) = typed(&world, &verb) else { return };
-    fits(&verb, &shown);
+    let Some(shown) = run_on_terminal(&installation, &verb) else { return };
+    assert_fits(&verb, &shown);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn at_a_terminal_a_change_and_an_end_are_asked_about_and_only_a_yes_is_one() {
-    let world = World::new().await;
-    world.polis("deploy web --image polis.local/hello --city dfw").await.ok();
+async fn on_a_terminal_changes_and_deletions_need_a_confirmation_with_yes() {
+    let installation = Installation::new().await;
+    installation.polis("deploy web --image polis.local/hello --city dfw").await.ok();
     let image = async || {
-        let web = world.polis("status web -o json").await.json();
+        let web = installation.polis("status web -o json").await.json();
         web["spec"]["template"]["spec"]["runtime"]["sandbox"]["containers"][0]["image"].clone()
     };
     let change = "deploy web --image polis.local/sleep";
     for no in ["n\n", "\n", "nein\n"] {
-        let Some((seen, code)) = answered(&world, change, no) else { return };
-        assert!(seen.contains("image: polis.local/sleep"), "the difference is shown first: {seen}");
-        assert!(seen.contains("Change it? [y/N]") && seen.contains("nothing was changed"), "{seen}");
+        let Some((output, code)) = run_with_answer(&installation, change, no) else { return };
+        assert!(output.contains("image: polis.local/sleep"), "the diff is printed first: {output}");
+        assert!(
+            output.contains("Apply the change? [y/N]") && output.contains("nothing was changed"),
+            "{output}"
+        );
         assert_eq!((code, image().await), (8, "polis.local/hello".into()), "{no:?}");
     }
-    let (seen, code) = answered(&world, change, "y\n").expect("a terminal");
-    assert_eq!((code, image().await), (0, "polis.local/sleep".into()), "{seen}");
-    let (seen, code) = answered(&world, "destroy web", "n\n").expect("a terminal");
-    assert!(code == 8 && seen.contains("Delete it? [y/N]"), "{seen}");
-    world.polis("status web").await.ok();
-    let (seen, code) = answered(&world, "destroy web", "yes\n").expect("a terminal");
-    assert!(code == 0 && seen.contains("workload web is gone"), "{seen}");
+    let (output, code) = run_with_answer(&installation, change, "y\n").expect("a terminal");
+    assert_eq!((code, image().await), (0, "polis.local/sleep".into()), "{output}");
+    let (output, code) = run_with_answer(&installation, "destroy web", "n\n").expect("a terminal");
+    assert!(code == 8 && output.contains("Delete it? [y/N]"), "{output}");
+    installation.polis("status web").await.ok();
+    let (output, code) = run_with_answer(&installation, "destroy web", "yes\n").expect("a terminal");
+    assert!(code == 0 && output.contains("workload web is gone"), "{output}");
 }
 
-/// Says something, and nothing beyond the 80th column.
-fn fits(verb: &str, shown: &str) {
-    let lines = seen(shown);
-    assert!(lines.iter().any(|line| !line.trim().is_empty()), "{verb} shows nothing");
-    // An address is not cut: whoever copies it wants all of it.
+/// Asserts that the output is not empty and that no line is longer than 80 columns.
+fn assert_fits(verb: &str, shown: &str) {
+    let lines = visible_lines(shown);
+    assert!(lines.iter().any(|line| !line.trim().is_empty()), "{verb} prints nothing");
+    // URLs are never cut, because users copy them.
     let longest = lines
         .iter()
         .filter(|line| !line.contains("://"))
@@ -132,13 +135,16 @@ fn fits(verb: &str, shown: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_is_shown_is_json_and_yaml_for_programs_that_ask() {
-    let world = World::new().await;
-    world.polis("deploy web --image polis.local/hello --city dfw --city ord --port http=8080").await.ok();
-    for verb in SHOWN.into_iter().chain(["why web"]) {
-        let json = world.polis(&format!("{verb} -o json")).await.json();
+async fn every_read_verb_supports_json_and_yaml() {
+    let installation = Installation::new().await;
+    installation
+        .polis("deploy web --image polis.local/hello --city dfw --city ord --port http=8080")
+        .await
+        .ok();
+    for verb in READ_VERBS.into_iter().chain(["why web"]) {
+        let json = installation.polis(&format!("{verb} -o json")).await.json();
         assert!(json.is_object() || json.is_array(), "{verb}: {json}");
-        let yaml = world.polis(&format!("{verb} -o yaml")).await.ok();
+        let yaml = installation.polis(&format!("{verb} -o yaml")).await.ok();
         let yaml: serde_json::Value = serde_saphyr::from_str(&yaml).expect("YAML");
         assert_eq!(yaml.is_object(), json.is_object(), "{verb}");
     }

@@ -1,10 +1,10 @@
-//! Fields of the configuration file that nobody knows: all of them, and not just the first.
+//! Unknown fields of the configuration file: all of them, where the decoder stops at the first.
 
 use serde_json::Value;
 
 use crate::manager::config::Config;
 
-/// Every field that the file may hold. A test compares it with what the reader takes.
+/// Every field of the file. A test compares it with the fields of the decoder.
 const FIELDS: &[&str] = &[
     "apiVersion",
     "kind",
@@ -32,7 +32,7 @@ const FIELDS: &[&str] = &[
     "discovery.quotaResourceRef",
 ];
 
-/// The unknown fields with what to do about each, and the configuration without them if the rest can be read.
+/// The unknown fields with what to do about each, and the configuration without them, if the rest is valid.
 pub(super) fn unknown(text: &str) -> (Option<Config>, Vec<(String, String)>) {
     let Ok(mut value) = serde_saphyr::from_str::<Value>(text) else { return (None, Vec::new()) };
     let mut found = Vec::new();
@@ -73,12 +73,12 @@ fn children(path: &str) -> Vec<&'static str> {
 
 fn advice(path: &str, name: &str, known: &[&str]) -> String {
     if let Some(meant) = known.iter().find(|known| known.eq_ignore_ascii_case(name)) {
-        return format!("write {}", join(path, meant));
+        return format!("rename it to {}", join(path, meant));
     }
     let elsewhere = FIELDS.iter().find(|field| field.rsplit('.').next() == Some(name));
     match elsewhere {
-        Some(field) => format!("it belongs to {field}"),
-        None => format!("take it out; known here: {}", known.join(", ")),
+        Some(field) => format!("move it to {field}"),
+        None => format!("remove it; the known fields are: {}", known.join(", ")),
     }
 }
 
@@ -89,32 +89,35 @@ mod tests {
     const HEAD: &str = "apiVersion: apiserver.config.datumapis.com/v1alpha1\nkind: WorkloadOperator\n";
 
     #[test]
-    fn every_unknown_field_is_named_by_its_path_with_what_to_write() {
+    fn every_unknown_field_is_reported_by_its_path_with_what_to_do() {
         let text =
             format!("{HEAD}clusterName: a\ndiscovery:\n  clustername: dfw\n  mode: milo\n  colour: red\n");
         let (config, found) = unknown(&text);
         let found: Vec<(&str, &str)> =
             found.iter().map(|(field, next)| (field.as_str(), next.as_str())).collect();
-        assert!(found.contains(&("clusterName", "it belongs to discovery.clusterName")), "{found:?}");
-        assert!(found.contains(&("discovery.clustername", "write discovery.clusterName")), "{found:?}");
+        assert!(found.contains(&("clusterName", "move it to discovery.clusterName")), "{found:?}");
+        assert!(
+            found.contains(&("discovery.clustername", "rename it to discovery.clusterName")),
+            "{found:?}"
+        );
         assert!(found.iter().any(|(field, next)| *field == "discovery.colour" && next.contains("mode")));
         assert_eq!(found.len(), 3);
-        assert!(config.is_some(), "the rest is read");
+        assert!(config.is_some(), "the other fields are decoded");
     }
 
     #[test]
-    fn the_list_of_fields_is_the_one_of_the_reader() {
+    fn the_list_has_the_fields_of_the_decoder() {
         let mut folders = vec![String::new()];
         let mut seen = Vec::new();
         while let Some(folder) = folders.pop() {
-            // The reader itself says what it knows when it meets what it does not.
+            // The error about an unknown field lists the known ones.
             let mut probe = serde_json::json!({"?": null});
             for part in folder.split('.').rev().filter(|part| !part.is_empty()) {
                 probe = serde_json::json!({part: probe});
             }
-            let Err(said) = Config::from_value(probe) else { panic!("{folder} takes anything") };
-            let said = format!("{said:#}");
-            let (_, expected) = said.split_once("expected").unwrap_or_else(|| panic!("{folder}: {said}"));
+            let Err(error) = Config::from_value(probe) else { panic!("{folder} takes anything") };
+            let error = format!("{error:#}");
+            let (_, expected) = error.split_once("expected").unwrap_or_else(|| panic!("{folder}: {error}"));
             for name in expected.split('`').skip(1).step_by(2) {
                 let field = join(&folder, name);
                 match children(&field).is_empty() {

@@ -1,7 +1,7 @@
-//! Whether a plane serves what a role needs, and as new as this program knows it.
+//! Checks that a plane serves the kinds of a role, with all fields that this program uses.
 //!
-//! Both are read from what every authenticated client may read: discovery and OpenAPI. The manager has no right to look at
-//! CustomResourceDefinitions, and needs none.
+//! It reads discovery and OpenAPI, which every authenticated client may read. The manager has no permission
+//! to read CustomResourceDefinitions and needs none.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -9,12 +9,12 @@ use std::sync::LazyLock;
 use polis_api::crds::{self, CrdFile};
 use serde_json::Value;
 
-/// Our own kinds. Making their definitions takes a while: once is enough.
-static OURS: LazyLock<Vec<CrdFile>> = LazyLock::new(crds::compute);
+/// The CRDs of Polis. Generating them is slow, so it is done once.
+static COMPUTE_CRDS: LazyLock<Vec<CrdFile>> = LazyLock::new(crds::compute);
 
 /// The version of each kind, by group and plural name.
 static VERSIONS: LazyLock<BTreeMap<(String, String), String>> = LazyLock::new(|| {
-    let all = [OURS.clone(), crds::platform(), crds::karmada()].concat();
+    let all = [COMPUTE_CRDS.clone(), crds::platform(), crds::karmada()].concat();
     let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let row = |spec: &Value| {
         ((word(&spec["group"]), word(&spec["names"]["plural"])), word(&spec["versions"][0]["name"]))
@@ -22,14 +22,15 @@ static VERSIONS: LazyLock<BTreeMap<(String, String), String>> = LazyLock::new(||
     all.iter().map(|file| row(&file.crd["spec"])).collect()
 });
 
-/// The version of a kind that this program speaks; none for kinds that are built in.
+/// The version of a kind that this program uses; `None` for built-in kinds.
 pub(super) fn version(group: &str, plural: &str) -> Option<&'static str> {
     VERSIONS.get(&(group.to_owned(), plural.to_owned())).map(String::as_str)
 }
 
-/// Fields of our kind that the served one has not got: an older definition. `document` is the OpenAPI of its group and version.
+/// Fields that the served kind does not have, because its CRD is older than this program. `document` is the
+/// OpenAPI of its group and version.
 pub(super) fn missing_fields(plural: &str, document: &Value) -> Vec<String> {
-    let Some(ours) = OURS.iter().find(|file| file.crd["spec"]["names"]["plural"] == plural) else {
+    let Some(ours) = COMPUTE_CRDS.iter().find(|file| file.crd["spec"]["names"]["plural"] == plural) else {
         return Vec::new();
     };
     let kind = &ours.crd["spec"]["names"]["kind"];
@@ -77,12 +78,12 @@ mod tests {
     }
 
     #[test]
-    fn the_same_definition_lacks_nothing() {
+    fn the_same_crd_has_all_fields() {
         assert_eq!(missing_fields("instances", &mk_document(|_| {})), Vec::<String>::new());
     }
 
     #[test]
-    fn an_older_definition_is_told_by_the_fields_that_it_lacks_however_deep() {
+    fn the_missing_fields_of_an_older_crd_are_found_at_any_depth() {
         let older = mk_document(|schema| {
             schema["properties"]["status"]["properties"].as_object_mut().unwrap().remove("conditions");
             let spec = schema["properties"]["spec"]["properties"].as_object_mut().unwrap();
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_definition_is_no_fault() {
+    fn a_newer_crd_has_all_fields() {
         let newer = mk_document(|schema| {
             schema["properties"]["spec"]["properties"]["later"] = json!({"type": "string"});
         });
@@ -102,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_of_every_kind_that_roles_watch_is_known() {
+    fn the_versions_of_custom_kinds_are_known() {
         assert_eq!(version("compute.datumapis.com", "instances"), Some("v1alpha"));
         assert_eq!(version("policy.karmada.io", "propagationpolicies"), Some("v1alpha1"));
         assert_eq!(version("", "namespaces"), None);

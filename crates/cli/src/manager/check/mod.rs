@@ -1,152 +1,152 @@
-//! `polis manager --check-config`: what is wrong with a manager before it runs, every fault at once.
+//! `polis manager --check-config`: reports all errors in the configuration of a manager at once.
 //!
-//! | module | holds |
+//! | module | content |
 //! |---|---|
-//! | `fields` | fields of the configuration file that nobody knows |
-//! | `files` | flags, configuration and the files that they name; nothing is sent |
-//! | `credentials` | when a token or a certificate ends |
-//! | `rights` | what each role does on each plane, as the files of `deploy/` grant it |
-//! | `kinds` | whether a plane serves what a role needs, as new as this program knows it |
-//! | `planes` | asking the planes, where `--check-config=planes` says so |
+//! | `fields` | unknown fields of the configuration file |
+//! | `files` | checks of flags, configuration and the files that they name, without requests |
+//! | `credentials` | expiry of tokens and certificates |
+//! | `permissions` | permissions of each role on each plane, from the RBAC files in `deploy/` |
+//! | `kinds` | checks of the kinds that a plane serves |
+//! | `planes` | checks of the planes, for `--check-config=planes` |
 //!
-//! A fault is what is wrong, why, and what to do. What cannot be found out is a note, and no fault.
+//! An error has what is wrong, why, and what to do. A check that cannot be made is a note and not an error.
 //!
-//! A start goes through the same: what is wrong with flags and files keeps it from starting, except credentials that have
-//! ended, which somebody may renew; those, and what the planes lack, it says in its log and goes on.
+//! A start runs the same checks. Errors in flags and files prevent it. Expired credentials, which may be
+//! renewed at any time, and errors on planes are only logged.
 
 mod credentials;
 mod fields;
 mod files;
 mod kinds;
+mod permissions;
 mod planes;
-mod rights;
 
-use crate::exit::{Exit, Fault};
+use crate::exit::{CliError, Exit};
 use crate::terminal;
 
 use super::config::Config;
 use super::flags::{CheckConfig, Flags};
 
 pub(super) use credentials::certificate_ends;
-#[cfg(test)]
-pub(super) use files::at_once;
 pub(super) use files::certificates;
+#[cfg(test)]
+pub(super) use files::check_flags_and_config;
 
-/// What was found out.
+/// The results of the checks.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
-    /// What is right, one line each.
-    pub(super) good: Vec<String>,
-    /// What could not be found out.
+    /// Passed checks, one line each.
+    pub(super) ok: Vec<String>,
+    /// Checks that could not be made.
     pub(super) notes: Vec<String>,
-    /// What is wrong.
-    pub(super) faults: Vec<Fault>,
-    /// What has ended, and may be renewed at any time.
-    pub(super) ended: Vec<Fault>,
+    /// Errors.
+    pub(super) errors: Vec<CliError>,
+    /// Expired credentials, which may be renewed at any time.
+    pub(super) expired: Vec<CliError>,
 }
 
 impl Findings {
-    fn good(&mut self, says: impl Into<String>) {
-        self.good.push(says.into());
+    fn ok(&mut self, message: impl Into<String>) {
+        self.ok.push(message.into());
     }
 
-    /// How much is wrong, ended or not.
-    fn wrong(&self) -> usize {
-        self.faults.len() + self.ended.len()
+    /// Number of errors, including expired credentials.
+    fn error_count(&self) -> usize {
+        self.errors.len() + self.expired.len()
     }
 
-    fn note(&mut self, says: impl Into<String>) {
-        self.notes.push(says.into());
+    fn note(&mut self, message: impl Into<String>) {
+        self.notes.push(message.into());
     }
 
-    fn fault(&mut self, what: impl Into<String>, why: impl Into<String>, next: impl Into<String>) {
-        self.faults.push(Fault::usage(what, why, next));
+    fn error(&mut self, what: impl Into<String>, why: impl Into<String>, next: impl Into<String>) {
+        self.errors.push(CliError::usage(what, why, next));
     }
 }
 
-/// Checks, says what it found, and ends as it should.
+/// Runs the checks, prints the results, and returns the exit code.
 pub(super) async fn run(flags: &Flags, depth: CheckConfig) -> Exit {
     let (config, mut findings) = files::examine(flags, jiff::Timestamp::now()).await;
-    findings.faults.append(&mut findings.ended);
-    if !findings.faults.is_empty() {
-        return tell(&findings, Exit::Usage);
+    findings.errors.append(&mut findings.expired);
+    if !findings.errors.is_empty() {
+        return print_findings(&findings, Exit::Usage);
     }
     if depth == CheckConfig::Planes {
         planes::examine(flags, &config, &mut findings).await;
     }
-    tell(&findings, Exit::Unwell)
+    print_findings(&findings, Exit::Unhealthy)
 }
 
-/// What a start refuses, all of it; the configuration where there is nothing to refuse.
-pub(super) async fn before_start(flags: &Flags) -> anyhow::Result<Config> {
+/// Checks flags and files before a start. Returns the configuration, or all errors.
+pub(super) async fn check_before_start(flags: &Flags) -> anyhow::Result<Config> {
     let (config, findings) = files::examine(flags, jiff::Timestamp::now()).await;
-    for fault in &findings.ended {
-        tracing::error!("{fault}");
+    for error in &findings.expired {
+        tracing::error!("{error}");
     }
-    if findings.faults.is_empty() {
+    if findings.errors.is_empty() {
         return Ok(config);
     }
-    let said: Vec<String> = findings.faults.iter().map(ToString::to_string).collect();
-    anyhow::bail!("{}", said.join("\n"))
+    let messages: Vec<String> = findings.errors.iter().map(ToString::to_string).collect();
+    anyhow::bail!("{}", messages.join("\n"))
 }
 
-/// Says what the planes lack, once. The manager goes on meanwhile: it waits for what is not there.
-pub(super) async fn after_start(flags: Flags, config: Config) {
+/// Checks the planes once after a start and logs the errors. The manager runs meanwhile and retries.
+pub(super) async fn check_after_start(flags: Flags, config: Config) {
     let mut findings = Findings::default();
     planes::examine(&flags, &config, &mut findings).await;
-    for fault in &findings.faults {
-        tracing::error!("{fault}");
+    for error in &findings.errors {
+        tracing::error!("{error}");
     }
 }
 
-fn tell(findings: &Findings, bad: Exit) -> Exit {
-    findings.good.iter().for_each(|says| terminal::say(format!("ok     {says}")));
-    findings.notes.iter().for_each(|says| terminal::say(format!("note   {says}")));
-    findings.faults.iter().for_each(|fault| terminal::say(format!("wrong  {fault}")));
-    match findings.faults.len() {
+fn print_findings(findings: &Findings, bad: Exit) -> Exit {
+    findings.ok.iter().for_each(|message| terminal::print(format!("ok     {message}")));
+    findings.notes.iter().for_each(|message| terminal::print(format!("note   {message}")));
+    findings.errors.iter().for_each(|error| terminal::print(format!("error  {error}")));
+    match findings.errors.len() {
         0 => Exit::Done,
         1 => {
-            terminal::say("1 fault");
+            terminal::print("1 error");
             bad
         }
         count => {
-            terminal::say(format!("{count} faults"));
+            terminal::print(format!("{count} errors"));
             bad
         }
     }
 }
 
-/// The configuration as far as it can be read, and what is wrong with the file.
+/// Reads the configuration file. Fields after an error have their defaults.
 fn read(flags: &Flags, findings: &mut Findings) -> Config {
     let Some(path) = flags.server_config.as_deref() else {
-        findings.note("no configuration file is given (--server-config): the defaults hold");
+        findings.note("--server-config is not set: all fields have their defaults");
         return Config::default();
     };
     let what = format!("configuration {}", path.display());
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) => {
-            findings.fault(what, error.to_string(), "name a file that is there with --server-config");
+            findings.error(what, error.to_string(), "set --server-config to an existing file");
             return Config::default();
         }
     };
     match Config::parse(&text) {
         Ok(config) => {
-            findings.good(what);
+            findings.ok(what);
             config
         }
         Err(error) => {
-            // The strict reader stops at the first fault: look for all of them.
+            // The strict decoder stops at the first unknown field.
             let (config, unknown) = fields::unknown(&text);
             if unknown.is_empty() {
-                findings.fault(
+                findings.error(
                     what.clone(),
                     format!("{error:#}"),
-                    "docs/operations/install.md lists the fields",
+                    "see the fields in docs/operations/install.md",
                 );
             }
             for (field, next) in unknown {
-                findings.fault(format!("{what}, field {field}"), "there is no such field", next);
+                findings.error(format!("{what}, field {field}"), "unknown field", next);
             }
             config.unwrap_or_default()
         }

@@ -1,4 +1,4 @@
-//! Asking the planes: whether each answers and knows us, serves the kinds, and grants the rights.
+//! Checks of the planes: each responds, accepts the credentials, serves the kinds and grants the permissions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,113 +15,123 @@ use polis_api::milo::Project;
 use polis_engine::{Plane, TransportError};
 use serde_json::Value;
 
-use super::rights::{self, Grant, Right};
+use super::permissions::{self, Grant, Permission};
 use super::{Findings, kinds};
 use crate::manager::config::{Config, Mode, SecretRef};
 use crate::manager::flags::Flags;
 use crate::manager::planes::Planes;
 
-/// Time for one answer.
-const WITHIN: Duration = Duration::from_secs(10);
-/// Projects that are looked at: they are served alike, and there may be thousands.
-const PROJECTS_SEEN: usize = 3;
-/// Access reviews under way at once.
+/// Timeout of one request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Number of projects that are checked. There may be thousands, all served by the same server.
+const PROJECTS_CHECKED: usize = 3;
+/// Concurrent access reviews.
 const REVIEWS_AT_ONCE: usize = 8;
-/// Fields named where a definition is too old.
-const NAMED: usize = 3;
-/// Groups without which a role works, with less.
+/// Number of missing fields that are printed for an old CRD.
+const FIELDS_NAMED: usize = 3;
+/// API groups that a role can work without.
 const OPTIONAL: &[&str] = &["networking.datumapis.com"];
-/// The interpreter without which the federation brings back no status.
+/// The ResourceInterpreterCustomization that Karmada needs to aggregate the status of deployments.
 const INTERPRETER: &str = "workloaddeployment";
 
-/// A plane, with what the roles need of it.
-struct Look {
-    /// What it is to us, and its name where there are several.
+/// A plane to check, with the requirements of the roles.
+struct PlaneCheck {
+    /// Name of the plane in messages.
     name: String,
     plane: Plane,
     grants: Vec<Grant>,
-    /// What brings the kinds to it.
+    /// How to install the kinds.
     kinds: &'static str,
 }
 
-/// Looks at every plane that the flags and the configuration lead to.
+/// Checks every plane of the flags and the configuration.
 pub(super) async fn examine(flags: &Flags, config: &Config, findings: &mut Findings) {
-    let planes = match Planes::reach(flags, config).await {
+    let planes = match Planes::connect(flags, config).await {
         Ok(planes) => planes,
-        Err(error) => return findings.fault("planes", format!("{error:#}"), "see the message"),
+        Err(error) => {
+            return findings.error(
+                "planes",
+                format!("{error:#}"),
+                "correct the kubeconfig that the message names",
+            );
+        }
     };
     let (management, cell) = (flags.enable_management_controllers, flags.enable_cell_controllers);
     let when = |yes: bool, grant: Grant| yes.then_some(grant);
     let single = config.discovery.mode == Mode::Single;
-    let own = Look {
+    let own = PlaneCheck {
         name: "own cluster".into(),
         plane: planes.own.clone(),
         grants: [
-            when(flags.leader_elect, rights::LEASES),
-            when(cell, rights::CELL),
-            when(management && single, rights::PROJECT),
-            when(config.metrics_server.is_guarded(), rights::SCRAPES),
+            when(flags.leader_elect, permissions::LEASES),
+            when(cell, permissions::CELL),
+            when(management && single, permissions::PROJECT),
+            when(config.metrics_server.is_secure(), permissions::METRICS_REVIEWS),
         ]
         .into_iter()
         .flatten()
         .collect(),
         kinds: if cell {
-            "the hub brings them to a member: kubectl --context hub apply --server-side -k deploy/components/federation"
+            "the hub installs them in its members: kubectl --context hub apply --server-side -k deploy/components/federation"
         } else {
             "kubectl apply --server-side -k deploy/base/crds"
         },
     };
     let webhooks = config.webhook_server.as_ref().and_then(|server| server.tls.secret_ref.as_ref());
-    let metrics =
-        config.metrics_server.tls.secret_ref.as_ref().filter(|_| config.metrics_server.is_guarded());
-    if look(&own, flags, findings).await {
+    let metrics = config.metrics_server.tls.secret_ref.as_ref().filter(|_| config.metrics_server.is_secure());
+    if check_plane(&own, flags, findings).await {
         for secret in webhooks.into_iter().chain(metrics.filter(|secret| webhooks != Some(secret))) {
             certificate(&own, secret, findings).await;
         }
     }
-    let hub = Look {
+    let hub = PlaneCheck {
         name: "hub".into(),
         plane: planes.hub.clone(),
-        grants: [when(management, rights::MANAGEMENT_ON_HUB), when(cell, rights::CELL_ON_HUB)]
+        grants: [when(management, permissions::MANAGEMENT_ON_HUB), when(cell, permissions::CELL_ON_HUB)]
             .into_iter()
             .flatten()
             .collect(),
         kinds: "kubectl --context hub apply --server-side -k deploy/components/federation",
     };
-    if look(&hub, flags, findings).await && management {
+    if check_plane(&hub, flags, findings).await && management {
         interpreter(&hub.plane, findings).await;
     }
     if management && !single {
         projects(flags, config, &planes, findings).await;
     }
     if let Some(quota) = planes.quota().filter(|_| cell) {
-        let look_at = Look { name: "quota".into(), plane: quota.clone(), grants: Vec::new(), kinds: "" };
-        if look(&look_at, flags, findings).await {
+        let quota_check =
+            PlaneCheck { name: "quota".into(), plane: quota.clone(), grants: Vec::new(), kinds: "" };
+        if check_plane(&quota_check, flags, findings).await {
             findings.note(
-                "quota: what a claim needs is granted on each project (deploy/components/rbac/quota); a cell does not know them before it has deployments",
+                "quota: the permissions on the projects (deploy/components/rbac/quota) are not checked, because a cell knows its projects only from its deployments",
             );
         }
     }
 }
 
 async fn projects(flags: &Flags, config: &Config, planes: &Planes, findings: &mut Findings) {
-    let discovery = Look {
+    let discovery = PlaneCheck {
         name: "platform".into(),
         plane: planes.discovery().clone(),
-        grants: if config.discovery.internal_service_discovery { vec![] } else { vec![rights::PROJECTS] },
-        kinds: "projects are the platform's own: name the plane that holds them in discovery.discoveryKubeconfigPath",
+        grants: if config.discovery.internal_service_discovery {
+            vec![]
+        } else {
+            vec![permissions::PROJECTS]
+        },
+        kinds: "set discovery.discoveryKubeconfigPath to the plane with the Project objects",
     };
-    if !look(&discovery, flags, findings).await {
+    if !check_plane(&discovery, flags, findings).await {
         return;
     }
     if config.discovery.internal_service_discovery {
         return findings
-            .note("projects: each is at a service of its own, which `/readyz?verbose` of a running manager tells of");
+            .note("projects: they are served by their own Services and not checked; see `/readyz?verbose` of a running manager");
     }
     let api = Api::<Project>::all(discovery.plane.kube_client());
-    let listed = match answer(api.list(&ListParams::default())).await {
+    let listed = match with_timeout(api.list(&ListParams::default())).await {
         Ok(listed) => listed.items,
-        // The missing right has been said.
+        // The missing permission is already reported.
         Err(_) => return,
     };
     let ready = |project: &Project| {
@@ -130,50 +140,51 @@ async fn projects(flags: &Flags, config: &Config, planes: &Planes, findings: &mu
     };
     let names: Vec<String> =
         listed.iter().filter(|project| ready(project)).filter_map(|p| p.metadata.name.clone()).collect();
-    findings.good(format!("platform: {} projects, {} of them ready", listed.len(), names.len()));
-    for name in names.iter().take(PROJECTS_SEEN) {
-        let project = Look {
+    findings.ok(format!("platform: {} projects, {} of them ready", listed.len(), names.len()));
+    for name in names.iter().take(PROJECTS_CHECKED) {
+        let project = PlaneCheck {
             name: format!("project {name}"),
             plane: planes.host().of_project(name),
-            grants: vec![rights::PROJECT],
+            grants: vec![permissions::PROJECT],
             kinds: "kubectl --context projects apply --server-side -k deploy/base/crds",
         };
-        look(&project, flags, findings).await;
+        check_plane(&project, flags, findings).await;
     }
-    if names.len() > PROJECTS_SEEN {
-        findings.note(format!("projects: {} more are taken to be as these", names.len() - PROJECTS_SEEN));
+    if names.len() > PROJECTS_CHECKED {
+        findings.note(format!("projects: {} more are not checked", names.len() - PROJECTS_CHECKED));
     }
 }
 
-/// Looks at one plane. False if it does not answer: then nothing else is worth saying.
-async fn look(look: &Look, flags: &Flags, findings: &mut Findings) -> bool {
-    let client = look.plane.kube_client();
-    if let Err(trouble) = answer(get(&client, "/version")).await
-        && let Some((why, next)) = unreachable(&trouble)
+/// Checks one plane. Returns false if it does not respond; then no further checks are made.
+async fn check_plane(check: &PlaneCheck, flags: &Flags, findings: &mut Findings) -> bool {
+    let client = check.plane.kube_client();
+    if let Err(error) = with_timeout(get(&client, "/version")).await
+        && let Some((why, next)) = unreachable(&error)
     {
-        findings.fault(look.name.clone(), why, next);
+        findings.error(check.name.clone(), why, next);
         return false;
     }
-    let before = findings.faults.len();
-    served(look, &client, findings).await;
-    granted(look, &client, flags, findings).await;
-    if findings.faults.len() == before {
-        findings.good(format!("{}: answers, serves what is needed and grants it", look.name));
+    let before = findings.errors.len();
+    served(check, &client, findings).await;
+    granted(check, &client, flags, findings).await;
+    if findings.errors.len() == before {
+        findings.ok(format!("{}: responds, serves the kinds and grants the permissions", check.name));
     }
     true
 }
 
-/// Whether the kinds that are watched are served, and ours as new as we know them.
-async fn served(look: &Look, client: &Client, findings: &mut Findings) {
-    let rights: BTreeSet<Right> = look.grants.iter().flat_map(Grant::rights).collect();
+/// Checks that the kinds are served, and those of Polis with all fields.
+async fn served(check: &PlaneCheck, client: &Client, findings: &mut Findings) {
+    let permissions: BTreeSet<Permission> = check.grants.iter().flat_map(Grant::permissions).collect();
     let mut groups: BTreeMap<(String, &'static str), BTreeSet<String>> = BTreeMap::new();
-    for right in rights.into_iter().filter(|right| right.subresource.is_empty()) {
-        if let Some(version) = kinds::version(&right.group, &right.resource) {
-            groups.entry((right.group, version)).or_default().insert(right.resource);
+    for permission in permissions.into_iter().filter(|permission| permission.subresource.is_empty()) {
+        if let Some(version) = kinds::version(&permission.group, &permission.resource) {
+            groups.entry((permission.group, version)).or_default().insert(permission.resource);
         }
     }
     for ((group, version), plurals) in groups {
-        let document = answer(get(client, &format!("/apis/{group}/{version}"))).await.unwrap_or_default();
+        let document =
+            with_timeout(get(client, &format!("/apis/{group}/{version}"))).await.unwrap_or_default();
         let resources: BTreeSet<&str> = document["resources"]
             .as_array()
             .into_iter()
@@ -183,33 +194,38 @@ async fn served(look: &Look, client: &Client, findings: &mut Findings) {
         let (there, missing): (Vec<&String>, Vec<&String>) =
             plurals.iter().partition(|plural| resources.contains(plural.as_str()));
         if !missing.is_empty() {
-            let says = format!(
+            let message = format!(
                 "{}.{group}/{version} {} not served",
                 missing.iter().map(|plural| plural.as_str()).collect::<Vec<_>>().join(", "),
                 if missing.len() == 1 { "is" } else { "are" },
             );
             match OPTIONAL.contains(&group.as_str()) {
-                true => findings.note(format!("{}: {says}, and is done without", look.name)),
-                false => findings.fault(look.name.clone(), says, look.kinds),
+                true => findings.note(format!("{}: {message}; Polis works without", check.name)),
+                false => findings.error(check.name.clone(), message, check.kinds),
             }
         }
         if group == polis_api::compute::GROUP && !there.is_empty() {
-            let Ok(document) = answer(get(client, &format!("/openapi/v3/apis/{group}/{version}"))).await
+            let Ok(document) =
+                with_timeout(get(client, &format!("/openapi/v3/apis/{group}/{version}"))).await
             else {
-                findings.note(format!("{}: how old its kinds are cannot be read", look.name));
+                findings.note(format!(
+                    "{}: the fields of its kinds are not checked: failed to read its OpenAPI",
+                    check.name
+                ));
                 continue;
             };
             for plural in there {
                 let missing = kinds::missing_fields(plural, &document);
                 if !missing.is_empty() {
-                    let named = missing.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
-                    findings.fault(
-                        look.name.clone(),
+                    let named =
+                        missing.iter().take(FIELDS_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+                    findings.error(
+                        check.name.clone(),
                         format!(
-                            "its {plural}.{group} are of an older version: {} fields are not known there, such as {named}",
+                            "the CRD of {plural}.{group} is too old: it has {} fields less, such as {named}",
                             missing.len()
                         ),
-                        look.kinds,
+                        check.kinds,
                     );
                 }
             }
@@ -217,96 +233,99 @@ async fn served(look: &Look, client: &Client, findings: &mut Findings) {
     }
 }
 
-/// Whether we may do what the roles do.
-async fn granted(look: &Look, client: &Client, flags: &Flags, findings: &mut Findings) {
-    for grant in &look.grants {
-        let namespace = (grant.file == rights::LEASES.file).then_some(flags.leader_elect_namespace.as_str());
-        review(look, client, grant, grant.rights(), namespace, findings).await;
+/// Checks the permissions of the roles.
+async fn granted(check: &PlaneCheck, client: &Client, flags: &Flags, findings: &mut Findings) {
+    for grant in &check.grants {
+        let namespace =
+            (grant.file == permissions::LEASES.file).then_some(flags.leader_elect_namespace.as_str());
+        review(check, client, grant, grant.permissions(), namespace, findings).await;
     }
 }
 
-/// Whether we may read the certificate of a server where the configuration says that it is.
-async fn certificate(look: &Look, secret: &SecretRef, findings: &mut Findings) {
-    let rights = rights::WEBHOOK_SECRET.rights().into_iter();
-    let rights = rights.map(|right| Right { name: secret.name.clone(), ..right }).collect();
-    let (client, before) = (look.plane.kube_client(), findings.faults.len());
-    review(look, &client, &rights::WEBHOOK_SECRET, rights, Some(&secret.namespace), findings).await;
-    if findings.faults.len() == before {
-        findings.good(format!("{}: Secret {}/{} can be read", look.name, secret.namespace, secret.name));
+/// Checks the permission to read the Secret of a server's certificate.
+async fn certificate(check: &PlaneCheck, secret: &SecretRef, findings: &mut Findings) {
+    let permissions = permissions::WEBHOOK_SECRET.permissions().into_iter();
+    let permissions =
+        permissions.map(|permission| Permission { name: secret.name.clone(), ..permission }).collect();
+    let (client, before) = (check.plane.kube_client(), findings.errors.len());
+    review(check, &client, &permissions::WEBHOOK_SECRET, permissions, Some(&secret.namespace), findings)
+        .await;
+    if findings.errors.len() == before {
+        findings.ok(format!("{}: may read Secret {}/{}", check.name, secret.namespace, secret.name));
     }
 }
 
-/// Asks for rights that a file grants.
+/// Reviews the permissions of an RBAC file.
 async fn review(
-    look: &Look,
+    check: &PlaneCheck,
     client: &Client,
     grant: &Grant,
-    rights: Vec<Right>,
+    permissions: Vec<Permission>,
     namespace: Option<&str>,
     findings: &mut Findings,
 ) {
     let reviews = Api::<SelfSubjectAccessReview>::all(client.clone());
-    let asked = rights.into_iter().map(|right| {
+    let asked = permissions.into_iter().map(|permission| {
         let (reviews, namespace) = (reviews.clone(), namespace.map(str::to_owned));
-        async move { (allowed(&reviews, &right, namespace).await, right) }
+        async move { (allowed(&reviews, &permission, namespace).await, permission) }
     });
-    let answers: Vec<_> = futures::stream::iter(asked).buffered(REVIEWS_AT_ONCE).collect().await;
+    let results: Vec<_> = futures::stream::iter(asked).buffered(REVIEWS_AT_ONCE).collect().await;
     let mut refused: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for (answer, right) in answers {
-        match answer {
+    for (result, permission) in results {
+        match result {
             Ok(true) => {}
-            Ok(false) => refused.entry(right.subject()).or_default().push(right.verb),
-            Err(trouble) => {
-                return findings.fault(
-                    look.name.clone(),
-                    format!("what we may do cannot be asked: {}", words(&trouble)),
-                    "every authenticated client may create SelfSubjectAccessReviews (ClusterRole system:basic-user): bind it again",
+            Ok(false) => refused.entry(permission.subject()).or_default().push(permission.verb),
+            Err(error) => {
+                return findings.error(
+                    check.name.clone(),
+                    format!("failed to create a SelfSubjectAccessReview: {}", describe(&error)),
+                    "bind ClusterRole system:basic-user to system:authenticated, which grants it to every client",
                 );
             }
         }
     }
     for (subject, verbs) in refused {
-        findings.fault(
-            look.name.clone(),
-            format!("we may not {} {subject}", verbs.join(", ")),
-            format!("{} grants it: kubectl apply -k {} there", grant.file, grant.folder()),
+        findings.error(
+            check.name.clone(),
+            format!("the manager may not {} {subject}", verbs.join(", ")),
+            format!("{} grants it: run kubectl apply -k {} on this plane", grant.file, grant.folder()),
         );
     }
 }
 
 async fn allowed(
     reviews: &Api<SelfSubjectAccessReview>,
-    right: &Right,
+    permission: &Permission,
     namespace: Option<String>,
-) -> Result<bool, Trouble> {
+) -> Result<bool, RequestError> {
     let attributes = ResourceAttributes {
-        group: Some(right.group.clone()),
-        resource: Some(right.resource.clone()),
-        subresource: Some(right.subresource.clone()).filter(|name| !name.is_empty()),
-        name: Some(right.name.clone()).filter(|name| !name.is_empty()),
-        verb: Some(right.verb.clone()),
+        group: Some(permission.group.clone()),
+        resource: Some(permission.resource.clone()),
+        subresource: Some(permission.subresource.clone()).filter(|name| !name.is_empty()),
+        name: Some(permission.name.clone()).filter(|name| !name.is_empty()),
+        verb: Some(permission.verb.clone()),
         namespace,
         ..ResourceAttributes::default()
     };
     let spec = SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..Default::default() };
     let review = SelfSubjectAccessReview { spec, ..Default::default() };
-    let review = answer(reviews.create(&PostParams::default(), &review)).await?;
+    let review = with_timeout(reviews.create(&PostParams::default(), &review)).await?;
     Ok(review.status.is_some_and(|status| status.allowed))
 }
 
-/// Whether the federation has been told what the status of a deployment is.
+/// Checks that the hub has the resource interpreter of WorkloadDeployment.
 async fn interpreter(hub: &Plane, findings: &mut Findings) {
     let api = Api::<ResourceInterpreterCustomization>::all(hub.kube_client());
-    match answer(api.get_opt(INTERPRETER)).await {
-        Ok(Some(_)) => findings.good(format!("hub: interpreter {INTERPRETER}")),
-        Ok(None) => findings.fault(
+    match with_timeout(api.get_opt(INTERPRETER)).await {
+        Ok(Some(_)) => findings.ok(format!("hub: interpreter {INTERPRETER}")),
+        Ok(None) => findings.error(
             "hub",
-            format!("the interpreter {INTERPRETER} is missing: no status comes back from cells"),
-            "kubectl --context hub apply --server-side -k deploy/components/federation (interpreter.yaml)",
+            format!("the interpreter {INTERPRETER} is missing: the status of the cells is not aggregated"),
+            "run kubectl --context hub apply --server-side -k deploy/components/federation (interpreter.yaml)",
         ),
-        Err(trouble) => findings.note(format!(
-            "hub: whether it has the interpreter {INTERPRETER} cannot be read ({}); `kubectl --context hub get resourceinterpretercustomizations` tells",
-            words(&trouble)
+        Err(error) => findings.note(format!(
+            "hub: the interpreter {INTERPRETER} is not checked ({}); see `kubectl --context hub get resourceinterpretercustomizations`",
+            describe(&error)
         )),
     }
 }
@@ -316,23 +335,23 @@ async fn get(client: &Client, path: &str) -> kube::Result<Value> {
     client.request::<Value>(request).await
 }
 
-/// Why there is no answer, if there is none.
-enum Trouble {
-    Late,
+/// Why a request failed.
+enum RequestError {
+    TimedOut,
     Failed(Box<kube::Error>),
 }
 
-async fn answer<T>(asked: impl Future<Output = kube::Result<T>>) -> Result<T, Trouble> {
-    match tokio::time::timeout(WITHIN, asked).await {
-        Ok(answer) => answer.map_err(|error| Trouble::Failed(Box::new(error))),
-        Err(_) => Err(Trouble::Late),
+async fn with_timeout<T>(asked: impl Future<Output = kube::Result<T>>) -> Result<T, RequestError> {
+    match tokio::time::timeout(REQUEST_TIMEOUT, asked).await {
+        Ok(result) => result.map_err(|error| RequestError::Failed(Box::new(error))),
+        Err(_) => Err(RequestError::TimedOut),
     }
 }
 
-fn words(trouble: &Trouble) -> String {
-    match trouble {
-        Trouble::Late => format!("no answer within {WITHIN:?}"),
-        Trouble::Failed(error) => match transport(error) {
+fn describe(error: &RequestError) -> String {
+    match error {
+        RequestError::TimedOut => format!("no response within {REQUEST_TIMEOUT:?}"),
+        RequestError::Failed(error) => match transport(error) {
             Some(error) => error.to_string(),
             None => error.to_string(),
         },
@@ -356,22 +375,24 @@ fn transport(error: &kube::Error) -> Option<&TransportError> {
     None
 }
 
-/// Why a plane cannot be worked with at all and what to do; none if it answers, whatever it says.
-fn unreachable(trouble: &Trouble) -> Option<(String, &'static str)> {
-    let next = match trouble {
-        Trouble::Late => "is the address right, and does the network policy let the manager out to it?",
-        Trouble::Failed(error) => match (transport(error), &**error) {
+/// Why a plane cannot be used and what to do; `None` if it responds, even with an error.
+fn unreachable(error: &RequestError) -> Option<(String, &'static str)> {
+    let next = match error {
+        RequestError::TimedOut => {
+            "check the address, and that a NetworkPolicy allows the manager to connect to it"
+        }
+        RequestError::Failed(error) => match (transport(error), &**error) {
             (Some(TransportError::Tls { .. }), _) => {
-                "put the authority that signed the server's certificate into certificate-authority-data of the kubeconfig, or the name it is issued for into tls-server-name"
+                "set certificate-authority-data of the kubeconfig to the authority of the server's certificate, or tls-server-name to its name"
             }
-            (Some(TransportError::Credentials { .. }), _) => "look at the users of the kubeconfig",
-            (Some(_), _) => "is the address right, and does the network policy let the manager out to it?",
+            (Some(TransportError::Credentials { .. }), _) => "check the users of the kubeconfig",
+            (Some(_), _) => "check the address, and that a NetworkPolicy allows the manager to connect to it",
             (None, kube::Error::Api(status)) if status.code == 401 => {
-                "the server does not know us: the token has ended, is for another audience, or its issuer is not trusted there (docs/operations/install.md, \"The hub\")"
+                "the server does not accept the credentials: the token is expired, has another audience, or its issuer is not trusted (docs/operations/install.md, \"The hub\")"
             }
             (None, kube::Error::Api(_)) => return None,
-            (None, _) => "is it an API server that answers there?",
+            (None, _) => "check that the address is that of a Kubernetes API server",
         },
     };
-    Some((words(trouble), next))
+    Some((describe(error), next))
 }

@@ -1,14 +1,14 @@
 use super::*;
 use crate::view::testing::{
-    at, mk_blocked, mk_condition, mk_deployment, mk_instance, mk_picture, mk_ready, mk_starting, now,
+    at, mk_blocked, mk_condition, mk_deployment, mk_instance, mk_ready, mk_snapshot, mk_starting, now,
 };
 
 fn mk_evidence(cities: &[&str], replicas: i32) -> Evidence {
-    Evidence { picture: mk_picture(cities, replicas), ..Default::default() }
+    Evidence { snapshot: mk_snapshot(cities, replicas), ..Default::default() }
 }
 
-fn mk_cell(city: &str, instances: Vec<Instance>) -> Beyond {
-    Beyond {
+fn mk_cell(city: &str, instances: Vec<Instance>) -> PlaneSnapshot {
+    PlaneSnapshot {
         name: format!("cell {city}"),
         city: city.into(),
         deployments: vec![mk_deployment(city, 1)],
@@ -17,9 +17,9 @@ fn mk_cell(city: &str, instances: Vec<Instance>) -> Beyond {
     }
 }
 
-fn mk_hub(cities: &[&str]) -> Beyond {
+fn mk_hub(cities: &[&str]) -> PlaneSnapshot {
     let deployments = cities.iter().map(|city| mk_deployment(city, 1)).collect();
-    Beyond { name: "hub".into(), deployments, ..Default::default() }
+    PlaneSnapshot { name: "hub".into(), deployments, ..Default::default() }
 }
 
 fn mk_binding(city: &str, clusters: &[&str]) -> ResourceBinding {
@@ -36,171 +36,171 @@ fn drawn(evidence: &Evidence) -> String {
     draw(&workload(evidence), now(65), Some(80), |_, text| text.to_owned())
 }
 
-/// The one finding: where it was seen, whose turn it is, and the reason.
-fn only(evidence: &Evidence) -> (String, Turn, String) {
+/// The plane, the actor and the reason of the only finding.
+fn only(evidence: &Evidence) -> (String, Actor, String) {
     let diagnosis = workload(evidence);
     assert_eq!(diagnosis.findings.len(), 1, "{diagnosis:#?}");
     let finding = diagnosis.findings[0].clone();
-    (finding.plane, finding.turn, finding.reason)
+    (finding.plane, finding.actor, finding.reason)
 }
 
 #[test]
-fn a_workload_that_is_well_needs_one_line() {
+fn a_healthy_workload_is_reported_in_one_line() {
     let evidence = mk_evidence(&["dfw", "ord"], 2);
-    assert_eq!(drawn(&evidence).trim(), "web is as it should be: 4 of 4 instances are ready");
-    assert_eq!(workload(&evidence).mood(), Mood::Good);
+    assert_eq!(drawn(&evidence).trim(), "web is healthy: 4 of 4 instances are ready");
+    assert_eq!(workload(&evidence).severity(), Severity::Ok);
 }
 
 #[test]
-fn an_instance_without_an_image_is_told_with_what_to_do() {
+fn an_unavailable_image_is_reported_with_what_to_do() {
     let mut evidence = mk_evidence(&["dfw", "ord"], 1);
     let words = "image nginx is no program of this machine";
-    evidence.picture.instances[1] = mk_blocked(mk_instance("ord", 0), "ImageUnavailable", words);
+    evidence.snapshot.instances[1] = mk_blocked(mk_instance("ord", 0), "ImageUnavailable", words);
     insta::assert_snapshot!(drawn(&evidence));
 }
 
 #[test]
-fn instances_that_say_the_same_are_told_once() {
+fn equal_findings_of_instances_are_merged() {
     let mut evidence = mk_evidence(&["dfw"], 3);
     for ordinal in 1..3 {
         let instance = mk_instance("dfw", ordinal);
-        evidence.picture.instances[ordinal as usize] =
+        evidence.snapshot.instances[ordinal as usize] =
             mk_blocked(instance, "PendingQuota", "instances: 1 of 1 used");
     }
     insta::assert_snapshot!(drawn(&evidence));
 }
 
 #[test]
-fn the_worst_is_told_first() {
+fn the_most_severe_finding_is_first() {
     let mut evidence = mk_evidence(&["dfw", "ord"], 1);
-    evidence.picture.instances[0] = mk_starting(mk_instance("dfw", 0));
-    evidence.picture.instances[1] = mk_blocked(mk_instance("ord", 0), "InstanceCrashing", "exit 1");
-    let moods: Vec<Mood> = workload(&evidence).findings.iter().map(|f| f.mood).collect();
-    assert_eq!(moods, [Mood::Stuck, Mood::Moving]);
+    evidence.snapshot.instances[0] = mk_starting(mk_instance("dfw", 0));
+    evidence.snapshot.instances[1] = mk_blocked(mk_instance("ord", 0), "InstanceCrashing", "exit 1");
+    let severities: Vec<Severity> = workload(&evidence).findings.iter().map(|f| f.severity).collect();
+    assert_eq!(severities, [Severity::Blocked, Severity::Progressing]);
 }
 
 #[test]
-fn a_change_that_nobody_has_seen_is_the_controllers_turn() {
+fn a_generation_that_is_not_observed_is_the_controllers_action() {
     let mut evidence = mk_evidence(&["dfw"], 1);
-    evidence.picture.workload.as_mut().unwrap().metadata.generation = Some(2);
-    assert_eq!(only(&evidence), ("project".into(), Turn::Polis, String::new()));
+    evidence.snapshot.workload.as_mut().unwrap().metadata.generation = Some(2);
+    assert_eq!(only(&evidence), ("project".into(), Actor::Polis, String::new()));
 }
 
 #[test]
-fn a_city_that_the_project_may_not_use_is_told_with_those_it_may() {
+fn a_city_that_is_not_bound_is_reported_with_the_bound_ones() {
     let mut evidence = mk_evidence(&["dfw"], 1);
-    evidence.picture.workload.as_mut().unwrap().spec.placements[0].city_codes.push("DFW".into());
+    evidence.snapshot.workload.as_mut().unwrap().spec.placements[0].city_codes.push("DFW".into());
     evidence.cities = Some(Cities::Bound(["dfw".to_owned(), "ord".to_owned()].into()));
     insta::assert_snapshot!(drawn(&evidence));
 }
 
 #[test]
-fn a_missing_network_is_told_once_for_the_workload() {
+fn a_missing_network_is_reported_once_for_the_workload() {
     let mut evidence = mk_evidence(&["dfw"], 1);
-    let status = evidence.picture.workload.as_mut().unwrap().status.as_mut().unwrap();
+    let status = evidence.snapshot.workload.as_mut().unwrap().status.as_mut().unwrap();
     status.conditions = vec![mk_condition("Available", "False", "NetworkNotFound", "default/web-net", 3)];
-    assert_eq!(only(&evidence), ("project".into(), Turn::You, "NetworkNotFound".into()));
+    assert_eq!(only(&evidence), ("project".into(), Actor::You, "NetworkNotFound".into()));
 }
 
-/// The way of the data, plane by plane: the first step that is missing has the turn.
+/// The stages of the propagation in order: the first missing one names the actor.
 #[test]
-fn the_first_missing_step_of_the_way_has_the_turn() {
+fn the_first_missing_stage_of_the_propagation_is_reported() {
     let mut evidence = mk_evidence(&["dfw"], 1);
-    evidence.picture.instances.clear();
-    evidence.picture.deployments.clear();
-    assert_eq!(only(&evidence), ("project".into(), Turn::Polis, String::new()));
+    evidence.snapshot.instances.clear();
+    evidence.snapshot.deployments.clear();
+    assert_eq!(only(&evidence), ("project".into(), Actor::Polis, String::new()));
 
     let mut deployment = mk_deployment("dfw", 1);
     deployment.status = None;
-    evidence.picture.deployments = vec![deployment.clone()];
-    assert!(workload(&evidence).findings[0].means.contains("not been sent to the hub"));
+    evidence.snapshot.deployments = vec![deployment.clone()];
+    assert!(workload(&evidence).findings[0].meaning.contains("not been copied to the hub"));
 
     let mark = (annotations::FEDERATION_NAMESPACE.to_owned(), "ns-1".to_owned());
     deployment.metadata.annotations = Some([mark].into());
-    evidence.picture.deployments = vec![deployment];
+    evidence.snapshot.deployments = vec![deployment];
     evidence.hub = Some(mk_hub(&[]));
-    assert_eq!(only(&evidence), ("hub".into(), Turn::Polis, String::new()));
+    assert_eq!(only(&evidence), ("hub".into(), Actor::Polis, String::new()));
 
-    evidence.hub = Some(Beyond { bindings: Some(vec![]), ..mk_hub(&["dfw"]) });
-    assert_eq!(only(&evidence), ("hub".into(), Turn::Federation, String::new()));
+    evidence.hub = Some(PlaneSnapshot { bindings: Some(vec![]), ..mk_hub(&["dfw"]) });
+    assert_eq!(only(&evidence), ("hub".into(), Actor::Federation, String::new()));
 
     evidence.hub.as_mut().unwrap().bindings = Some(vec![mk_binding("dfw", &[])]);
-    assert_eq!(only(&evidence), ("hub".into(), Turn::Operator, String::new()));
+    assert_eq!(only(&evidence), ("hub".into(), Actor::Operator, String::new()));
 
     evidence.hub.as_mut().unwrap().bindings = Some(vec![mk_binding("dfw", &["dfw"])]);
-    evidence.cells = vec![Beyond { deployments: vec![], ..mk_cell("dfw", vec![]) }];
-    assert_eq!(only(&evidence), ("cell dfw".into(), Turn::Federation, String::new()));
+    evidence.cells = vec![PlaneSnapshot { deployments: vec![], ..mk_cell("dfw", vec![]) }];
+    assert_eq!(only(&evidence), ("cell dfw".into(), Actor::Federation, String::new()));
 
     evidence.cells = vec![mk_cell("dfw", vec![])];
-    assert_eq!(only(&evidence), ("cell dfw".into(), Turn::Polis, String::new()));
+    assert_eq!(only(&evidence), ("cell dfw".into(), Actor::Polis, String::new()));
 
     evidence.cells = vec![mk_cell("dfw", vec![mk_starting(mk_instance("dfw", 0))])];
-    assert_eq!(only(&evidence), ("cell dfw".into(), Turn::Provider, "ProgrammingInProgress".into()));
+    assert_eq!(only(&evidence), ("cell dfw".into(), Actor::Provider, "ProgrammingInProgress".into()));
 
     evidence.cells = vec![mk_cell("dfw", vec![mk_ready(mk_instance("dfw", 0))])];
-    assert_eq!(only(&evidence), ("project".into(), Turn::Polis, String::new()));
+    assert_eq!(only(&evidence), ("project".into(), Actor::Polis, String::new()));
 
-    evidence.picture.instances = vec![mk_ready(mk_instance("dfw", 0))];
+    evidence.snapshot.instances = vec![mk_ready(mk_instance("dfw", 0))];
     assert_eq!(workload(&evidence).findings, []);
 }
 
 #[test]
-fn what_is_being_left_is_held_by_the_deepest_plane_that_has_it() {
+fn a_deletion_is_reported_on_the_last_plane_that_has_the_deployment() {
     let mut evidence = mk_evidence(&["dfw"], 1);
-    evidence.picture.deployments[0].metadata.deletion_timestamp = Some(at(60));
-    assert_eq!(only(&evidence).1, Turn::Polis);
+    evidence.snapshot.deployments[0].metadata.deletion_timestamp = Some(at(60));
+    assert_eq!(only(&evidence).1, Actor::Polis);
     evidence.hub = Some(mk_hub(&["dfw"]));
-    assert_eq!(only(&evidence).1, Turn::Federation);
+    assert_eq!(only(&evidence).1, Actor::Federation);
     evidence.cells = vec![mk_cell("dfw", vec![mk_instance("dfw", 0)])];
-    assert_eq!(only(&evidence).1, Turn::Provider);
+    assert_eq!(only(&evidence).1, Actor::Provider);
 }
 
 #[test]
-fn too_few_instances_is_told_with_the_word_of_the_deployment() {
+fn missing_instances_are_reported_with_the_condition_of_the_deployment() {
     let mut evidence = mk_evidence(&["dfw"], 2);
-    evidence.picture.instances.clear();
-    let status = evidence.picture.deployments[0].status.as_mut().unwrap();
+    evidence.snapshot.instances.clear();
+    let status = evidence.snapshot.deployments[0].status.as_mut().unwrap();
     status.conditions =
         vec![mk_condition("Available", "False", "ProvisioningNetwork", "binding is not ready", 5)];
-    assert_eq!(only(&evidence), ("project".into(), Turn::Operator, "ProvisioningNetwork".into()));
+    assert_eq!(only(&evidence), ("project".into(), Actor::Operator, "ProvisioningNetwork".into()));
 }
 
 #[test]
-fn a_rollout_under_way_is_told_as_such() {
+fn a_rollout_in_progress_is_reported() {
     let mut evidence = mk_evidence(&["dfw"], 2);
-    let workload_ = evidence.picture.workload.as_mut().unwrap();
+    let workload_ = evidence.snapshot.workload.as_mut().unwrap();
     workload_.spec.template.spec.runtime.sandbox.as_mut().unwrap().containers[0].image = "new".into();
-    assert!(workload(&evidence).findings[0].means.contains("2 of 2 instances still run"));
+    assert!(workload(&evidence).findings[0].meaning.contains("2 of 2 instances still run"));
 }
 
 #[test]
-fn one_instance_is_judged_alone() {
+fn one_instance_is_diagnosed_alone() {
     let mut evidence = mk_evidence(&["dfw"], 2);
-    evidence.picture.instances[1] = mk_blocked(mk_instance("dfw", 1), "ConfigurationError", "no VM here");
+    evidence.snapshot.instances[1] = mk_blocked(mk_instance("dfw", 1), "ConfigurationError", "no VM here");
     let names: Vec<String> =
-        evidence.picture.instances.iter().map(|i| owner::name(&i.metadata).to_owned()).collect();
-    assert_eq!(instance(&evidence, &names[0]).mood(), Mood::Good);
-    assert_eq!(instance(&evidence, &names[1]).mood(), Mood::Stuck);
+        evidence.snapshot.instances.iter().map(|i| owner::name(&i.metadata).to_owned()).collect();
+    assert_eq!(instance(&evidence, &names[0]).severity(), Severity::Ok);
+    assert_eq!(instance(&evidence, &names[1]).severity(), Severity::Blocked);
 }
 
 #[test]
-fn gates_are_named_when_nothing_else_is_known() {
+fn scheduling_gates_are_the_message_if_there_is_no_other() {
     let mut evidence = mk_evidence(&["dfw"], 1);
-    evidence.picture.instances[0] = mk_blocked(mk_instance("dfw", 0), "SchedulingGatesPresent", "");
-    assert_eq!(workload(&evidence).findings[0].says, "gates left: Network, Quota");
+    evidence.snapshot.instances[0] = mk_blocked(mk_instance("dfw", 0), "SchedulingGatesPresent", "");
+    assert_eq!(workload(&evidence).findings[0].message, "scheduling gates: Network, Quota");
 }
 
 #[test]
-fn a_reason_of_another_version_is_passed_on() {
+fn an_unknown_reason_is_reported_with_its_message() {
     let mut evidence = mk_evidence(&["dfw"], 1);
-    evidence.picture.instances[0] = mk_blocked(mk_instance("dfw", 0), "SomethingNew", "words");
+    evidence.snapshot.instances[0] = mk_blocked(mk_instance("dfw", 0), "SomethingNew", "words");
     let finding = workload(&evidence).findings[0].clone();
-    assert!(finding.means.contains("SomethingNew") && finding.says == "words");
+    assert!(finding.meaning.contains("SomethingNew") && finding.message == "words");
 }
 
 #[test]
-fn words_are_wrapped_beside_their_label() {
-    let text = entry("do", &"word ".repeat(30), Some(40));
+fn text_is_wrapped_beside_its_label() {
+    let text = labelled("to do", &"word ".repeat(30), Some(40));
     assert!(text.lines().all(|line| line.chars().count() <= 40), "{text}");
-    assert!(text.lines().skip(1).all(|line| line.starts_with("        w")), "{text}");
+    assert!(text.lines().skip(1).all(|line| line.starts_with("          w")), "{text}");
 }

@@ -1,5 +1,6 @@
-//! Everybody who works on the planes: the federation, the controllers of every role, the stand-ins of the platform and
-//! the runtimes. Each role has an engine of its own, as it has a process of its own elsewhere.
+//! Supervisor of the components of `polis up`: the federation, the controllers of every role, the platform
+//! stand-ins and the runtimes. Each role has its own engine, as it has its own process in a production
+//! installation.
 
 use std::collections::BTreeMap;
 
@@ -10,57 +11,57 @@ use polis_api::kube::api::{ObjectMeta, PostParams};
 use polis_api::kube::{Api, Client};
 use polis_api::networking::Network;
 use polis_apiserver::{Error as ServerError, PlaneSpec, Server, project_plane};
-use polis_cell::{Cell, Networks, Quota, ResourceRefKind};
-use polis_core::cities::Ground;
+use polis_cell::{CellConfig, NetworkMode, QuotaConfig, ResourceRefKind};
+use polis_core::cities::TenancyMode;
 use polis_engine::{Clock, Engine, Handle, MiloProjects};
 use polis_federation::Federation;
-use polis_platform::homes::Homes;
-use polis_platform::locations::Opening;
-use polis_platform::networks::{CITIES, Pool};
-use polis_platform::projects::{Beside, BoxError, PlaneMaker};
-use polis_platform::quota::Allowance;
-use polis_runtime::{Process, Runtime, Settings};
+use polis_platform::hub_namespaces::HubNamespaceCleanup;
+use polis_platform::locations::InitialBindings;
+use polis_platform::networks::{AddressPool, MAX_LOOPBACK_CITIES};
+use polis_platform::projects::{BoxError, PlaneProvisioner, ProjectOptions};
+use polis_platform::quota::DefaultAllowance;
+use polis_runtime::{ProcessProvider, ProcessSettings, RuntimeConfig};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::admission::Doorway;
+use super::admission::InProcessWebhooks;
 use super::data::DataDir;
-use super::kept::Kept;
-use super::planes::{PROJECT_KINDS, Planes, Reached};
+use super::durable::DurableProvider;
+use super::planes::{PROJECT_KINDS, PlaneBackend, Planes};
 
-/// Who is at work.
-pub struct Staff {
+/// The running components.
+pub struct Supervisor {
     /// Readiness and metrics of each engine, by role.
     pub engines: BTreeMap<String, Handle>,
-    /// What runs the instances of each city.
-    pub runtimes: BTreeMap<String, Process>,
+    /// The process provider of each city.
+    pub runtimes: BTreeMap<String, ProcessProvider>,
     tasks: JoinSet<Result<()>>,
     stop: CancellationToken,
 }
 
-impl Staff {
-    /// Declares everybody. Nobody works yet.
-    pub fn hire(planes: &Planes, data: &DataDir, doorway: &Doorway) -> Result<Self> {
-        let mut staff = Self {
+impl Supervisor {
+    /// Declares the controllers of every role and spawns their engines.
+    pub fn start(planes: &Planes, data: &DataDir, webhooks: &InProcessWebhooks) -> Result<Self> {
+        let mut supervisor = Self {
             engines: BTreeMap::new(),
             runtimes: BTreeMap::new(),
             tasks: JoinSet::new(),
             stop: CancellationToken::new(),
         };
-        staff.platform(planes);
-        staff.admission(planes, doorway);
-        if let Reached::Here(_) = planes.hub {
-            staff.federation(planes);
+        supervisor.platform(planes);
+        supervisor.admission(planes, webhooks);
+        if let PlaneBackend::Embedded(_) = planes.hub {
+            supervisor.federation(planes);
         }
-        staff.management(planes);
+        supervisor.management(planes);
         let cities: Vec<&str> = planes.cells.iter().map(|(city, _)| city.as_str()).collect();
-        for ((city, reached), number) in planes.cells.iter().zip(data.numbers_of(&cities)?) {
-            let pool = Pool::loopback(number).with_context(|| {
-                format!("city {city} is number {number}, and there are loopback addresses for {CITIES}")
+        for ((city, backend), number) in planes.cells.iter().zip(data.numbers_of(&cities)?) {
+            let pool = AddressPool::loopback(number).with_context(|| {
+                format!("city {city} has number {number}, and this machine has loopback addresses for {MAX_LOOPBACK_CITIES} cities")
             })?;
-            staff.cell(planes, data, city, reached, pool)?;
+            supervisor.cell(planes, data, city, backend, pool)?;
         }
-        Ok(staff)
+        Ok(supervisor)
     }
 
     fn platform(&mut self, planes: &Planes) {
@@ -68,13 +69,13 @@ impl Staff {
         let clock = Clock::system();
         let root = planes.root("platform");
         let hub = planes.plane(&planes.hub, "platform");
-        let maker = Maker { server: planes.server.clone() };
-        // A project that says it is ready can be used, and one that is gone has left nothing on the hub.
-        let beside = Beside {
-            opening: Some(Opening::new(root.clone(), hub.clone())),
-            homes: Some(Homes::new(hub.clone())),
+        let provisioner = EmbeddedPlaneProvisioner { server: planes.server.clone() };
+        // A Ready project accepts workloads, and a deleted project has no namespaces left on the hub.
+        let options = ProjectOptions {
+            initial_bindings: Some(InitialBindings::new(root.clone(), hub.clone())),
+            hub_namespaces: Some(HubNamespaceCleanup::new(hub.clone())),
         };
-        polis_platform::projects::declare(&mut engine, clock.clone(), root.clone(), maker, beside);
+        polis_platform::projects::declare(&mut engine, clock.clone(), root.clone(), provisioner, options);
         polis_platform::locations::declare(
             &mut engine,
             clock.clone(),
@@ -87,21 +88,21 @@ impl Staff {
             clock,
             root,
             projects(planes, "platform"),
-            Some(Allowance::default()),
+            Some(DefaultAllowance::default()),
         );
         self.run("platform", engine);
     }
 
-    fn admission(&mut self, planes: &Planes, doorway: &Doorway) {
+    fn admission(&mut self, planes: &Planes, webhooks: &InProcessWebhooks) {
         let mut engine = Engine::new();
-        doorway.open(&mut engine, projects(planes, "admission"));
+        webhooks.connect(&mut engine, projects(planes, "admission"));
         self.run("admission", engine);
     }
 
     fn federation(&mut self, planes: &Planes) {
         let mut federation = Federation::builder(planes.client(&planes.hub, "federation"));
-        for (city, reached) in &planes.cells {
-            federation = federation.member(city, planes.client(reached, "federation"));
+        for (city, backend) in &planes.cells {
+            federation = federation.member(city, planes.client(backend, "federation"));
         }
         let stop = self.stop.clone();
         let running = federation.build().run(async move { stop.cancelled().await });
@@ -112,7 +113,7 @@ impl Staff {
         let mut engine = Engine::new();
         let hub = planes.plane(&planes.hub, "management");
         let projects = projects(planes, "management");
-        polis_management::declare(&mut engine, Clock::system(), projects, Ground::Platform, hub);
+        polis_management::declare(&mut engine, Clock::system(), projects, TenancyMode::Milo, hub);
         self.run("management", engine);
     }
 
@@ -121,28 +122,29 @@ impl Staff {
         planes: &Planes,
         data: &DataDir,
         city: &str,
-        reached: &Reached,
-        pool: Pool,
+        backend: &PlaneBackend,
+        pool: AddressPool,
     ) -> Result<()> {
         let mut engine = Engine::new();
         let clock = Clock::system();
         let role = format!("cell-{city}");
-        let plane = planes.plane(reached, &role);
-        let quota = Quota { projects: planes.root(&role), resource_ref: ResourceRefKind::default() };
-        let cell = Cell {
+        let plane = planes.plane(backend, &role);
+        let quota = QuotaConfig { projects: planes.root(&role), resource_ref: ResourceRefKind::default() };
+        let cell = CellConfig {
             plane: plane.clone(),
             hub: planes.plane(&planes.hub, &role),
             name: city.to_owned(),
-            networks: Networks::WhereServed,
+            networks: NetworkMode::WhenServed,
             quota: Some(quota),
         };
         polis_cell::declare(&mut engine, clock.clone(), cell)?;
         polis_platform::networks::declare(&mut engine, clock.clone(), plane.clone(), city, pool);
-        let binary = std::env::current_exe().context("the program does not know where it is")?;
-        let process = Process::open(Settings::new(data.path("cells").join(city), binary, city))?;
+        let binary = std::env::current_exe().context("failed to find the path of this program")?;
+        let process =
+            ProcessProvider::open(ProcessSettings::new(data.path("cells").join(city), binary, city))?;
         self.runtimes.insert(city.to_owned(), process.clone());
-        let provider = Kept { provider: process, server: planes.server.clone() };
-        polis_runtime::declare(&mut engine, clock, Runtime { plane, city: city.to_owned(), provider });
+        let provider = DurableProvider { provider: process, server: planes.server.clone() };
+        polis_runtime::declare(&mut engine, clock, RuntimeConfig { plane, city: city.to_owned(), provider });
         self.run(&role, engine);
         Ok(())
     }
@@ -151,22 +153,22 @@ impl Staff {
         self.engines.insert(role.to_owned(), engine.handle());
         let (stop, role) = (self.stop.clone(), role.to_owned());
         self.tasks.spawn(async move {
-            let told_to_stop = async move { stop.cancelled().await };
-            engine.run(told_to_stop).await.with_context(|| format!("{role} stopped"))
+            let shutdown_signal = async move { stop.cancelled().await };
+            engine.run(shutdown_signal).await.with_context(|| format!("{role} stopped"))
         });
     }
 
-    /// Ends when somebody stopped who was not told to, and says why.
-    pub async fn trouble(&mut self) -> anyhow::Error {
+    /// Waits until a component stops without a shutdown, and returns its error.
+    pub async fn failure(&mut self) -> anyhow::Error {
         match self.tasks.join_next().await {
             Some(Ok(Err(error))) => error,
-            Some(Err(error)) => anyhow::Error::from(error).context("a part of Polis broke off"),
-            Some(Ok(Ok(()))) | None => anyhow::anyhow!("a part of Polis stopped by itself"),
+            Some(Err(error)) => anyhow::Error::from(error).context("a component task panicked"),
+            Some(Ok(Ok(()))) | None => anyhow::anyhow!("a component stopped without an error"),
         }
     }
 
-    /// Tells everybody to stop, and waits until all have.
-    pub async fn dismiss(mut self, keep_instances: bool) -> Result<()> {
+    /// Stops all components and waits for them; stops the instances too unless `keep_instances`.
+    pub async fn shut_down(mut self, keep_instances: bool) -> Result<()> {
         self.stop.cancel();
         while self.tasks.join_next().await.is_some() {}
         if !keep_instances {
@@ -178,24 +180,24 @@ impl Staff {
     }
 }
 
-/// Every project of the platform, as a role reaches it.
+/// The projects of the platform, for a role.
 fn projects(planes: &Planes, role: &str) -> MiloProjects {
     MiloProjects::new(planes.root(role))
 }
 
-/// Makes the planes of projects on the embedded server.
-struct Maker {
+/// Creates and deletes the planes of projects on the embedded API server.
+struct EmbeddedPlaneProvisioner {
     server: Server,
 }
 
-impl PlaneMaker for Maker {
+impl PlaneProvisioner for EmbeddedPlaneProvisioner {
     fn create<'a>(&'a self, project: &'a str) -> BoxFuture<'a, Result<(), BoxError>> {
         Box::pin(async move {
             match self.server.create_plane(PlaneSpec::project(project, PROJECT_KINDS)).await {
                 Ok(()) | Err(ServerError::PlaneExists(_)) => {}
                 Err(error) => return Err(error.into()),
             }
-            // A project begins with a network, so that the first workload has one to be on.
+            // A new project has a network, which the first workload can use.
             let client = Client::new(self.server.project_service(project), "default");
             let network = Network {
                 metadata: ObjectMeta { name: Some("default".to_owned()), ..ObjectMeta::default() },

@@ -1,4 +1,4 @@
-//! A workload with all that belongs to it in its project: what most verbs look at.
+//! Snapshot of a workload in its project: the workload, its deployments and its instances.
 
 use std::collections::BTreeSet;
 
@@ -7,10 +7,10 @@ use polis_api::labels;
 use polis_core::{instances, metadata, owner};
 use serde::Serialize;
 
-/// A workload, its deployments and their instances, in the project.
+/// A workload, its deployments and its instances, read from the project's plane.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Picture {
-    /// The workload; none once it is gone.
+pub struct WorkloadSnapshot {
+    /// The workload; `None` after it was deleted.
     pub workload: Option<Workload>,
     /// Its deployments, by placement and city.
     pub deployments: Vec<WorkloadDeployment>,
@@ -18,8 +18,8 @@ pub struct Picture {
     pub instances: Vec<Instance>,
 }
 
-impl Picture {
-    /// A picture in the order in which people read it.
+impl WorkloadSnapshot {
+    /// Builds a snapshot with sorted deployments and instances.
     pub fn new(
         workload: Option<Workload>,
         mut deployments: Vec<WorkloadDeployment>,
@@ -27,16 +27,16 @@ impl Picture {
     ) -> Self {
         deployments.sort_by(|a, b| site(a).cmp(&site(b)));
         instances.sort_by_key(|instance| (deployment_of(instance).to_owned(), ordinal(instance)));
-        Picture { workload, deployments, instances }
+        WorkloadSnapshot { workload, deployments, instances }
     }
 
-    /// The instances of a deployment: the name is the same on every plane, the UID is not.
+    /// The instances of a deployment, by its name, which is equal on every plane; the UID is not.
     pub fn instances_of(&self, deployment: &WorkloadDeployment) -> impl Iterator<Item = &Instance> {
         let name = owner::name(&deployment.metadata).to_owned();
         self.instances.iter().filter(move |instance| deployment_of(instance) == name)
     }
 
-    /// Placement and city of everything that the workload asks for, in its own order, each once.
+    /// Placement and city of every site in the spec of the workload, in its order and without duplicates.
     pub fn wanted_sites(&self) -> Vec<(String, String)> {
         let mut seen = BTreeSet::new();
         let placements = self.workload.iter().flat_map(|workload| &workload.spec.placements);
@@ -48,21 +48,21 @@ impl Picture {
             .collect()
     }
 
-    /// The deployment of a site.
+    /// The deployment of a placement and city.
     pub fn deployment_at(&self, (placement, city): &(String, String)) -> Option<&WorkloadDeployment> {
         self.deployments.iter().find(|deployment| {
             deployment.spec.placement_name == *placement && deployment.spec.city_code == *city
         })
     }
 
-    /// Ready instances and wanted ones, over all cities.
+    /// Number of ready and of desired instances in all cities.
     pub fn ready_of_wanted(&self) -> (usize, u32) {
         let ready = self.instances.iter().filter(|instance| instances::is_ready(instance)).count();
         let wanted = self.wanted_sites().iter().map(|site| self.wanted_at(site)).sum();
         (ready, wanted)
     }
 
-    /// How many instances a site should have.
+    /// Desired number of instances of a placement and city.
     pub fn wanted_at(&self, site: &(String, String)) -> u32 {
         if let Some(deployment) = self.deployment_at(site) {
             return instances::desired(deployment);
@@ -81,17 +81,17 @@ fn site(deployment: &WorkloadDeployment) -> (&str, &str, &str) {
     (&spec.placement_name, &spec.city_code, owner::name(&deployment.metadata))
 }
 
-/// Name of the deployment that an instance belongs to.
+/// Name of the deployment of an instance.
 pub fn deployment_of(instance: &Instance) -> &str {
     metadata::label(&instance.metadata, labels::WORKLOAD_DEPLOYMENT_NAME).unwrap_or_default()
 }
 
-/// Name of the workload that an instance belongs to.
+/// Name of the workload of an instance.
 pub fn workload_of(instance: &Instance) -> &str {
     metadata::label(&instance.metadata, labels::WORKLOAD_NAME).unwrap_or_default()
 }
 
-/// City that an instance runs in.
+/// City code of an instance.
 pub fn city_of(instance: &Instance) -> &str {
     metadata::label(&instance.metadata, labels::CITY_CODE).unwrap_or_default()
 }
@@ -101,7 +101,7 @@ pub fn ordinal(instance: &Instance) -> Option<u32> {
     metadata::label(&instance.metadata, labels::INSTANCE_INDEX)?.parse().ok()
 }
 
-/// Where an instance can be reached: the address from outside, else the one of its network, with its first port.
+/// Address of an instance: its external IP, otherwise its network IP, with its first port.
 pub fn address(instance: &Instance) -> String {
     let interfaces = instance.status.iter().flat_map(|status| &status.network_interfaces);
     let assigned = interfaces.filter_map(|interface| interface.assignments.as_ref());
@@ -125,17 +125,17 @@ fn first_port(instance: &Instance) -> Option<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::testing::{mk_instance, mk_picture, mk_ready};
+    use crate::view::testing::{mk_instance, mk_ready, mk_snapshot};
 
     #[test]
-    fn an_address_is_the_outer_one_with_the_first_port() {
+    fn an_address_has_the_first_port() {
         let instance = mk_ready(mk_instance("dfw", 0));
         assert_eq!(address(&instance), "127.1.0.1:8080");
         assert_eq!(address(&mk_instance("dfw", 0)), "");
     }
 
     #[test]
-    fn an_address_of_version_six_is_bracketed_before_its_port() {
+    fn an_ipv6_address_is_in_brackets() {
         let mut instance = mk_ready(mk_instance("dfw", 0));
         let interface = &mut instance.status.as_mut().unwrap().network_interfaces[0];
         interface.assignments.as_mut().unwrap().external_ip = Some("2001:db8::1".into());
@@ -143,10 +143,10 @@ mod tests {
     }
 
     #[test]
-    fn a_city_named_twice_is_wanted_once() {
-        let mut picture = mk_picture(&["dfw", "ord"], 2);
-        picture.workload.as_mut().unwrap().spec.placements[0].city_codes.push("dfw".into());
-        assert_eq!(picture.wanted_sites().len(), 2);
-        assert_eq!(picture.ready_of_wanted(), (4, 4));
+    fn a_duplicate_city_counts_once() {
+        let mut snapshot = mk_snapshot(&["dfw", "ord"], 2);
+        snapshot.workload.as_mut().unwrap().spec.placements[0].city_codes.push("dfw".into());
+        assert_eq!(snapshot.wanted_sites().len(), 2);
+        assert_eq!(snapshot.ready_of_wanted(), (4, 4));
     }
 }

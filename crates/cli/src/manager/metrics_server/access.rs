@@ -1,7 +1,7 @@
-//! Who may see metrics: asked of the cluster of the process, and remembered for a while.
+//! Authentication and authorisation of metrics requests by the cluster of the process, with a cache.
 //!
-//! Two questions: whose token it is (TokenReview), and whether they may `get` the path (SubjectAccessReview). No answer is
-//! no: it fails closed.
+//! A TokenReview authenticates the bearer token, a SubjectAccessReview authorises `get` on the path. If a
+//! review fails, the request is refused.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -18,91 +18,103 @@ use sha2::{Digest, Sha256};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::Instant;
 
-/// The one path that there is.
+/// The only path of the server.
 pub(super) const PATH: &str = "/metrics";
-/// An answer that takes longer is none; scrapers wait ten seconds.
-const WITHIN: Duration = Duration::from_secs(7);
-/// How long a yes and a no are remembered. A scraper comes every half minute or so, and a right that was taken away ends
-/// within this time.
-const REMEMBERED: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(10));
-/// Tokens that are remembered; more than there are scrapers.
-const TOKENS_MAX: usize = 64;
-/// Questions under way at once: nobody outside can have us flood the API server.
-const ASKING_MAX: usize = 4;
+/// Timeout of the reviews. Prometheus waits ten seconds by default.
+const REVIEW_TIMEOUT: Duration = Duration::from_secs(7);
+/// Cache time of an allowed and of a refused token. Scrape intervals are about 30 s, and a revoked permission
+/// takes effect within this time.
+const CACHE_TTL: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(10));
+/// Maximum number of cached tokens; larger than the number of scrapers.
+const MAX_CACHED_TOKENS: usize = 64;
+/// Maximum number of concurrent reviews, so that clients cannot overload the API server through this process.
+const MAX_CONCURRENT_REVIEWS: usize = 4;
 
-/// What comes of a request.
+/// The decision about a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// The metrics.
+pub(super) enum AccessDecision {
+    /// The user may read the metrics.
     Allowed,
-    /// No token, or one that the cluster does not know.
-    Stranger,
-    /// This user may not.
-    Refused(String),
-    /// It could not be found out.
-    Unsure,
+    /// The request has no token, or one that the cluster does not accept.
+    Unauthenticated,
+    /// This user may not read the metrics.
+    Forbidden(String),
+    /// The reviews failed.
+    Unavailable,
 }
 
-/// Asks, and remembers.
-pub(super) struct Access {
+/// Decides about metrics requests and caches the decisions.
+pub(super) struct MetricsAuthorizer {
     own: Plane,
-    /// By the hash of a token: the token itself is kept nowhere.
-    known: Mutex<HashMap<[u8; 32], (Verdict, Instant)>>,
-    asking: Semaphore,
+    /// Decisions by the hash of the token. The token itself is not stored.
+    cache: Mutex<HashMap<[u8; 32], (AccessDecision, Instant)>>,
+    in_flight: Semaphore,
 }
 
-impl Access {
-    /// Asks this plane.
+impl MetricsAuthorizer {
+    /// An authorizer that sends its reviews to this plane.
     pub(super) fn new(own: Plane) -> Self {
-        Self { own, known: Mutex::default(), asking: Semaphore::new(ASKING_MAX) }
+        Self { own, cache: Mutex::default(), in_flight: Semaphore::new(MAX_CONCURRENT_REVIEWS) }
     }
 
-    /// Judges a request by its header.
-    pub(super) async fn judge(&self, authorization: Option<&HeaderValue>) -> Verdict {
-        let Some(token) = bearer(authorization) else { return Verdict::Stranger };
+    /// Decides about a request from its `Authorization` header.
+    pub(super) async fn authorize(&self, authorization: Option<&HeaderValue>) -> AccessDecision {
+        let Some(token) = bearer(authorization) else { return AccessDecision::Unauthenticated };
         let key: [u8; 32] = Sha256::digest(token.as_bytes()).into();
-        if let Some((verdict, until)) = self.known.lock().await.get(&key)
+        if let Some((decision, until)) = self.cache.lock().await.get(&key)
             && Instant::now() < *until
         {
-            return verdict.clone();
+            return decision.clone();
         }
-        // Never closed.
-        let Ok(_turn) = self.asking.acquire().await else { return Verdict::Unsure };
-        let verdict = match tokio::time::timeout(WITHIN, self.ask(token)).await {
-            Ok(Ok(verdict)) => verdict,
+        // The semaphore is never closed.
+        let Ok(_permit) = self.in_flight.acquire().await else { return AccessDecision::Unavailable };
+        let decision = match tokio::time::timeout(REVIEW_TIMEOUT, self.review(token)).await {
+            Ok(Ok(decision)) => decision,
             Ok(Err(why)) => {
-                tracing::warn!(why, "failed to ask who scrapes; deploy/components/secure-metrics grants it");
-                Verdict::Unsure
+                tracing::warn!(
+                    why,
+                    "failed to review a metrics request; deploy/components/secure-metrics grants the permission"
+                );
+                AccessDecision::Unavailable
             }
             Err(_) => {
-                tracing::warn!("failed to ask who scrapes: no answer within {} s", WITHIN.as_secs());
-                Verdict::Unsure
+                tracing::warn!(
+                    "failed to review a metrics request: no response within {} s",
+                    REVIEW_TIMEOUT.as_secs()
+                );
+                AccessDecision::Unavailable
             }
         };
-        let for_how_long = match verdict {
-            Verdict::Allowed => REMEMBERED.0,
-            Verdict::Stranger | Verdict::Refused(_) => REMEMBERED.1,
-            // Asked again next time.
-            Verdict::Unsure => return verdict,
+        let ttl = match decision {
+            AccessDecision::Allowed => CACHE_TTL.0,
+            AccessDecision::Unauthenticated | AccessDecision::Forbidden(_) => CACHE_TTL.1,
+            // Not cached: the next request is reviewed again.
+            AccessDecision::Unavailable => return decision,
         };
-        let mut known = self.known.lock().await;
+        let mut cache = self.cache.lock().await;
         let now = Instant::now();
-        known.retain(|_, (_, until)| now < *until);
-        if known.len() >= TOKENS_MAX {
-            known.clear();
+        cache.retain(|_, (_, until)| now < *until);
+        if cache.len() >= MAX_CACHED_TOKENS {
+            cache.clear();
         }
-        known.insert(key, (verdict.clone(), now + for_how_long));
-        verdict
+        cache.insert(key, (decision.clone(), now + ttl));
+        decision
     }
 
-    async fn ask(&self, token: &str) -> Result<Verdict, String> {
+    async fn review(&self, token: &str) -> Result<AccessDecision, String> {
         let spec = TokenReviewSpec { token: Some(token.to_owned()), ..TokenReviewSpec::default() };
         let review = TokenReview { spec, ..TokenReview::default() };
         let review = self.own.create(&review).await.map_err(|error| error.to_string())?;
-        let Some(user) = whose(review.status) else { return Ok(Verdict::Stranger) };
+        let Some(user) = authenticated_user(review.status) else {
+            return Ok(AccessDecision::Unauthenticated);
+        };
         let name = user.username.clone().unwrap_or_default();
-        let review = self.own.create(&question(user)).await.map_err(|error| error.to_string())?;
-        Ok(if is_allowed(review.status.as_ref()) { Verdict::Allowed } else { Verdict::Refused(name) })
+        let review = self.own.create(&access_review(user)).await.map_err(|error| error.to_string())?;
+        Ok(if is_allowed(review.status.as_ref()) {
+            AccessDecision::Allowed
+        } else {
+            AccessDecision::Forbidden(name)
+        })
     }
 }
 
@@ -113,15 +125,15 @@ fn bearer(header: Option<&HeaderValue>) -> Option<&str> {
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
-/// Whose token it is. Nobody's if it is not said to be somebody's.
-fn whose(status: Option<TokenReviewStatus>) -> Option<UserInfo> {
+/// The user of a token; `None` unless the review says that it is authenticated and names the user.
+fn authenticated_user(status: Option<TokenReviewStatus>) -> Option<UserInfo> {
     let status = status?;
     let named = |user: &UserInfo| user.username.as_ref().is_some_and(|name| !name.is_empty());
     status.user.filter(|user| status.authenticated == Some(true) && named(user))
 }
 
-/// May this user get the metrics?
-fn question(user: UserInfo) -> SubjectAccessReview {
+/// The review whether this user may `get` the metrics.
+fn access_review(user: UserInfo) -> SubjectAccessReview {
     let asked = NonResourceAttributes { path: Some(PATH.to_owned()), verb: Some("get".to_owned()) };
     SubjectAccessReview {
         spec: SubjectAccessReviewSpec {
@@ -155,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_read_from_its_header_and_nothing_else_is_one() {
+    fn a_bearer_token_is_read_from_the_header() {
         for (header, token) in [
             ("Bearer abc", Some("abc")),
             ("bearer  abc ", Some("abc")),
@@ -171,28 +183,32 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_somebodys_only_if_that_is_said() {
+    fn a_user_must_be_authenticated_and_have_a_name() {
         let of = |authenticated, name: Option<&str>| {
             let user = name.map(|name| UserInfo { username: Some(name.to_owned()), ..UserInfo::default() });
-            whose(Some(TokenReviewStatus { authenticated, user, ..TokenReviewStatus::default() }))
+            authenticated_user(Some(TokenReviewStatus {
+                authenticated,
+                user,
+                ..TokenReviewStatus::default()
+            }))
         };
         assert_eq!(of(Some(true), Some("ann")).unwrap().username.as_deref(), Some("ann"));
-        for nobody in [of(Some(false), Some("ann")), of(None, Some("ann")), of(Some(true), None)] {
-            assert_eq!(nobody, None);
+        for unauthenticated in [of(Some(false), Some("ann")), of(None, Some("ann")), of(Some(true), None)] {
+            assert_eq!(unauthenticated, None);
         }
         assert_eq!(of(Some(true), Some("")), None);
-        assert_eq!(whose(None), None);
+        assert_eq!(authenticated_user(None), None);
     }
 
     #[test]
-    fn everything_that_is_known_of_the_user_goes_along() {
+    fn the_access_review_has_all_attributes_of_the_user() {
         let user = UserInfo {
             username: Some("ann".into()),
             uid: Some("u-1".into()),
             groups: Some(vec!["scrapers".into()]),
             extra: Some(BTreeMap::from([("a".to_owned(), vec!["1".to_owned()])])),
         };
-        let spec = question(user.clone()).spec;
+        let spec = access_review(user.clone()).spec;
         assert_eq!(
             (spec.user, spec.uid, spec.groups, spec.extra),
             (user.username, user.uid, user.groups, user.extra)
@@ -202,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_yes_is_needed_and_nothing_else_is_one() {
+    fn access_needs_allowed_and_not_denied() {
         let of = |allowed, denied| {
             is_allowed(Some(&SubjectAccessReviewStatus { allowed, denied, ..Default::default() }))
         };
@@ -214,7 +230,7 @@ mod tests {
         serde_json::from_value(value).unwrap()
     }
 
-    /// A cluster with the account `scraper`, which may see metrics, and a token of it.
+    /// A cluster with the service account `scraper`, which may read metrics, and its token.
     async fn mk_cluster() -> (Server, String) {
         let server = Server::builder().build().await.unwrap();
         let client = Client::new(server.plane_service(""), "default");
@@ -245,46 +261,51 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_yes_is_remembered_for_a_minute_and_a_right_that_is_taken_away_ends_then() {
+    async fn an_allowed_token_is_cached_for_a_minute() {
         let (server, token) = mk_cluster().await;
         let own =
             Plane::in_process::<_, http_body_util::Full<bytes::Bytes>, _>("own", server.plane_service(""));
-        let access = Arc::new(Access::new(own));
-        assert_eq!(access.judge(Some(&header(&token))).await, Verdict::Allowed);
-        assert_eq!(access.judge(Some(&header("nobody's"))).await, Verdict::Stranger);
-        assert_eq!(access.judge(None).await, Verdict::Stranger);
+        let access = Arc::new(MetricsAuthorizer::new(own));
+        assert_eq!(access.authorize(Some(&header(&token))).await, AccessDecision::Allowed);
+        assert_eq!(access.authorize(Some(&header("unknown"))).await, AccessDecision::Unauthenticated);
+        assert_eq!(access.authorize(None).await, AccessDecision::Unauthenticated);
 
         let client = Client::new(server.plane_service(""), "default");
         let bindings = Api::<ClusterRoleBinding>::all(client);
         bindings.delete("reader", &DeleteParams::default()).await.unwrap();
-        assert_eq!(access.judge(Some(&header(&token))).await, Verdict::Allowed, "remembered");
-        tokio::time::advance(REMEMBERED.0).await;
-        let refused = Verdict::Refused("system:serviceaccount:watching:scraper".to_owned());
-        assert_eq!(access.judge(Some(&header(&token))).await, refused);
+        assert_eq!(access.authorize(Some(&header(&token))).await, AccessDecision::Allowed, "cached");
+        tokio::time::advance(CACHE_TTL.0).await;
+        let refused = AccessDecision::Forbidden("system:serviceaccount:watching:scraper".to_owned());
+        assert_eq!(access.authorize(Some(&header(&token))).await, refused);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_is_let_in_while_the_cluster_cannot_be_asked_and_all_are_asked_about_again() {
+    async fn a_failed_review_refuses_the_request_and_is_not_cached() {
         let own = Plane::in_process::<_, http_body_util::Full<bytes::Bytes>, _>(
             "own",
             tower::service_fn(|_: http::Request<http_body_util::Full<bytes::Bytes>>| async {
-                Err::<http::Response<http_body_util::Full<bytes::Bytes>>, _>(std::io::Error::other("away"))
+                Err::<http::Response<http_body_util::Full<bytes::Bytes>>, _>(std::io::Error::other(
+                    "unreachable",
+                ))
             }),
         );
-        let access = Access::new(own);
-        assert_eq!(access.judge(Some(&header("a"))).await, Verdict::Unsure);
-        assert!(access.known.lock().await.is_empty());
+        let access = MetricsAuthorizer::new(own);
+        assert_eq!(access.authorize(Some(&header("a"))).await, AccessDecision::Unavailable);
+        assert!(access.cache.lock().await.is_empty());
     }
 
     #[tokio::test]
-    async fn as_many_tokens_are_remembered_as_there_may_be_and_no_more() {
+    async fn the_cache_never_exceeds_its_maximum_size() {
         let (server, _) = mk_cluster().await;
         let own =
             Plane::in_process::<_, http_body_util::Full<bytes::Bytes>, _>("own", server.plane_service(""));
-        let access = Access::new(own);
-        for guess in 0..2 * TOKENS_MAX {
-            assert_eq!(access.judge(Some(&header(&format!("guess-{guess}")))).await, Verdict::Stranger);
-            assert!(access.known.lock().await.len() <= TOKENS_MAX);
+        let access = MetricsAuthorizer::new(own);
+        for guess in 0..2 * MAX_CACHED_TOKENS {
+            assert_eq!(
+                access.authorize(Some(&header(&format!("guess-{guess}")))).await,
+                AccessDecision::Unauthenticated
+            );
+            assert!(access.cache.lock().await.len() <= MAX_CACHED_TOKENS);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! An eye on a kind of one plane: when each object was first seen as it should be.
+//! A recorder: watches a kind on one plane and records when each object first matched.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,32 +10,32 @@ use polis_api::kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
-/// Names, and when they were first seen.
-pub(crate) type Seen = BTreeMap<String, Instant>;
+/// The time of the first match by name.
+pub(crate) type FirstMatches = BTreeMap<String, Instant>;
 
-/// Watches until it is dropped.
-pub(crate) struct Eye {
-    seen: watch::Receiver<Seen>,
+/// A watch of one kind on one plane. Dropping it ends the watch.
+pub(crate) struct Recorder {
+    first_matches: watch::Receiver<FirstMatches>,
     task: tokio::task::JoinHandle<()>,
 }
 
-impl Drop for Eye {
+impl Drop for Recorder {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Eye {
-    /// Notes every object that the function has a name for.
+impl Recorder {
+    /// Starts a watch. An object matches when `name` returns the name to record.
     pub(crate) async fn on<K>(client: Client, name: fn(&K) -> Option<String>) -> Self
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
     {
-        let (tell, seen) = watch::channel(Seen::new());
+        let (sender, first_matches) = watch::channel(FirstMatches::new());
         let api: Api<K> = Api::all(client);
-        let listed = api.list(&ListParams::default()).await.expect("a list");
+        let listed = api.list(&ListParams::default()).await.expect("lists the objects");
         let mut version = listed.metadata.resource_version.unwrap_or_default();
-        let tell = Arc::new(tell);
+        let sender = Arc::new(sender);
         let task = tokio::spawn(async move {
             loop {
                 let Ok(events) = api.watch(&WatchParams::default(), &version).await else { continue };
@@ -45,27 +45,28 @@ impl Eye {
                     version = object.meta().resource_version.clone().unwrap_or_default();
                     if let Some(name) = name(&object) {
                         let now = Instant::now();
-                        tell.send_modify(|seen| {
-                            seen.entry(name).or_insert(now);
+                        sender.send_modify(|first_matches| {
+                            first_matches.entry(name).or_insert(now);
                         });
                     }
                 }
             }
         });
-        Eye { seen, task }
+        Recorder { first_matches, task }
     }
 
-    /// When this one was seen.
+    /// Waits for this name; returns the time of its first match.
     pub(crate) async fn one(&self, name: &str) -> Instant {
-        let mut seen = self.seen.clone();
-        let seen = seen.wait_for(|seen| seen.contains_key(name)).await.expect("an eye that is open");
-        seen[name]
+        let mut first_matches = self.first_matches.clone();
+        let first_matches =
+            first_matches.wait_for(|all| all.contains_key(name)).await.expect("a running watch");
+        first_matches[name]
     }
 
-    /// When the last of so many was seen.
+    /// Waits for `count` names; returns the time of the last first match.
     pub(crate) async fn all(&self, count: usize) -> Instant {
-        let mut seen = self.seen.clone();
-        let seen = seen.wait_for(|seen| seen.len() >= count).await.expect("an eye that is open");
-        seen.values().max().copied().unwrap_or_else(Instant::now)
+        let mut first_matches = self.first_matches.clone();
+        let first_matches = first_matches.wait_for(|all| all.len() >= count).await.expect("a running watch");
+        first_matches.values().max().copied().unwrap_or_else(Instant::now)
     }
 }

@@ -1,8 +1,9 @@
-//! What each role does on each plane: read from the very files that grant it, so that a fault can name its file.
+//! Permissions of each role on each plane, read from the RBAC files that grant them, so that an error can
+//! name the file.
 
 use serde::Deserialize;
 
-/// A file of `deploy/` that grants something.
+/// An RBAC file in `deploy/`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Grant {
     /// Its path in the repository.
@@ -16,41 +17,41 @@ macro_rules! grant {
     };
 }
 
-/// Leases of either role, on the cluster of the process.
+/// Leases of both roles, on the cluster of the process.
 pub(super) const LEASES: Grant = grant!("deploy/components/leader-election/role.yaml");
-/// The cell role on its own cell.
+/// The cell role in its cell.
 pub(super) const CELL: Grant = grant!("deploy/components/rbac/cell/controllers.yaml");
 /// The cell role on the hub.
 pub(super) const CELL_ON_HUB: Grant = grant!("deploy/components/rbac/hub/cell.yaml");
 /// The management role on the hub.
 pub(super) const MANAGEMENT_ON_HUB: Grant = grant!("deploy/components/rbac/hub/management.yaml");
-/// The management role where the projects are listed.
+/// The management role on the plane with the Project objects.
 pub(super) const PROJECTS: Grant = grant!("deploy/components/rbac/management/projects.yaml");
 /// The management role on the plane of a project.
 pub(super) const PROJECT: Grant = grant!("deploy/components/rbac/project/management.yaml");
 /// Reading the certificate of the webhooks from a Secret, on the cluster of the process.
 pub(super) const WEBHOOK_SECRET: Grant = grant!("deploy/components/secret-webhook-cert/role.yaml");
 
-/// Asking who scrapes and whether they may, on the cluster of the process.
-pub(super) const SCRAPES: Grant = grant!("deploy/components/secure-metrics/role.yaml");
+/// TokenReviews and SubjectAccessReviews of the metrics server, on the cluster of the process.
+pub(super) const METRICS_REVIEWS: Grant = grant!("deploy/components/secure-metrics/role.yaml");
 
-/// One thing that a role does.
+/// One verb on one resource.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Right {
+pub(super) struct Permission {
     /// API group; empty for the core group.
     pub(super) group: String,
     /// Plural name of the kind.
     pub(super) resource: String,
     /// Subresource; empty for the object itself.
     pub(super) subresource: String,
-    /// The one object that it is about; empty for all of them.
+    /// Name of the only object; empty for all objects.
     pub(super) name: String,
     /// The verb.
     pub(super) verb: String,
 }
 
-impl Right {
-    /// `resource[/subresource][.group]`, as people write it.
+impl Permission {
+    /// `resource[/subresource][.group]`, as `kubectl auth can-i` writes it.
     pub(super) fn subject(&self) -> String {
         let slash = if self.subresource.is_empty() { "" } else { "/" };
         let dot = if self.group.is_empty() { "" } else { "." };
@@ -77,16 +78,16 @@ struct Rule {
 }
 
 impl Grant {
-    /// The folder that `kubectl apply -k` takes.
+    /// The directory for `kubectl apply -k`.
     pub(super) fn folder(&self) -> &'static str {
         self.file.rsplit_once('/').map_or(self.file, |(folder, _)| folder)
     }
 
-    /// Every right in the file.
-    pub(super) fn rights(&self) -> Vec<Right> {
-        // Bindings stand in the same file and have no rules.
+    /// All permissions in the file.
+    pub(super) fn permissions(&self) -> Vec<Permission> {
+        // Bindings in the same file have no rules.
         let roles: Vec<Role> = serde_saphyr::from_multiple(self.text).unwrap_or_default();
-        let mut rights = Vec::new();
+        let mut permissions = Vec::new();
         for rule in roles.into_iter().flat_map(|role| role.rules) {
             for (group, resource) in
                 rule.api_groups.iter().flat_map(|group| rule.resources.iter().map(move |name| (group, name)))
@@ -95,7 +96,7 @@ impl Grant {
                 let all = [String::new()];
                 let names = if rule.resource_names.is_empty() { &all[..] } else { &rule.resource_names };
                 for name in names {
-                    rights.extend(rule.verbs.iter().map(|verb| Right {
+                    permissions.extend(rule.verbs.iter().map(|verb| Permission {
                         group: group.clone(),
                         resource: resource.to_owned(),
                         subresource: subresource.to_owned(),
@@ -105,7 +106,7 @@ impl Grant {
                 }
             }
         }
-        rights
+        permissions
     }
 }
 
@@ -114,31 +115,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_file_of_rights_is_understood() {
+    fn every_rbac_file_has_permissions() {
         for grant in
-            [LEASES, CELL, CELL_ON_HUB, MANAGEMENT_ON_HUB, PROJECTS, PROJECT, WEBHOOK_SECRET, SCRAPES]
+            [LEASES, CELL, CELL_ON_HUB, MANAGEMENT_ON_HUB, PROJECTS, PROJECT, WEBHOOK_SECRET, METRICS_REVIEWS]
         {
-            let rights = grant.rights();
-            assert!(!rights.is_empty(), "{}", grant.file);
-            assert!(rights.iter().all(|right| !right.resource.is_empty() && !right.verb.is_empty()));
+            let permissions = grant.permissions();
+            assert!(!permissions.is_empty(), "{}", grant.file);
+            assert!(
+                permissions
+                    .iter()
+                    .all(|permission| !permission.resource.is_empty() && !permission.verb.is_empty())
+            );
         }
     }
 
     #[test]
-    fn a_rule_is_its_verbs_times_its_resources_with_subresources_apart() {
-        let rights = CELL.rights();
+    fn a_rule_is_expanded_to_its_verbs_and_resources_with_subresources() {
+        let permissions = CELL.permissions();
         let has = |group: &str, resource: &str, subresource: &str, verb: &str| {
             let (group, resource) = (group.to_owned(), resource.to_owned());
             let (subresource, verb) = (subresource.to_owned(), verb.to_owned());
-            rights.contains(&Right { group, resource, subresource, name: String::new(), verb })
+            permissions.contains(&Permission { group, resource, subresource, name: String::new(), verb })
         };
         assert!(has("compute.datumapis.com", "instances", "status", "update"));
         assert!(has("", "namespaces", "", "watch"));
         assert!(!has("compute.datumapis.com", "instances", "status", "delete"));
-        let named: Vec<Right> =
-            MANAGEMENT_ON_HUB.rights().into_iter().filter(|right| !right.name.is_empty()).collect();
+        let named: Vec<Permission> = MANAGEMENT_ON_HUB
+            .permissions()
+            .into_iter()
+            .filter(|permission| !permission.name.is_empty())
+            .collect();
         assert_eq!(named.len(), 1, "{named:?}");
         assert_eq!(LEASES.folder(), "deploy/components/leader-election");
-        assert_eq!(rights[0].subject(), "workloaddeployments.compute.datumapis.com");
+        assert_eq!(permissions[0].subject(), "workloaddeployments.compute.datumapis.com");
     }
 }

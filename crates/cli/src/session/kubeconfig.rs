@@ -1,8 +1,8 @@
-//! Which kubeconfig is read, which context of it is meant, and which path of its server.
+//! Selects the kubeconfig, the context and the server URL of a command.
 //!
-//! In this order: `--kubeconfig`; `$KUBECONFIG`; the one that `polis up` writes to its data directory, if there is one;
-//! `~/.kube/config`. A project is a context of its own (`polis-<project>`, as `polis up` writes them), or a path of the
-//! server behind the context, as Milo serves its projects.
+//! The kubeconfig is the first that exists of: `--kubeconfig`, `$KUBECONFIG`, the file that `polis up` writes
+//! to its data directory, `~/.kube/config`. A project is either its own context (`polis-<project>`, as `polis
+//! up` writes them) or a path below the server of the context, as Milo serves its projects.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use polis_api::kube::config::Kubeconfig;
 use polis_api::milo;
 
-use super::Place;
-use crate::exit::{Exit, Fault, root_cause};
+use super::ConnectionFlags;
+use crate::exit::{CliError, Exit, root_cause};
 
-/// Prefix of the contexts that `polis up` writes.
-const OURS: &str = "polis-";
+/// Prefix of the context names that `polis up` writes.
+const CONTEXT_PREFIX: &str = "polis-";
 /// The hub's context.
 pub const HUB: &str = "polis-hub";
 /// Prefix of the cells' contexts.
@@ -30,61 +30,64 @@ pub enum Source {
     /// The data directory of `polis up`.
     DataDirectory(PathBuf),
     /// The home directory.
-    Home(PathBuf),
+    HomeDirectory(PathBuf),
 }
 
 impl Source {
-    /// For people.
-    pub fn in_words(&self) -> String {
+    /// The path and where it comes from, for messages.
+    pub fn describe(&self) -> String {
         match self {
             Source::Flag(path) => format!("{} (--kubeconfig)", path.display()),
             Source::Environment(paths) => format!("{} ($KUBECONFIG)", paths.to_string_lossy()),
             Source::DataDirectory(path) => format!("{} (of polis up)", path.display()),
-            Source::Home(path) => path.display().to_string(),
+            Source::HomeDirectory(path) => path.display().to_string(),
         }
     }
 }
 
-/// A kubeconfig and where it comes from.
+/// A kubeconfig that was read, and where it comes from.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct LoadedKubeconfig {
     /// Where it comes from.
     pub source: Source,
-    /// What it says.
+    /// Its content.
     pub kubeconfig: Kubeconfig,
 }
 
 /// Finds and reads the kubeconfig.
-pub fn find(flag: Option<&Path>) -> Result<Found, Fault> {
+pub fn find(flag: Option<&Path>) -> Result<LoadedKubeconfig, CliError> {
     let home = std::env::var_os("HOME").map(PathBuf::from);
     let data = std::env::var_os("POLIS_DATA_DIR").map(PathBuf::from);
-    let data = data.or_else(crate::up::usual_data_dir);
+    let data = data.or_else(crate::up::default_data_dir);
     let environment = std::env::var_os("KUBECONFIG");
     let source = choose(flag, environment.as_deref(), data.as_deref(), home.as_deref(), Path::is_file);
     let Some(source) = source else {
-        return Err(Fault::new(
+        return Err(CliError::new(
             Exit::Unreachable,
             "failed to find a kubeconfig",
-            "neither --kubeconfig nor $KUBECONFIG is given, and neither polis up nor kubectl has left one",
-            "start an installation with `polis up`, or name a file with --kubeconfig",
+            "--kubeconfig and $KUBECONFIG are not set, and neither `polis up` nor kubectl has written a kubeconfig",
+            "start an installation with `polis up`, or set --kubeconfig",
         ));
     };
     let read = match &source {
         Source::Environment(_) => Kubeconfig::from_env().map(Option::unwrap_or_default),
-        Source::Flag(path) | Source::DataDirectory(path) | Source::Home(path) => Kubeconfig::read_from(path),
+        Source::Flag(path) | Source::DataDirectory(path) | Source::HomeDirectory(path) => {
+            Kubeconfig::read_from(path)
+        }
     };
     let kubeconfig = read.map_err(|error| {
-        Fault::new(
+        CliError::new(
             Exit::Unreachable,
-            format!("failed to read the kubeconfig {}", source.in_words()),
+            format!("failed to read the kubeconfig {}", source.describe()),
             root_cause(&error),
-            "check the file, or name another with --kubeconfig",
+            "correct the file, or set --kubeconfig to another one",
         )
     })?;
-    Ok(Found { source, kubeconfig })
+    Ok(LoadedKubeconfig { source, kubeconfig })
 }
 
-/// The kubeconfig that is meant. A file that is named counts even if it is missing: reading it tells so.
+/// The kubeconfig to read. `--kubeconfig` and `$KUBECONFIG` are not checked for existence: reading a missing
+/// file returns the error.
 fn choose(
     flag: Option<&Path>,
     environment: Option<&OsStr>,
@@ -98,58 +101,58 @@ fn choose(
     if let Some(paths) = environment.filter(|paths| !paths.is_empty()) {
         return Some(Source::Environment(paths.to_owned()));
     }
-    let ours = data.map(|data| data.join("kubeconfig")).filter(|path| exists(path));
-    let theirs = home.map(|home| home.join(".kube/config")).filter(|path| exists(path));
-    ours.map(Source::DataDirectory).or(theirs.map(Source::Home))
+    let local = data.map(|data| data.join("kubeconfig")).filter(|path| exists(path));
+    let home_config = home.map(|home| home.join(".kube/config")).filter(|path| exists(path));
+    local.map(Source::DataDirectory).or(home_config.map(Source::HomeDirectory))
 }
 
-/// The context and path that a place means.
+/// The context and server URL that the connection flags select.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// The context.
     pub context: String,
-    /// The server's address with the path of the project, where it differs from that of the context.
+    /// The server URL with the path of the project; `None` to use the URL of the context.
     pub server: Option<String>,
-    /// The project, where one is known.
+    /// The project, if the server URL or a flag names one.
     pub project: Option<String>,
 }
 
-/// Finds the context and path.
-pub fn route(kubeconfig: &Kubeconfig, place: &Place) -> Result<Route, Fault> {
+/// Selects the context and server URL.
+pub fn route(kubeconfig: &Kubeconfig, connection: &ConnectionFlags) -> Result<Route, CliError> {
     let names: Vec<&str> = kubeconfig.contexts.iter().map(|context| context.name.as_str()).collect();
-    let own = place.project.as_ref().map(|project| format!("{OURS}{project}"));
-    // `polis-hub` is the hub, and no project called hub: the path of the server decides.
+    let own = connection.project.as_ref().map(|project| format!("{CONTEXT_PREFIX}{project}"));
+    // `polis-hub` is the hub and not a project with the name hub: the path of the server decides.
     let is_project = |own: &String| {
-        server_of(kubeconfig, own).and_then(|server| project_of_path(&server)) == place.project
+        server_of(kubeconfig, own).and_then(|server| project_of_path(&server)) == connection.project
     };
-    let own = own.filter(|own| place.context.is_none() && is_project(own));
+    let own = own.filter(|own| connection.context.is_none() && is_project(own));
     if let Some(context) = own {
-        return Ok(Route { context, server: None, project: place.project.clone() });
+        return Ok(Route { context, server: None, project: connection.project.clone() });
     }
     let current = kubeconfig.current_context.clone().filter(|current| !current.is_empty());
-    let context = match (place.context.clone().or(current), names.as_slice()) {
+    let context = match (connection.context.clone().or(current), names.as_slice()) {
         (Some(context), _) => context,
         (None, [only]) => (*only).to_owned(),
         (None, _) => {
-            return Err(Fault::new(
+            return Err(CliError::new(
                 Exit::Unreachable,
-                "failed to choose a context",
-                "the kubeconfig has no current context",
-                format!("choose one with --context: {}", names.join(", ")),
+                "failed to select a context",
+                "the kubeconfig has no current-context",
+                format!("set --context to one of: {}", names.join(", ")),
             ));
         }
     };
     if !names.contains(&context.as_str()) {
-        return Err(Fault::new(
+        return Err(CliError::new(
             Exit::Unreachable,
             format!("failed to find context {context}"),
-            "the kubeconfig has no such context",
-            format!("it has: {}", names.join(", ")),
+            "the kubeconfig has no context with this name",
+            format!("set --context to one of: {}", names.join(", ")),
         ));
     }
     let server = server_of(kubeconfig, &context).unwrap_or_default();
     let project = project_of_path(&server);
-    match &place.project {
+    match &connection.project {
         Some(wanted) if project.as_ref() != Some(wanted) => Ok(Route {
             context,
             server: Some(project_server(&server, wanted)),
@@ -159,17 +162,18 @@ pub fn route(kubeconfig: &Kubeconfig, place: &Place) -> Result<Route, Fault> {
     }
 }
 
-/// The address of a context's server.
+/// The server URL of a context.
 pub fn server_of(kubeconfig: &Kubeconfig, context: &str) -> Option<String> {
     let context = kubeconfig.contexts.iter().find(|named| named.name == context)?.context.as_ref()?;
     let cluster = kubeconfig.clusters.iter().find(|named| named.name == context.cluster)?;
     cluster.cluster.as_ref()?.server.clone()
 }
 
-/// The plane that holds the projects: the server without the path of a project.
+/// The URL of the platform plane, which has the Project objects: the server URL without the path of a
+/// project.
 pub fn root_server(server: &str) -> &str {
     let root = server.find(&prefix()).or_else(|| {
-        // The short form of the embedded server.
+        // The embedded API server also serves the short path `/projects/<name>/control-plane`.
         project_of_path(server).and_then(|_| server.find("/projects/"))
     });
     root.map_or(server.trim_end_matches('/'), |end| &server[..end])
@@ -189,7 +193,7 @@ fn project_of_path(server: &str) -> Option<String> {
     (!project.is_empty() && !project.contains('/')).then(|| project.to_owned())
 }
 
-/// The projects that have a context of their own: name and context.
+/// Name and context of every project that has its own context.
 pub fn project_contexts(kubeconfig: &Kubeconfig) -> Vec<(String, String)> {
     let contexts = kubeconfig.contexts.iter().map(|context| context.name.as_str());
     contexts
@@ -200,9 +204,9 @@ pub fn project_contexts(kubeconfig: &Kubeconfig) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Whether a context was written by `polis up`: hub and cells of the same file belong to it.
-pub fn is_ours(context: &str) -> bool {
-    context.starts_with(OURS)
+/// Whether `polis up` wrote the context. Then the contexts of the hub and the cells are in the same file.
+pub fn is_local_installation(context: &str) -> bool {
+    context.starts_with(CONTEXT_PREFIX)
 }
 
 #[cfg(test)]
@@ -228,12 +232,16 @@ mod tests {
         Kubeconfig::from_yaml(&text).unwrap()
     }
 
-    fn mk_place(project: Option<&str>, context: Option<&str>) -> Place {
-        Place { project: project.map(Into::into), context: context.map(Into::into), ..Default::default() }
+    fn mk_connection(project: Option<&str>, context: Option<&str>) -> ConnectionFlags {
+        ConnectionFlags {
+            project: project.map(Into::into),
+            context: context.map(Into::into),
+            ..Default::default()
+        }
     }
 
     #[test]
-    fn the_nearest_kubeconfig_wins() {
+    fn flag_then_environment_then_data_directory_then_home_select_the_kubeconfig() {
         let (flag, data, home) = (Path::new("/f"), Path::new("/d"), Path::new("/h"));
         let all = |_: &Path| true;
         let set = OsStr::new("/e");
@@ -248,43 +256,43 @@ mod tests {
         );
         assert_eq!(
             choice(None, None, &|p| p.starts_with("/h")),
-            Some(Source::Home("/h/.kube/config".into()))
+            Some(Source::HomeDirectory("/h/.kube/config".into()))
         );
         assert_eq!(choice(None, None, &|_| false), None);
     }
 
     #[test]
-    fn a_project_with_a_context_of_its_own_is_that_context() {
+    fn a_project_with_its_own_context_uses_that_context() {
         let config = mk_kubeconfig(
             Some("polis-default"),
             &[("polis-default", "https://a/1"), ("polis-shop", &format!("{MILO}{PATH}"))],
         );
-        let route = route(&config, &mk_place(Some("shop"), None)).unwrap();
+        let route = route(&config, &mk_connection(Some("shop"), None)).unwrap();
         assert_eq!(route, Route { context: "polis-shop".into(), server: None, project: Some("shop".into()) });
     }
 
     #[test]
-    fn any_other_project_is_a_path_of_the_server() {
+    fn a_project_without_a_context_is_a_path_of_the_server() {
         for server in
             [MILO.to_owned(), format!("{MILO}/"), format!("{MILO}{}", PATH.replace("shop", "other"))]
         {
             let config = mk_kubeconfig(Some("milo"), &[("milo", &server)]);
-            let route = route(&config, &mk_place(Some("shop"), None)).unwrap();
+            let route = route(&config, &mk_connection(Some("shop"), None)).unwrap();
             assert_eq!(route.server, Some(format!("{MILO}{PATH}")), "{server}");
         }
     }
 
     #[test]
-    fn a_context_that_is_the_project_already_is_left_as_it_is() {
+    fn a_context_that_already_points_to_the_project_keeps_its_server() {
         let config = mk_kubeconfig(Some("milo"), &[("milo", &format!("{MILO}{PATH}"))]);
-        let route = route(&config, &mk_place(Some("shop"), None)).unwrap();
+        let route = route(&config, &mk_connection(Some("shop"), None)).unwrap();
         assert_eq!((route.server, route.project), (None, Some("shop".into())));
     }
 
     #[test]
     fn the_project_is_read_from_the_path_of_the_server() {
         let project = |name: &str, server: &str| {
-            route(&mk_kubeconfig(Some(name), &[(name, server)]), &Place::default()).unwrap().project
+            route(&mk_kubeconfig(Some(name), &[(name, server)]), &ConnectionFlags::default()).unwrap().project
         };
         assert_eq!(project("x", &format!("{MILO}{PATH}")), Some("shop".into()));
         assert_eq!(project("x", "https://a/projects/shop/control-plane"), Some("shop".into()));
@@ -295,11 +303,14 @@ mod tests {
     }
 
     #[test]
-    fn a_context_that_is_missing_is_told_with_those_that_are_there() {
+    fn the_error_about_a_missing_context_lists_the_existing_ones() {
         let config = mk_kubeconfig(None, &[("a", MILO), ("b", MILO)]);
-        assert!(route(&config, &mk_place(None, Some("c"))).unwrap_err().next.contains("a, b"));
-        assert!(route(&config, &Place::default()).unwrap_err().next.contains("a, b"));
-        assert_eq!(route(&mk_kubeconfig(None, &[("a", MILO)]), &Place::default()).unwrap().context, "a");
+        assert!(route(&config, &mk_connection(None, Some("c"))).unwrap_err().next.contains("a, b"));
+        assert!(route(&config, &ConnectionFlags::default()).unwrap_err().next.contains("a, b"));
+        assert_eq!(
+            route(&mk_kubeconfig(None, &[("a", MILO)]), &ConnectionFlags::default()).unwrap().context,
+            "a"
+        );
     }
 
     #[test]
@@ -320,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_is_the_server_without_the_project() {
+    fn the_root_server_is_the_server_without_the_project_path() {
         assert_eq!(root_server(&format!("{MILO}{PATH}")), MILO);
         assert_eq!(root_server("https://a/projects/shop/control-plane"), "https://a");
         assert_eq!(root_server("https://a/"), "https://a");

@@ -1,5 +1,5 @@
-//! A stand-in for all controllers: every workload gets its deployments and instances in the project at once, ready, with
-//! an address. An image called `nginx` cannot be had. Nothing of the ways of the real ones is here: no hub, no cell.
+//! Fake controllers: they create the deployments and instances of every workload in the project at once,
+//! ready and with an address. The image `nginx` is unavailable. They use neither a hub nor a cell.
 
 use std::time::Duration;
 
@@ -12,38 +12,38 @@ use polis_api::k8s_openapi::jiff::Timestamp;
 use polis_api::kube::api::{Patch, PatchParams};
 use polis_api::kube::{Api, Client, Error};
 use polis_api::{annotations, labels, names};
-use polis_core::instances::{self, Birth};
+use polis_core::instances::{self, InstanceDefaults};
 use polis_core::{canonical, owner, template};
 use serde_json::json;
 
-/// Plays until it is dropped.
-pub async fn play(client: Client) {
+/// Reconciles until it is dropped.
+pub async fn run(client: Client) {
     loop {
-        // A conflict or a deletion meanwhile is put right in the next round.
-        let _ = round(&client).await;
+        // The next iteration retries after a conflict or a concurrent deletion.
+        let _ = reconcile_all(&client).await;
         tokio::time::sleep(Duration::from_millis(25)).await;
     }
 }
 
-async fn round(client: &Client) -> Result<(), Error> {
+async fn reconcile_all(client: &Client) -> Result<(), Error> {
     let workloads: Api<Workload> = Api::default_namespaced(client.clone());
     for workload in workloads.list(&Default::default()).await? {
         if !owner::is_deleting(&workload.metadata) {
-            act(client, &workload).await?;
+            reconcile_workload(client, &workload).await?;
         }
     }
     Ok(())
 }
 
-async fn act(client: &Client, workload: &Workload) -> Result<(), Error> {
+async fn reconcile_workload(client: &Client, workload: &Workload) -> Result<(), Error> {
     let deployments: Api<WorkloadDeployment> = Api::default_namespaced(client.clone());
     let (name, uid) = (owner::name(&workload.metadata), owner::uid(&workload.metadata));
-    let mut wanted = Vec::new();
+    let mut desired = Vec::new();
     for placement in &workload.spec.placements {
         for city in placement.city_codes.iter().filter(|city| ["dfw", "ord"].contains(&city.as_str())) {
             let own = names::deployment(name, uid, &placement.name, city);
             let mut deployment = match deployments.get_opt(&own).await? {
-                Some(standing) => standing,
+                Some(existing) => existing,
                 None => {
                     let mut new = WorkloadDeployment::new(&own, Default::default());
                     new.metadata.labels = Some([(labels::WORKLOAD_UID.into(), uid.into())].into());
@@ -65,24 +65,24 @@ async fn act(client: &Client, workload: &Workload) -> Result<(), Error> {
                 deployment.spec.scale_settings = placement.scale_settings.clone();
                 deployment = deployments.replace(&own, &Default::default(), &deployment).await?;
             }
-            staff(client, &deployment, uid).await?;
-            wanted.push(own);
+            reconcile_instances(client, &deployment, uid).await?;
+            desired.push(own);
         }
     }
     for deployment in deployments.list(&Default::default()).await? {
         let own = owner::name(&deployment.metadata);
-        if deployment.spec.workload_ref.uid == uid && !wanted.iter().any(|wanted| wanted == own) {
+        if deployment.spec.workload_ref.uid == uid && !desired.iter().any(|desired| desired == own) {
             deployments.delete(own, &Default::default()).await?;
         }
     }
     let status = WorkloadStatus {
         conditions: vec![mk_condition("Available", true, "AvailablePlacementFound", "")],
         observed_generation: workload.metadata.generation,
-        deployments: i32::try_from(wanted.len()).unwrap(),
+        deployments: i32::try_from(desired.len()).unwrap(),
         ..Default::default()
     };
-    let known = workload.status.as_ref().and_then(|status| status.observed_generation);
-    if known != workload.metadata.generation {
+    let observed = workload.status.as_ref().and_then(|status| status.observed_generation);
+    if observed != workload.metadata.generation {
         let workloads: Api<Workload> = Api::default_namespaced(client.clone());
         workloads
             .patch_status(name, &PatchParams::default(), &Patch::Merge(json!({"status": status})))
@@ -91,39 +91,43 @@ async fn act(client: &Client, workload: &Workload) -> Result<(), Error> {
     Ok(())
 }
 
-async fn staff(client: &Client, deployment: &WorkloadDeployment, workload_uid: &str) -> Result<(), Error> {
+async fn reconcile_instances(
+    client: &Client,
+    deployment: &WorkloadDeployment,
+    workload_uid: &str,
+) -> Result<(), Error> {
     let api: Api<Instance> = Api::default_namespaced(client.clone());
     let hash = template::hash(&deployment.spec.template);
     let desired = instances::desired(deployment);
-    let birth = Birth { gates: vec![], finalizers: vec![], location: None };
-    let broken = serde_json::to_string(&deployment.spec.template).unwrap().contains("nginx");
+    let defaults = InstanceDefaults { gates: vec![], finalizers: vec![], location: None };
+    let unavailable = serde_json::to_string(&deployment.spec.template).unwrap().contains("nginx");
     for ordinal in 0..desired {
-        let mut new = instances::new_instance(deployment, ordinal, &birth);
+        let mut new = instances::new_instance(deployment, ordinal, &defaults);
         let labels = new.metadata.labels.get_or_insert_default();
         labels.insert(labels::WORKLOAD_UID.into(), workload_uid.into());
         let name = owner::name(&new.metadata).to_owned();
-        let standing = match api.get_opt(&name).await? {
-            Some(standing) if !template::is_current(&standing, &deployment.spec.template, &hash) => {
+        let existing = match api.get_opt(&name).await? {
+            Some(existing) if !template::is_current(&existing, &deployment.spec.template, &hash) => {
                 api.delete(&name, &Default::default()).await?;
                 None
             }
-            standing => standing,
+            existing => existing,
         };
-        let instance = match standing {
-            Some(standing) => standing,
+        let instance = match existing {
+            Some(existing) => existing,
             None => api.create(&Default::default(), &new).await?,
         };
-        let told = instance.status.as_ref().is_some_and(|status| {
+        let has_status = instance.status.as_ref().is_some_and(|status| {
             status.conditions.iter().any(|c| c.type_ == "Ready" && c.reason != "Pending")
         });
-        if !told {
-            let status = json!({"status": status_of(ordinal, broken)});
+        if !has_status {
+            let status = json!({"status": status_of(ordinal, unavailable)});
             api.patch_status(&name, &PatchParams::default(), &Patch::Merge(status)).await?;
         }
     }
     for instance in api.list(&Default::default()).await? {
         let extra = instances::belongs(&instance, deployment)
-            && labelled(&instance).is_none_or(|ordinal| ordinal >= desired);
+            && ordinal_of(&instance).is_none_or(|ordinal| ordinal >= desired);
         if extra {
             api.delete(owner::name(&instance.metadata), &Default::default()).await?;
         }
@@ -141,15 +145,15 @@ async fn staff(client: &Client, deployment: &WorkloadDeployment, workload_uid: &
     Ok(())
 }
 
-fn labelled(instance: &Instance) -> Option<u32> {
+fn ordinal_of(instance: &Instance) -> Option<u32> {
     instance.metadata.labels.as_ref()?.get(labels::INSTANCE_INDEX)?.parse().ok()
 }
 
-fn status_of(ordinal: u32, broken: bool) -> InstanceStatus {
-    if broken {
-        let words = "no registry has nginx";
+fn status_of(ordinal: u32, unavailable: bool) -> InstanceStatus {
+    if unavailable {
+        let message = "no registry has nginx";
         return InstanceStatus {
-            conditions: vec![mk_condition("Ready", false, "ImageUnavailable", words)],
+            conditions: vec![mk_condition("Ready", false, "ImageUnavailable", message)],
             ..Default::default()
         };
     }

@@ -1,4 +1,4 @@
-//! A site: one `polis up` in a process of its own, and the ways to look at it.
+//! Fixture: a `polis up` process, and clients of its planes.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -14,14 +14,14 @@ use polis_api::quota::ResourceGrant;
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-/// Time for anything that must happen, on two cores that build something else.
+/// Timeout of every wait, on two cores that also build.
 const DEADLINE: Duration = Duration::from_secs(180);
 
-/// A running `polis up`. It ends with the test, and so do its instances.
-pub struct Site {
+/// A running `polis up`. Dropping it stops the process and its instances.
+pub struct Installation {
     child: Child,
     kubeconfig: PathBuf,
-    /// What it said when it was up.
+    /// The summary that it printed.
     pub summary: String,
 }
 
@@ -37,9 +37,9 @@ fn polis(args: &[&str]) -> Command {
     command
 }
 
-/// `polis up` under a limit to the length of files, in blocks of 512 or 1024 bytes, whichever the shell counts in. The
-/// kernel refuses a longer write as it refuses one to a full disk, and needs nobody's rights for it.
-fn on_a_small_disk(blocks: u32, args: &[&str]) -> Command {
+/// `polis up` with a file size limit in blocks of 512 or 1024 bytes, depending on the shell. The kernel fails
+/// longer writes as it does on a full disk, and the limit needs no privileges.
+fn on_small_disk(blocks: u32, args: &[&str]) -> Command {
     let mut command = Command::new("sh");
     let limited = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" up --listen 127.0.0.1:0 \"$@\"");
     command.args(["-c", &limited, env!("CARGO_BIN_EXE_polis")]).args(args);
@@ -51,34 +51,34 @@ fn on_a_small_disk(blocks: u32, args: &[&str]) -> Command {
     command
 }
 
-impl Site {
+impl Installation {
     /// Starts `polis up` on a free port and waits for its summary.
-    pub async fn start(args: &[&str]) -> Site {
+    pub async fn start(args: &[&str]) -> Installation {
         let args: Vec<&str> = args.iter().copied().chain(["--listen", "127.0.0.1:0"]).collect();
         Self::launch(polis(&args)).await
     }
 
-    /// Starts it for a user with this home, as one who says no more than that starts it, but on a free port.
-    pub async fn start_at(home: &Path, args: &[&str]) -> Site {
+    /// Starts it with this home directory and without further flags except a free port.
+    pub async fn start_at(home: &Path, args: &[&str]) -> Installation {
         let args: Vec<&str> = args.iter().copied().chain(["--listen", "127.0.0.1:0"]).collect();
         let mut command = polis(&args);
         command.env("HOME", home).env_remove("KUBECONFIG").env_remove("XDG_DATA_HOME");
         Self::launch(command).await
     }
 
-    /// Starts it where no file may be longer than so many blocks, as on a disk that is soon full; complaints go to a file.
-    pub async fn start_on_a_small_disk(blocks: u32, complaints: &Path, args: &[&str]) -> Site {
-        let mut command = on_a_small_disk(blocks, args);
-        command.stderr(fs::File::create(complaints).expect("a file for complaints"));
+    /// Starts it with a file size limit, as on a disk that becomes full; stderr goes to a file.
+    pub async fn start_on_small_disk(blocks: u32, stderr: &Path, args: &[&str]) -> Installation {
+        let mut command = on_small_disk(blocks, args);
+        command.stderr(fs::File::create(stderr).expect("a file for stderr"));
         Self::launch(command).await
     }
 
-    /// What a start says for which such a disk is too small.
-    pub async fn refused_on_a_small_disk(blocks: u32, args: &[&str]) -> String {
-        Self::refusal(on_a_small_disk(blocks, args)).await
+    /// The error of a start with a file size limit.
+    pub async fn start_error_on_small_disk(blocks: u32, args: &[&str]) -> String {
+        Self::refusal(on_small_disk(blocks, args)).await
     }
 
-    async fn launch(mut command: Command) -> Site {
+    async fn launch(mut command: Command) -> Installation {
         let mut child = command.spawn().expect("polis starts");
         let out = child.stdout.take().expect("piped");
         let summary = tokio::task::spawn_blocking(move || {
@@ -91,33 +91,33 @@ impl Site {
                     break;
                 }
             }
-            // Read on, or the process is stopped by a full pipe.
+            // Continue to read, because a full pipe would block the process.
             std::thread::spawn(move || lines.for_each(drop));
             summary
         });
         let summary = tokio::time::timeout(DEADLINE, summary).await.expect("up in time").expect("a reader");
         let named =
             summary.lines().find_map(|line| line.trim().strip_prefix("kubeconfig  ").map(PathBuf::from));
-        Site { child, kubeconfig: named.expect("a summary that names the kubeconfig"), summary }
+        Installation { child, kubeconfig: named.expect("the summary has the kubeconfig"), summary }
     }
 
-    /// Starts it and ends it without notice before it is up, or soon after.
+    /// Starts it and kills it after this time, before it is ready or soon after.
     pub async fn killed_while_starting(args: &[&str], after: Duration) {
         let args: Vec<&str> = args.iter().copied().chain(["--listen", "127.0.0.1:0"]).collect();
         let mut child = polis(&args).stdout(Stdio::null()).spawn().expect("polis starts");
         tokio::time::sleep(after).await;
-        child.kill().expect("it can be ended");
-        child.wait().expect("it ends");
+        child.kill().expect("kill");
+        child.wait().expect("an exit status");
     }
 
-    /// What a start says that cannot be.
-    pub async fn refused(args: &[&str]) -> String {
+    /// The error of a start that must fail.
+    pub async fn start_error(args: &[&str]) -> String {
         let args: Vec<&str> = args.iter().copied().chain(["--listen", "127.0.0.1:0"]).collect();
-        Self::refused_as_given(&args).await
+        Self::start_error_as_given(&args).await
     }
 
-    /// The same, with no flag added.
-    pub async fn refused_as_given(args: &[&str]) -> String {
+    /// The error of a start that must fail, without the flag for a free port.
+    pub async fn start_error_as_given(args: &[&str]) -> String {
         Self::refusal(polis(args)).await
     }
 
@@ -125,14 +125,14 @@ impl Site {
         let ended = tokio::task::spawn_blocking(move || command.stderr(Stdio::piped()).output());
         let ended = tokio::time::timeout(DEADLINE, ended)
             .await
-            .expect("it ends")
+            .expect("an exit before the timeout")
             .expect("a task")
             .expect("polis starts");
-        assert!(!ended.status.success(), "a start that must be refused");
+        assert!(!ended.status.success(), "the start must fail");
         String::from_utf8_lossy(&ended.stderr).into_owned()
     }
 
-    /// The process.
+    /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -142,7 +142,7 @@ impl Site {
         Client::try_from(self.config(context).await).expect("a client")
     }
 
-    /// A client of the plane of a project that has no context.
+    /// A client of the plane of a project without a context.
     pub async fn project(&self, project: &str) -> Client {
         let mut config = self.config("polis-platform").await;
         let path = format!("/apis/resourcemanager.miloapis.com/v1alpha1/projects/{project}/control-plane");
@@ -157,8 +157,8 @@ impl Site {
         Config::from_custom_kubeconfig(kubeconfig, &options).await.expect("a context")
     }
 
-    /// Gives the project a hundred times the quota that projects begin with.
-    pub async fn give_plenty(&self, context: &str) {
+    /// Multiplies the default quota of the project by 100.
+    pub async fn raise_quota(&self, context: &str) {
         let api: Api<ResourceGrant> = Api::namespaced(self.client(context).await, "milo-system");
         eventually("the project has more quota", async || {
             let mut grant = api.get("compute-default").await.ok()?;
@@ -169,7 +169,7 @@ impl Site {
         .await;
     }
 
-    /// What an instance has written.
+    /// The log of an instance.
     pub async fn log_of(&self, context: &str, namespace: &str, name: &str) -> String {
         let path = format!(
             "/apis/compute.datumapis.com/v1alpha/namespaces/{namespace}/instances/{name}/log?tailLines=10"
@@ -178,7 +178,7 @@ impl Site {
         self.client(context).await.request_text(request).await.expect("a log")
     }
 
-    /// A verb, as a user of this site types it.
+    /// A `polis` command with the kubeconfig of this installation.
     pub fn verb(&self, words: &str) -> tokio::process::Command {
         let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_polis"));
         command.args(words.split_whitespace()).env("KUBECONFIG", &self.kubeconfig).stdin(Stdio::null());
@@ -186,12 +186,12 @@ impl Site {
         command
     }
 
-    /// The shims of this site, by pid.
+    /// Process ids of the shims of this installation.
     pub fn shims(&self) -> Vec<u32> {
         Self::shims_in(self.kubeconfig.parent().expect("a data directory"))
     }
 
-    /// The shims whose files are in a data directory, by pid.
+    /// Process ids of the shims of a data directory.
     pub fn shims_in(data: &Path) -> Vec<u32> {
         let data = data.display().to_string();
         let mut found: Vec<u32> = fs::read_dir("/proc")
@@ -207,31 +207,31 @@ impl Site {
         found
     }
 
-    /// Ends it at once, without notice.
+    /// Kills it with SIGKILL.
     pub fn kill(&mut self) {
-        self.child.kill().expect("it ran");
-        self.child.wait().expect("it ends");
+        self.child.kill().expect("kill");
+        self.child.wait().expect("an exit status");
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until it exits without a signal.
     pub async fn ends(mut self) -> std::process::ExitStatus {
-        eventually("it ends by itself", async || self.child.try_wait().ok().flatten()).await
+        eventually("polis up exits", async || self.child.try_wait().ok().flatten()).await
     }
 
-    /// Asks it to stop, as Ctrl-C does, and sees that it does.
+    /// Sends SIGINT and waits for a clean exit.
     pub async fn stop(mut self) {
-        let told = Command::new("kill").args(["-INT", &self.pid().to_string()]).status();
-        assert!(told.is_ok_and(|status| status.success()), "it can be told");
-        let ended = eventually("it stops", async || self.child.try_wait().ok().flatten()).await;
-        assert!(ended.success(), "it stops cleanly: {ended}");
+        let signalled = Command::new("kill").args(["-INT", &self.pid().to_string()]).status();
+        assert!(signalled.is_ok_and(|status| status.success()), "kill -INT");
+        let ended = eventually("polis up stops", async || self.child.try_wait().ok().flatten()).await;
+        assert!(ended.success(), "exit status: {ended}");
     }
 }
 
-impl Drop for Site {
+impl Drop for Installation {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
-            // A test failed. Instances are ended by whoever started them, so let it.
-            let _told = Command::new("kill").args(["-TERM", &self.pid().to_string()]).status();
+            // A test failed. SIGTERM, so that the process stops its instances.
+            let _signalled = Command::new("kill").args(["-TERM", &self.pid().to_string()]).status();
             let until = Instant::now() + Duration::from_secs(20);
             while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < until {
                 std::thread::sleep(Duration::from_millis(50));
@@ -241,11 +241,11 @@ impl Drop for Site {
     }
 }
 
-/// Waits until the look gives something.
-pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+/// Polls until the closure returns a value.
+pub async fn eventually<T>(what: &str, mut poll: impl AsyncFnMut() -> Option<T>) -> T {
     let until = Instant::now() + DEADLINE;
     loop {
-        if let Some(found) = look().await {
+        if let Some(found) = poll().await {
             return found;
         }
         assert!(Instant::now() < until, "not within {DEADLINE:?}: {what}");
@@ -253,7 +253,7 @@ pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>)
     }
 }
 
-/// The body of a plain HTTP answer.
+/// The body of an HTTP response.
 pub async fn get(url: &str) -> String {
     let (host, path) = url.trim_start_matches("http://").split_once('/').expect("a URL");
     eventually(&format!("{url} answers"), async || {
@@ -267,7 +267,7 @@ pub async fn get(url: &str) -> String {
     .await
 }
 
-/// A workload of the built-in program that says hello.
+/// A workload with the built-in image `polis.local/hello`.
 pub fn mk_workload(name: &str, cities: &[&str], replicas: i32) -> Workload {
     serde_json::from_value(json!({
         "apiVersion": "compute.datumapis.com/v1alpha", "kind": "Workload", "metadata": {"name": name},

@@ -1,4 +1,5 @@
-//! What an operator would put on the planes: the interpreter of our kinds, the members of the federation, the projects.
+//! Bootstrap manifests of the planes: the resource interpreters of Polis' kinds, the Clusters of the
+//! federation, the Projects. In a production installation the operator applies them.
 
 use anyhow::{Context, Result};
 use polis_api::compute::Workload;
@@ -8,17 +9,17 @@ use polis_api::kube::{Api, Client};
 use polis_api::labels;
 use serde_json::{Value, json};
 
-use super::planes::{Planes, Reached};
+use super::planes::{PlaneBackend, Planes};
 
-/// What the federation must know of our kinds.
+/// The ResourceInterpreterCustomizations of Polis' kinds.
 const INTERPRETER: &str = include_str!("../../../../deploy/components/federation/interpreter.yaml");
-/// Who writes these objects.
-const WRITER: &str = "polis-up";
+/// Field manager of the bootstrap manifests.
+const FIELD_MANAGER: &str = "polis-up";
 
-/// Puts everything in place. What stands already is left as it is.
-pub async fn place(planes: &Planes, projects: &[String]) -> Result<()> {
-    if let Reached::Here(_) = planes.hub {
-        let hub = planes.client(&planes.hub, WRITER);
+/// Applies all bootstrap manifests. Objects that already have this content do not change.
+pub async fn apply_all(planes: &Planes, projects: &[String]) -> Result<()> {
+    if let PlaneBackend::Embedded(_) = planes.hub {
+        let hub = planes.client(&planes.hub, FIELD_MANAGER);
         for object in serde_saphyr::from_multiple::<Value>(INTERPRETER)? {
             apply(&hub, &object).await?;
         }
@@ -26,7 +27,7 @@ pub async fn place(planes: &Planes, projects: &[String]) -> Result<()> {
             apply(&hub, &member(city)).await?;
         }
     }
-    let root = planes.root_client(WRITER);
+    let root = planes.root_client(FIELD_MANAGER);
     for project in projects {
         apply(&root, &mk_project(project)).await?;
     }
@@ -49,9 +50,9 @@ fn mk_project(name: &str) -> Value {
     })
 }
 
-/// Whether a workload in these cities would be taken now: the plane of the project, its bindings and admission say so. None
-/// is made. An error says why not.
-pub async fn would_run(planes: &Planes, project: &str, cities: &[String]) -> Result<(), String> {
+/// Creates a workload in these cities as a dry run. It succeeds when the plane of the project, its
+/// LocationBindings and the admission webhooks are ready; the error is the message of the server.
+pub async fn dry_run_workload(planes: &Planes, project: &str, cities: &[String]) -> Result<(), String> {
     let probe = json!({
         "apiVersion": "compute.datumapis.com/v1alpha", "kind": "Workload", "metadata": {"name": "probe"},
         "spec": {
@@ -72,14 +73,14 @@ pub async fn would_run(planes: &Planes, project: &str, cities: &[String]) -> Res
     taken.map(drop).map_err(|refusal| refusal.to_string())
 }
 
-/// Puts an object in place, whatever stands there.
+/// Applies an object with server-side apply and force.
 pub async fn apply(client: &Client, object: &Value) -> Result<()> {
     let typed: DynamicObject = serde_json::from_value(object.clone())?;
-    let types = typed.types.as_ref().context("an object without a kind")?;
+    let types = typed.types.as_ref().context("the manifest has no kind")?;
     let kind = ApiResource::from_gvk(&GroupVersionKind::try_from(types)?);
-    let name = typed.metadata.name.as_deref().context("an object without a name")?;
+    let name = typed.metadata.name.as_deref().context("the manifest has no name")?;
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &kind);
-    let params = PatchParams::apply(WRITER).force();
+    let params = PatchParams::apply(FIELD_MANAGER).force();
     let applied = api.patch(name, &params, &Patch::Apply(object)).await;
-    applied.map(drop).with_context(|| format!("cannot put {} {name} in place", kind.kind))
+    applied.map(drop).with_context(|| format!("failed to apply {} {name}", kind.kind))
 }

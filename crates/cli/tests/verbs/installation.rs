@@ -1,5 +1,5 @@
-//! An installation to run the real binary against: the embedded API server over TLS, a project with cities and quota, and
-//! a stand-in for the controllers that plays deployments, instances and their status.
+//! Fixture: an installation for the real binary, with the embedded API server over TLS, a project with cities
+//! and quota, and fake controllers that write deployments, instances and their status.
 
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
@@ -8,58 +8,58 @@ use std::time::Duration;
 use polis_api::kube::api::{Patch, PatchParams};
 use polis_api::kube::{Api, Client};
 use polis_api::{crds, k8s_openapi::api::core::v1::Namespace};
-use polis_apiserver::{Access, Authority, PlaneSpec, Server, Tls};
+use polis_apiserver::{Access, Authority, PlaneSpec, Server, ServerTls};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::process::Command;
 use tokio::task::JoinHandle;
 
-use crate::{front, stand_in};
+use crate::{fake_controllers, log_server};
 
-/// Long enough for a machine with many other things to do.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Timeout of a command, on two cores that also build.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// See the head of this file.
-pub struct World {
+/// An embedded API server with projects, hub and cell, and a directory with its kubeconfig.
+pub struct Installation {
     server: Server,
     dir: TempDir,
     tasks: Vec<JoinHandle<()>>,
 }
 
-impl Drop for World {
+impl Drop for Installation {
     fn drop(&mut self) {
         self.tasks.iter().for_each(JoinHandle::abort);
     }
 }
 
-/// How a run of the binary ended.
+/// Exit code and output of a command.
 #[derive(Debug)]
-pub struct Ended {
+pub struct CommandResult {
     /// Exit code.
     pub code: i32,
-    /// What it printed.
+    /// Standard output.
     pub stdout: String,
-    /// What it complained about.
+    /// Standard error.
     pub stderr: String,
 }
 
-impl Ended {
-    /// Expects success and gives the text.
+impl CommandResult {
+    /// Asserts success and returns stdout.
     #[track_caller]
     pub fn ok(self) -> String {
         assert_eq!(self.code, 0, "{}\n{}", self.stdout, self.stderr);
         self.stdout
     }
 
-    /// Expects an exit code and gives the complaint.
+    /// Asserts the exit code and returns stderr.
     #[track_caller]
-    pub fn fault(self, code: i32) -> String {
+    pub fn error(self, code: i32) -> String {
         assert_eq!(self.code, code, "{}\n{}", self.stdout, self.stderr);
         self.stderr
     }
 
-    /// The text as JSON.
+    /// Asserts success and decodes stdout as JSON.
     #[track_caller]
     pub fn json(self) -> Value {
         let text = self.ok();
@@ -67,9 +67,9 @@ impl Ended {
     }
 }
 
-impl From<Output> for Ended {
+impl From<Output> for CommandResult {
     fn from(output: Output) -> Self {
-        Ended {
+        CommandResult {
             code: output.status.code().unwrap_or(-1),
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
             stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
@@ -77,27 +77,28 @@ impl From<Output> for Ended {
     }
 }
 
-impl World {
-    /// An installation with the projects `default` and `shop`, a hub and a cell; controllers are played in `default`.
+impl Installation {
+    /// An installation with the projects `default` and `shop`, a hub and a cell. The fake controllers run in
+    /// `default`.
     pub async fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let authority = Authority::new().unwrap();
         let access = Access::default().authority(authority.pem());
         let server = Server::builder().access(access).build().await.unwrap();
-        furnish(&server).await;
+        install_objects(&server).await;
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let url = format!("https://{}", listener.local_addr().unwrap());
         let plain = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let plain_url = format!("http://{}", plain.local_addr().unwrap());
-        let tls = Tls::new(&authority.server(&["127.0.0.1"]).unwrap(), Some(authority.pem())).unwrap();
+        let tls = ServerTls::new(&authority.server(&["127.0.0.1"]).unwrap(), Some(authority.pem())).unwrap();
         let admin = authority.client("admin", &["system:masters"]).unwrap();
-        let nobody = authority.client("nobody", &[]).unwrap();
+        let unprivileged = authority.client("unprivileged", &[]).unwrap();
         for (name, text) in [
             ("ca.pem", authority.pem()),
             ("admin.pem", admin.cert.as_str()),
             ("admin.key", admin.key.as_str()),
-            ("nobody.pem", nobody.cert.as_str()),
-            ("nobody.key", nobody.key.as_str()),
+            ("unprivileged.pem", unprivileged.cert.as_str()),
+            ("unprivileged.key", unprivileged.key.as_str()),
         ] {
             std::fs::write(dir.path().join(name), text).unwrap();
         }
@@ -108,53 +109,56 @@ impl World {
                 let server = server.clone();
                 async move { server.serve(listener, tls).await }
             }),
-            tokio::spawn(front::serve(server.clone(), plain)),
-            tokio::spawn(stand_in::play(client)),
+            tokio::spawn(log_server::serve(server.clone(), plain)),
+            tokio::spawn(fake_controllers::run(client)),
         ];
-        World { server, dir, tasks }
+        Installation { server, dir, tasks }
     }
 
-    /// Runs `polis` with a line of arguments, in a pipe.
-    pub async fn polis(&self, line: &str) -> Ended {
+    /// Runs `polis` with a line of arguments, without a terminal.
+    pub async fn polis(&self, line: &str) -> CommandResult {
         let arguments: Vec<&str> = line.split_whitespace().collect();
         self.polis_with(&arguments, &[]).await
     }
 
-    /// Runs `polis` with arguments and more environment.
-    pub async fn polis_with(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Ended {
+    /// Runs `polis` with arguments and additional environment variables.
+    pub async fn polis_with(&self, arguments: &[&str], environment: &[(&str, &str)]) -> CommandResult {
         let mut command = Command::new(env!("CARGO_BIN_EXE_polis"));
         command.args(arguments).current_dir(self.dir.path()).stdin(Stdio::null()).kill_on_drop(true);
         command.env_remove("KUBECONFIG").env("HOME", self.dir.path()).env("POLIS_DATA_DIR", self.dir.path());
         command.envs(environment.iter().copied());
-        let output = tokio::time::timeout(PATIENCE, command.output()).await;
-        output.unwrap_or_else(|_| panic!("polis {} did not end", arguments.join(" "))).unwrap().into()
+        let output = tokio::time::timeout(COMMAND_TIMEOUT, command.output()).await;
+        output
+            .unwrap_or_else(|_| panic!("polis {} did not exit before the timeout", arguments.join(" ")))
+            .unwrap()
+            .into()
     }
 
-    /// A file beside the kubeconfig.
+    /// Writes a file beside the kubeconfig.
     pub fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.dir.path().join(name);
         std::fs::write(&path, text).unwrap();
         path
     }
 
-    /// Where the files are.
+    /// The directory of the files.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Speaks to a project as its administrator.
+    /// A client of a project with the rights of an administrator.
     pub fn project(&self, name: &str) -> Client {
         Client::new(self.server.project_service(name), "default")
     }
 
-    /// Speaks to the hub or a cell as its administrator.
+    /// A client of the hub or a cell with the rights of an administrator.
     pub fn plane(&self, name: &str) -> Client {
         Client::new(self.server.plane_service(name), "default")
     }
 }
 
-/// Planes, kinds, cities, networks and quota.
-async fn furnish(server: &Server) {
+/// Creates the planes, kinds, cities, networks and quota.
+async fn install_objects(server: &Server) {
     for file in [crds::compute(), crds::platform()].concat() {
         server.install_crd("projects", &file.crd).await.unwrap();
     }
@@ -194,7 +198,7 @@ async fn furnish(server: &Server) {
         })).await;
     }
     for plane in ["hub", "cell-dfw"] {
-        server.create_plane(PlaneSpec::own(plane)).await.unwrap();
+        server.create_plane(PlaneSpec::standalone(plane)).await.unwrap();
         for file in [crds::compute(), crds::karmada()].concat() {
             server.install_crd_in(plane, &file.crd).await.unwrap();
         }
@@ -230,13 +234,13 @@ pub async fn apply(client: &Client, version: &str, kind: &str, namespaced: bool,
     }
 }
 
-/// The namespace that hub and cells use for `default` of a project.
+/// The hub namespace of namespace `default` of a project.
 pub async fn hub_namespace(project: &Client) -> String {
     let namespace = Api::<Namespace>::all(project.clone()).get("default").await.unwrap();
     polis_api::names::hub_namespace(&namespace.metadata.uid.unwrap())
 }
 
-/// As `polis up` writes it, with some contexts more.
+/// The kubeconfig of `polis up`, with additional contexts.
 fn kubeconfig(url: &str, plain: &str) -> String {
     let project = |name| format!("/apis/resourcemanager.miloapis.com/v1alpha1/projects/{name}/control-plane");
     let contexts = [
@@ -246,7 +250,7 @@ fn kubeconfig(url: &str, plain: &str) -> String {
         ("polis-hub", format!("{url}/planes/hub"), "admin"),
         ("polis-cell-dfw", format!("{url}/planes/cell-dfw"), "admin"),
         ("root", url.to_owned(), "admin"),
-        ("nobody", format!("{url}{}", project("default")), "nobody"),
+        ("unprivileged", format!("{url}{}", project("default")), "unprivileged"),
         ("with-logs", format!("{plain}{}", project("default")), "admin"),
         ("nowhere", "https://127.0.0.1:1".to_owned(), "admin"),
     ];
@@ -256,7 +260,7 @@ fn kubeconfig(url: &str, plain: &str) -> String {
         text.push_str(&format!("- name: {name}\n  cluster:\n    server: {server}{ca}\n"));
     }
     text.push_str("users:\n");
-    for user in ["admin", "nobody"] {
+    for user in ["admin", "unprivileged"] {
         text.push_str(&format!(
             "- name: {user}\n  user: {{client-certificate: {user}.pem, client-key: {user}.key}}\n"
         ));
