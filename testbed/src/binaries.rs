@@ -1,9 +1,9 @@
 //! The cache of built programs: `<cache>/polis/testbed/<key of the pins>/`.
 //!
-//! Programs are built one after the other, each under another name and then moved into place: a build that is
-//! cut off leaves what was finished, and the next one goes on from there. `built.json` says what was finished
-//! and how large it was; a file that is not that large is built anew. A lock makes two builds take turns.
-//! What the hub needs of Karmada's own manifests is kept beside the programs, so that a bed needs no Go.
+//! Programs are built one after the other, each under a temporary name and then renamed: an interrupted build
+//! keeps the finished programs, and the next build continues from there. `built.json` records the finished
+//! files and their sizes; a file of another size is built again. A lock serialises builds. The Karmada
+//! manifests that the hub needs are stored beside the programs, so that starting a test cluster needs no Go.
 
 use std::{
     collections::BTreeMap,
@@ -19,51 +19,51 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 
 use crate::{
-    Error, Say, disk,
+    Error, ProgressFn, disk,
     go::{self, Go},
-    home::{cache, write_whole},
     pins::{self, BUILD_ENV, Module, PROGRAMS, Program},
+    state_dir::{cache, write_atomically},
 };
 
-/// 630 MB of programs, and as much again while the last one is linked.
+/// 630 MB of programs, and the same again while the last one is linked.
 const PROGRAMS_MIB: u64 = 1_300;
-/// Go's own caches: 4.9 GB after a first build; little more for what is left of a build that was cut off.
+/// Go's build and module caches: 4.9 GB after a first build; less when an interrupted build is continued.
 const FIRST_BUILD_MIB: u64 = 6_000;
 const NEXT_BUILD_MIB: u64 = 1_500;
 
 const BUILT: &str = "built.json";
 const KARMADA_CRDS: &str = "karmada-crds.json";
 const KARMADA_WEBHOOKS: &str = "karmada-webhooks.json";
-/// Stands in `karmada-webhooks.json` where the authority goes.
+/// Placeholder for the CA bundle in `karmada-webhooks.json`.
 pub(crate) const CA_BUNDLE: &str = "@ca-bundle@";
 
-/// The programs of the bed.
+/// The built programs of the test bed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Binaries {
     dir: PathBuf,
 }
 
 impl Binaries {
-    /// The programs in the cache; none when some are missing or not what was built.
+    /// The programs in the cache; `None` if a file is missing or has another size than was built.
     pub fn find() -> Result<Option<Binaries>, Error> {
         let binaries = Binaries { dir: cache()?.join(pins::key()) };
         Ok(binaries.missing().is_empty().then_some(binaries))
     }
 
-    /// The programs in the cache, built first where they are missing.
-    pub fn ensure(say: &Say) -> Result<Binaries, Error> {
+    /// The programs in the cache; missing ones are built first.
+    pub fn ensure(progress: &ProgressFn) -> Result<Binaries, Error> {
         match Binaries::find()? {
             Some(binaries) => Ok(binaries),
-            None => Binaries::build(say),
+            None => Binaries::build(progress),
         }
     }
 
-    /// The programs at a place that is known.
+    /// The programs in a known directory.
     pub(crate) fn at(dir: &Path) -> Binaries {
         Binaries { dir: dir.to_owned() }
     }
 
-    /// Where they are.
+    /// Their directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -78,7 +78,7 @@ impl Binaries {
         self.manifests(KARMADA_CRDS, |text| text)
     }
 
-    /// Karmada's webhook configurations, for its webhook at this address and our authority.
+    /// Karmada's webhook configurations, with the address of its webhook and the CA bundle filled in.
     pub fn karmada_webhooks(&self, address: &str, ca_bundle: &str) -> Result<Vec<Value>, Error> {
         self.manifests(KARMADA_WEBHOOKS, |text| {
             text.replace(CA_BUNDLE, ca_bundle).replace("karmada-webhook.karmada-system.svc:443", address)
@@ -91,21 +91,21 @@ impl Binaries {
         serde_json::from_str(&fill(text)).map_err(|err| Error::KarmadaManifest { path, why: err.to_string() })
     }
 
-    fn build(say: &Say) -> Result<Binaries, Error> {
+    fn build(progress: &ProgressFn) -> Result<Binaries, Error> {
         let go = go::find()?;
         let binaries = Binaries { dir: cache()?.join(pins::key()) };
-        // Before anything is made: a build that cannot succeed leaves no trace.
+        // Checked before any file is created: a build that cannot succeed leaves no files behind.
         let first = binaries.missing().len() > PROGRAMS.len();
         disk::check(&binaries.dir, PROGRAMS_MIB, "XDG_CACHE_HOME")?;
         disk::check(&go.build_cache, if first { FIRST_BUILD_MIB } else { NEXT_BUILD_MIB }, "GOCACHE")?;
         fs::create_dir_all(&binaries.dir).map_err(Error::file("create", &binaries.dir))?;
-        let _turn = binaries.take_turn(say)?;
+        let _lock = binaries.lock_build(progress)?;
         binaries.clear_unfinished()?;
         let missing = binaries.missing();
         if missing.is_empty() {
-            return Ok(binaries); // another process built them while we waited for our turn
+            return Ok(binaries); // another process built them while this one waited for the lock
         }
-        say(&format!(
+        progress(&format!(
             "building {} files into {} with Go {} (about 8 minutes in all on two cores, once)",
             missing.len(),
             binaries.dir.display(),
@@ -113,36 +113,42 @@ impl Binaries {
         ));
         for (done, name) in missing.iter().enumerate() {
             let start = Instant::now();
-            let step = format!("{name} ({} of {})", done + 1, missing.len());
+            let label = format!("{name} ({} of {})", done + 1, missing.len());
             let file = match PROGRAMS.iter().find(|program| program.name == *name) {
-                Some(program) => compile(&go, *program, &binaries.dir, &step, say)?,
+                Some(program) => compile(&go, *program, &binaries.dir, &label, progress)?,
                 None => karmada_manifest(&go, name, &binaries.dir)?,
             };
             let path = binaries.dir.join(name);
-            // By its name: Go has put another file in the place of the one that was opened.
+            // By path: Go has replaced the file that was opened.
             let size = fs::metadata(file.path()).map_err(Error::file("read", file.path()))?.len();
             file.persist(&path).map_err(|err| Error::file("write", &path)(err.error))?;
-            binaries.note(name, size)?;
-            say(&format!("  {step}: {:.0} s, {} MiB", start.elapsed().as_secs_f64(), size / 1024 / 1024));
+            binaries.record_built(name, size)?;
+            progress(&format!(
+                "  {label}: {:.0} s, {} MiB",
+                start.elapsed().as_secs_f64(),
+                size / 1024 / 1024
+            ));
         }
         Ok(binaries)
     }
 
-    /// One build at a time for each key.
-    fn take_turn(&self, say: &Say) -> Result<File, Error> {
+    /// Serialises builds of one cache key.
+    fn lock_build(&self, progress: &ProgressFn) -> Result<File, Error> {
         let path = self.dir.join("lock");
         let lock = File::options().create(true).truncate(false).write(true).open(&path);
         let lock = lock.map_err(Error::file("open", &path))?;
         match lock.try_lock() {
             Ok(()) => return Ok(lock),
-            Err(TryLockError::WouldBlock) => say("another process is building the programs: waiting for it"),
+            Err(TryLockError::WouldBlock) => {
+                progress("another process is building the programs: waiting for it")
+            }
             Err(TryLockError::Error(err)) => return Err(Error::file("lock", path)(err)),
         }
         lock.lock().map_err(Error::file("lock", path))?;
         Ok(lock)
     }
 
-    /// What a build that was killed left behind. Ours is the turn, so nobody is writing it any more.
+    /// Removes the temporary files of a killed build. The lock is held, so no other build writes them.
     fn clear_unfinished(&self) -> Result<(), Error> {
         for entry in fs::read_dir(&self.dir).map_err(Error::file("list", &self.dir))?.flatten() {
             if entry.file_name().to_string_lossy().starts_with('.') {
@@ -152,7 +158,7 @@ impl Binaries {
         Ok(())
     }
 
-    /// Names of the files that are not there, or not as they were built.
+    /// Names of the files that are missing or have another size than was built.
     fn missing(&self) -> Vec<&'static str> {
         let built = self.built();
         let intact = |name: &str| {
@@ -168,14 +174,17 @@ impl Binaries {
         serde_json::from_slice(&text).unwrap_or_default()
     }
 
-    fn note(&self, name: &str, size: u64) -> Result<(), Error> {
+    fn record_built(&self, name: &str, size: u64) -> Result<(), Error> {
         let mut built = self.built();
         built.insert(name.to_owned(), size);
-        write_whole(&self.dir.join(BUILT), &serde_json::to_vec_pretty(&built).expect("names and sizes"))
+        write_atomically(
+            &self.dir.join(BUILT),
+            &serde_json::to_vec_pretty(&built).expect("names and sizes serialise"),
+        )
     }
 }
 
-/// A file in the cache that is not there yet: its name begins with a dot until it is whole.
+/// A temporary file in the cache; its name has a leading dot until it is complete.
 fn unfinished(dir: &Path, name: &str) -> Result<tempfile::NamedTempFile, Error> {
     let prefix = format!(".{name}-");
     tempfile::Builder::new().prefix(&prefix).tempfile_in(dir).map_err(Error::file("create a file in", dir))
@@ -185,15 +194,15 @@ fn compile(
     go: &Go,
     program: Program,
     dir: &Path,
-    step: &str,
-    say: &Say,
+    label: &str,
+    progress: &ProgressFn,
 ) -> Result<tempfile::NamedTempFile, Error> {
     let file = unfinished(dir, program.name)?;
     let failed = |why: String| Error::Build { program: program.name.to_owned(), why };
     let mut build = Command::new(&go.path)
         .arg("build")
         .args(program.module.build_flags())
-        // Names each package as it is compiled: the only sign of life there is.
+        // Prints each package as it is compiled, for the progress bar.
         .args(["-v", "-o"])
         .args([file.path().as_os_str(), program.package.as_ref()])
         .envs(BUILD_ENV)
@@ -208,44 +217,44 @@ fn compile(
         ProgressStyle::with_template("  {spinner} {prefix}: {pos} packages, {elapsed} {wide_msg:.dim}")
             .expect("the template is well-formed"),
     );
-    bar.set_prefix(step.to_owned());
+    bar.set_prefix(label.to_owned());
     bar.enable_steady_tick(Duration::from_millis(200));
     if bar.is_hidden() {
-        say(&format!("  {step}: building"));
+        progress(&format!("  {label}: building"));
     }
-    let mut said = Vec::new();
+    let mut output = Vec::new();
     for line in BufReader::new(build.stderr.take().expect("piped")).lines().map_while(Result::ok) {
         bar.inc(1);
         bar.set_message(line.clone());
-        said.push(line);
+        output.push(line);
     }
     let status = build.wait();
     bar.finish_and_clear();
     match status {
         Ok(status) if status.success() => {}
-        Ok(status) => return Err(failed(last_words(&said, &status.to_string()))),
+        Ok(status) => return Err(failed(error_output(&output, &status.to_string()))),
         Err(err) => return Err(failed(err.to_string())),
     }
-    // A temporary file is closed to others and cannot be run.
-    let runnable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    fs::set_permissions(file.path(), runnable).map_err(Error::file("make runnable", file.path()))?;
+    // A temporary file is private and not executable.
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(file.path(), executable).map_err(Error::file("make executable", file.path()))?;
     Ok(file)
 }
 
-/// What Go said at the end, without the packages that it named on the way.
-fn last_words(said: &[String], status: &str) -> String {
-    if said.iter().any(|line| line.contains("no space left on device")) {
-        return "no space left on the disk: make room, or point GOCACHE, TMPDIR or XDG_CACHE_HOME elsewhere"
+/// The last errors of `go build`, without the names of compiled packages.
+fn error_output(output: &[String], status: &str) -> String {
+    if output.iter().any(|line| line.contains("no space left on device")) {
+        return "no space left on the disk: free disk space, or set GOCACHE, TMPDIR or XDG_CACHE_HOME to another directory"
             .to_owned();
     }
-    let told: Vec<&str> = said.iter().map(String::as_str).filter(|line| line.contains(' ')).collect();
-    match told.is_empty() {
+    let errors: Vec<&str> = output.iter().map(String::as_str).filter(|line| line.contains(' ')).collect();
+    match errors.is_empty() {
         true => format!("go build ended with {status}"),
-        false => told[told.len().saturating_sub(6)..].join("\n"),
+        false => errors[errors.len().saturating_sub(6)..].join("\n"),
     }
 }
 
-/// The manifests of Karmada that the bed applies, as JSON.
+/// The Karmada manifests that the hub applies, as JSON.
 fn karmada_manifest(go: &Go, name: &str, dir: &Path) -> Result<tempfile::NamedTempFile, Error> {
     let listed = Command::new(&go.path)
         .args(["list", "-m", "-f", "{{.Dir}}", "github.com/karmada-io/karmada"])
@@ -270,10 +279,10 @@ fn karmada_manifest(go: &Go, name: &str, dir: &Path) -> Result<tempfile::NamedTe
         objects.extend(read_objects(&source.join("artifacts/deploy/webhook-configuration.yaml"))?);
     }
     if objects.is_empty() {
-        return Err(Error::KarmadaManifest { path: source, why: format!("there is nothing for {name}") });
+        return Err(Error::KarmadaManifest { path: source, why: format!("no objects found for {name}") });
     }
     let file = unfinished(dir, name)?;
-    fs::write(file.path(), serde_json::to_vec(&objects).expect("JSON is JSON"))
+    fs::write(file.path(), serde_json::to_vec(&objects).expect("JSON values serialise"))
         .map_err(Error::file("write", file.path()))?;
     Ok(file)
 }
@@ -306,19 +315,19 @@ mod tests {
         let binaries = Binaries::at(dir.path());
         for name in binaries.missing() {
             fs::write(dir.path().join(name), name).unwrap();
-            binaries.note(name, name.len() as u64).unwrap();
+            binaries.record_built(name, name.len() as u64).unwrap();
         }
         (dir, binaries)
     }
 
     #[test]
-    fn what_is_whole_is_not_missing() {
+    fn a_complete_file_is_not_missing() {
         let (_dir, binaries) = mk_binaries();
         assert!(binaries.missing().is_empty());
     }
 
     #[test]
-    fn what_is_gone_cut_short_or_never_noted_is_missing() {
+    fn a_removed_truncated_or_unrecorded_file_is_missing() {
         let (dir, binaries) = mk_binaries();
         fs::remove_file(dir.path().join("etcd")).unwrap();
         fs::write(dir.path().join("kubectl"), "").unwrap();
@@ -328,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_build_left_is_cleared_away_and_nothing_else() {
+    fn only_temporary_files_of_a_killed_build_are_removed() {
         let (dir, binaries) = mk_binaries();
         fs::write(dir.path().join(".etcd-x7Yz"), "half").unwrap();
         binaries.clear_unfinished().unwrap();
@@ -337,20 +346,22 @@ mod tests {
     }
 
     #[test]
-    fn the_last_words_of_go_leave_out_the_packages_on_the_way() {
-        let said = ["k8s.io/api/core/v1", "# k8s.io/x", "x.go:1:2: undefined: y"].map(str::to_owned);
-        assert_eq!(last_words(&said, "exit status: 1"), "# k8s.io/x\nx.go:1:2: undefined: y");
-        assert_eq!(last_words(&said[..1], "exit status: 1"), "go build ended with exit status: 1");
+    fn the_build_errors_leave_out_compiled_packages() {
+        let output = ["k8s.io/api/core/v1", "# k8s.io/x", "x.go:1:2: undefined: y"].map(str::to_owned);
+        assert_eq!(error_output(&output, "exit status: 1"), "# k8s.io/x\nx.go:1:2: undefined: y");
+        assert_eq!(error_output(&output[..1], "exit status: 1"), "go build ended with exit status: 1");
     }
 
     #[test]
-    fn a_full_disk_is_said_in_one_sentence() {
-        let said = ["link: write /tmp/x: no space left on device".to_owned()];
-        assert!(last_words(&said, "exit status: 1").starts_with("no space left on the disk: make room"));
+    fn a_full_disk_has_an_error_of_its_own() {
+        let output = ["link: write /tmp/x: no space left on device".to_owned()];
+        assert!(
+            error_output(&output, "exit status: 1").starts_with("no space left on the disk: free disk space")
+        );
     }
 
     #[test]
-    fn webhook_configurations_get_the_address_and_the_authority_of_the_bed() {
+    fn webhook_configurations_get_the_address_and_the_ca_bundle() {
         let (dir, binaries) = mk_binaries();
         let shipped = dir.path().join("webhook.yaml");
         fs::write(

@@ -1,120 +1,120 @@
-//! What can go wrong with a bed, each as one sentence that says what to do.
+//! Errors of the test bed. Each message names the object, the cause and what to do.
 
 use std::{io, path::PathBuf};
 
-use crate::go::Missing;
+use crate::go::GoError;
 
-/// Why a bed cannot be built, started or used. Each message is whole: it holds its cause and is shown without it.
+/// Why a test cluster cannot be built, started or used. Each message includes its cause.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file or directory could not be read or written.
     #[error("failed to {action} {path}: {cause}")]
     File {
-        /// What was tried.
+        /// The attempted action.
         action: &'static str,
-        /// On what.
+        /// The file or directory.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         cause: io::Error,
     },
-    /// There is no place for caches.
-    #[error("there is no place for the cache: set XDG_CACHE_HOME or HOME")]
+    /// Neither XDG_CACHE_HOME nor HOME is set.
+    #[error("failed to find the cache directory: set XDG_CACHE_HOME or HOME")]
     NoCacheDir,
-    /// There is no usable Go.
+    /// No usable Go toolchain was found.
     #[error(transparent)]
-    Go(#[from] Missing),
-    /// Go could not build a program.
+    Go(#[from] GoError),
+    /// `go build` failed.
     #[error("failed to build {program}: {why}")]
     Build {
-        /// Which program.
+        /// The program.
         program: String,
-        /// Go's last words.
+        /// The errors of `go build`.
         why: String,
     },
-    /// Too little room on a disk.
+    /// Too little free disk space.
     #[error(
-        "{path} has {free_mib} MiB left and {wanted_mib} MiB are needed: make room, or point {variable} elsewhere"
+        "{path} has {free_mib} MiB free and {wanted_mib} MiB are needed: free disk space, or set {variable} to another directory"
     )]
     DiskFull {
-        /// Where.
+        /// The directory.
         path: PathBuf,
-        /// What is left there.
+        /// Free space.
         free_mib: u64,
-        /// What is needed there.
+        /// Needed space.
         wanted_mib: u64,
-        /// What moves it elsewhere.
+        /// The variable or flag that selects another directory.
         variable: &'static str,
     },
-    /// What Karmada ships is not what it was.
+    /// A manifest in Karmada's module is missing or malformed.
     #[error("failed to read {path} of Karmada: {why}")]
     KarmadaManifest {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         why: String,
     },
-    /// A name that could be no plane.
+    /// A plane name that is not a DNS label.
     #[error(
-        "{name:?} is no name for a plane: use a city code or a name of lower-case letters, digits and '-', at most 48"
+        "{name:?} is not a valid plane name: use a city code or a name of lower-case letters, digits and '-', at most 48 characters"
     )]
     BadName {
         /// The name.
         name: String,
     },
-    /// Two planes of one name.
+    /// Two planes have the same name.
     #[error(
-        "{name:?} is wanted twice: each project and each city needs a name of its own, and \"hub\" is taken"
+        "plane name {name:?} is used more than once: give each project and each city its own name (\"hub\" is reserved)"
     )]
-    NameTwice {
+    DuplicateName {
         /// The name.
         name: String,
     },
-    /// A bed without any plane.
-    #[error("a bed needs at least one project, cell or hub")]
-    NothingWanted,
-    /// The directory holds something else.
-    #[error("{0} is not empty and holds no bed: choose another directory")]
-    NotABed(PathBuf),
-    /// No bed in this directory.
-    #[error("there is no bed in {0}: start one with `cargo xtask testbed up --dir {0}`")]
-    NoBed(PathBuf),
-    /// A bed is running in this directory.
+    /// The options name no plane.
+    #[error("a test cluster needs at least one project, cell or hub")]
+    NoPlanes,
+    /// The directory holds foreign files.
+    #[error("{0} is not empty and holds no test cluster: choose another directory")]
+    ForeignDirectory(PathBuf),
+    /// The directory holds no test cluster.
+    #[error("there is no test cluster in {0}: start one with `cargo xtask testbed up --dir {0}`")]
+    NoTestCluster(PathBuf),
+    /// A test cluster already runs in this directory.
     #[error(
-        "a bed is already up in {0}: use it, end it with `cargo xtask testbed down --dir {0}`, or choose another --dir"
+        "a test cluster already runs in {0}: use it, stop it with `cargo xtask testbed down --dir {0}`, or choose another --dir"
     )]
     AlreadyUp(PathBuf),
-    /// Another process is starting or ending a bed in this directory.
+    /// Another process holds the lock of this directory.
     #[error(
-        "another process is at work on the bed in {0}: wait for it, end it with `cargo xtask testbed down --dir {0}`, or choose another --dir"
+        "another process starts or stops the test cluster in {0}: wait for it, stop the cluster with `cargo xtask testbed down --dir {0}`, or choose another --dir"
     )]
     Busy(PathBuf),
-    /// A bed that was never up, and whose starter is gone.
+    /// The process that started the test cluster exited before the start was complete.
     #[error(
-        "the bed in {0} was cut off while it started: start it again with `cargo xtask testbed up --dir {0}`"
+        "the start of the test cluster in {0} was interrupted: start it again with `cargo xtask testbed up --dir {0}`"
     )]
-    CutOff(PathBuf),
-    /// The bed is not the one the test asked for.
-    #[error("the bed in {dir} has no {what}: start one that has, or unset POLIS_TESTBED_DIR")]
-    NotTheWantedBed {
-        /// Where the bed is.
+    Incomplete(PathBuf),
+    /// The shared test cluster lacks a plane that the test needs.
+    #[error("the test cluster in {dir} has no {what}: start one with it, or unset POLIS_TESTBED_DIR")]
+    MissingPlane {
+        /// The state directory.
         dir: PathBuf,
-        /// What it lacks.
+        /// The missing plane.
         what: String,
     },
-    /// A plane that the bed does not have.
-    #[error("there is no plane {name:?} in this bed; it has {known}")]
+    /// The test cluster has no such plane.
+    #[error("there is no plane {name:?} in this test cluster; it has {known}")]
     UnknownPlane {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// The names there are.
+        /// The existing names.
         known: String,
     },
-    /// A component that the bed does not have.
-    #[error("there is no component {name:?} in this bed; it has {known}")]
+    /// The test cluster has no such component.
+    #[error("there is no component {name:?} in this test cluster; it has {known}")]
     UnknownComponent {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// The names there are.
+        /// The existing names.
         known: String,
     },
     /// A component did not start.
@@ -122,14 +122,14 @@ pub enum Error {
     Spawn {
         /// Its name.
         name: String,
-        /// Its program.
+        /// The program file.
         program: PathBuf,
-        /// Why not.
+        /// The cause.
         cause: io::Error,
     },
-    /// A component died.
-    #[error("{name} died; the last lines of {log}:\n{tail}")]
-    Died {
+    /// A component exited.
+    #[error("{name} exited; the last lines of {log}:\n{tail}")]
+    Exited {
         /// Its name.
         name: String,
         /// Its log.
@@ -137,32 +137,34 @@ pub enum Error {
         /// The end of its log.
         tail: String,
     },
-    /// A component does not become ready.
+    /// A component did not become ready in time.
     #[error("{name} was not ready after {seconds} s ({why}); the last lines of {log}:\n{tail}")]
     NotReady {
         /// Its name.
         name: String,
-        /// How long it was given.
+        /// The timeout.
         seconds: u64,
-        /// What it last answered.
+        /// The last result of the readiness check.
         why: String,
         /// Its log.
         log: PathBuf,
         /// The end of its log.
         tail: String,
     },
-    /// Another process took a port between its choice and its use. Retried with another port.
-    #[error("the port of {name} was taken by another process ({ports:?})")]
+    /// Another process took a port before the component listened on it. The start is retried on other ports.
+    #[error("a port of {name} was taken by another process ({ports:?})")]
     PortTaken {
         /// The component.
         name: String,
-        /// The ports it was given.
+        /// The ports of the component.
         ports: Vec<u16>,
     },
     /// No port is free.
-    #[error("no free port found on 127.0.0.1 after {tries} tries: too much is running on this machine")]
+    #[error(
+        "no free port found on 127.0.0.1 after {tries} attempts: too many processes listen on this machine"
+    )]
     NoPort {
-        /// How many were tried.
+        /// The number of attempts.
         tries: usize,
     },
     /// A signal could not be sent.
@@ -170,71 +172,71 @@ pub enum Error {
     Signal {
         /// The component.
         name: String,
-        /// Why not.
+        /// The cause.
         cause: io::Error,
     },
-    /// A process does not go away, even when killed.
-    #[error("{name} (process {pid}) is still there {seconds} s after it was killed")]
+    /// A process did not exit in time after a signal.
+    #[error("{name} (process {pid}) is still running {seconds} s after the signal to end it")]
     Unkillable {
         /// The component.
         name: String,
-        /// Its process.
+        /// Its process id.
         pid: u32,
-        /// How long it was waited for.
+        /// The timeout.
         seconds: u64,
     },
-    /// A certificate could not be made.
+    /// A certificate could not be issued.
     #[error("failed to issue a certificate for {name}: {cause}")]
     Certificate {
-        /// For whom.
+        /// The subject.
         name: String,
-        /// Why not.
+        /// The cause.
         cause: rcgen::Error,
     },
-    /// More groups than a certificate of ours can hold.
-    #[error("failed to issue a certificate for {user}: it can carry two groups, {count} were asked for")]
+    /// More groups than a certificate holds.
+    #[error("failed to issue a certificate for {user}: it holds at most two groups, {count} were requested")]
     TooManyGroups {
-        /// For whom.
+        /// The user.
         user: String,
-        /// How many groups.
+        /// The number of groups.
         count: usize,
     },
-    /// A client could not be made.
-    #[error("failed to make a client for {server}: {why}")]
+    /// A client could not be created.
+    #[error("failed to create a client for {server}: {why}")]
     Client {
-        /// Of which server.
+        /// The server.
         server: String,
-        /// Why not.
+        /// The cause.
         why: String,
     },
-    /// A plane refused a request.
+    /// A request to a plane failed.
     #[error("failed to {action} on {plane}: {cause}")]
-    Plane {
-        /// What was tried.
+    Request {
+        /// The attempted action.
         action: String,
-        /// Where.
+        /// The plane.
         plane: String,
-        /// What it answered.
+        /// The error.
         cause: Box<kube::Error>,
     },
-    /// A condition did not come true.
-    #[error("waited {seconds} s for {what} on {plane} in vain: {last}")]
-    Waited {
-        /// How long.
+    /// A condition was not met in time.
+    #[error("timed out after {seconds} s waiting for {what} on {plane}: {last}")]
+    Timeout {
+        /// The timeout.
         seconds: u64,
-        /// For what.
+        /// The condition.
         what: String,
-        /// Where.
+        /// The plane.
         plane: String,
-        /// What was seen last.
+        /// The last result of the check.
         last: String,
     },
-    /// A manifest of ours or of Karmada is not an object.
+    /// A manifest or state file could not be parsed.
     #[error("failed to read manifest {name}: {why}")]
     Manifest {
-        /// Which.
+        /// Its name.
         name: String,
-        /// Why not.
+        /// The cause.
         why: String,
     },
 }
@@ -250,6 +252,6 @@ impl Error {
         plane: impl Into<String>,
     ) -> impl FnOnce(kube::Error) -> Error {
         let (action, plane) = (action.into(), plane.into());
-        move |cause| Error::Plane { action, plane, cause: Box::new(cause) }
+        move |cause| Error::Request { action, plane, cause: Box::new(cause) }
     }
 }

@@ -1,4 +1,4 @@
-//! The Go that builds the programs of the bed.
+//! The Go toolchain that builds the programs of the test bed.
 
 use std::{
     env, fmt,
@@ -9,52 +9,52 @@ use std::{
 
 use crate::pins::{BUILD_ENV, Module};
 
-/// Why there is no Go to build with. Each is one sentence that says what to do.
+/// Why no usable Go toolchain was found. Each message names the version to install.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum Missing {
-    /// Nothing called `go` on the PATH.
+pub enum GoError {
+    /// No `go` program on the PATH.
     #[error("Go is not installed: put Go {wanted} or newer on the PATH (https://go.dev/dl)")]
     NotFound {
-        /// The lowest version that would do.
-        wanted: Version,
+        /// The lowest supported version.
+        wanted: GoVersion,
     },
-    /// A Go that our modules refuse.
+    /// A version that the pinned modules do not support.
     #[error("Go {found} at {path} is too old: put Go {wanted} or newer on the PATH (https://go.dev/dl)")]
     TooOld {
         /// Its version.
-        found: Version,
-        /// Where it is.
+        found: GoVersion,
+        /// Its path.
         path: String,
-        /// The lowest version that would do.
-        wanted: Version,
+        /// The lowest supported version.
+        wanted: GoVersion,
     },
-    /// A file called `go` that does not behave like Go.
+    /// A `go` program that fails.
     #[error("{path} does not work as Go ({why}): put Go {wanted} or newer on the PATH (https://go.dev/dl)")]
     Broken {
-        /// Where it is.
+        /// Its path.
         path: String,
-        /// What it said.
+        /// Its error output.
         why: String,
-        /// The lowest version that would do.
-        wanted: Version,
+        /// The lowest supported version.
+        wanted: GoVersion,
     },
 }
 
-/// A version of Go.
+/// A Go version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Version {
+pub struct GoVersion {
     /// The first number.
     pub major: u32,
     /// The second number.
     pub minor: u32,
-    /// The third number; 0 where there is none.
+    /// The third number; 0 if absent.
     pub patch: u32,
 }
 
-impl FromStr for Version {
+impl FromStr for GoVersion {
     type Err = String;
 
-    /// Reads `1.25.10`, `go1.26.8` and `go1.26rc1`; what follows the numbers is ignored.
+    /// Parses `1.25.10`, `go1.26.8` and `go1.26rc1`; a suffix after the numbers is ignored.
     fn from_str(text: &str) -> Result<Self, String> {
         let bad = || format!("{text:?} is not a version of Go");
         let mut numbers = text.trim().trim_start_matches("go").split('.').map(|part| {
@@ -64,13 +64,13 @@ impl FromStr for Version {
         let major = numbers.next().ok_or_else(bad)??;
         let minor = numbers.next().ok_or_else(bad)??;
         let patch = numbers.next().transpose()?.unwrap_or(0);
-        Ok(Version { major, minor, patch })
+        Ok(GoVersion { major, minor, patch })
     }
 }
 
-impl fmt::Display for Version {
+impl fmt::Display for GoVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Version { major, minor, patch } = self;
+        let GoVersion { major, minor, patch } = self;
         match patch {
             0 => write!(f, "{major}.{minor}"),
             _ => write!(f, "{major}.{minor}.{patch}"),
@@ -78,36 +78,36 @@ impl fmt::Display for Version {
     }
 }
 
-/// The lowest Go that all three modules accept.
-pub fn wanted() -> Version {
+/// The lowest Go version that all three modules support.
+pub fn wanted() -> GoVersion {
     let versions =
         Module::ALL.map(|module| module.go_version().parse().expect("a go line holds a version of Go"));
     versions.into_iter().max().expect("there are three modules")
 }
 
-/// A Go that can build the bed.
+/// A Go toolchain that can build the programs.
 #[derive(Debug, Clone)]
 pub struct Go {
     /// Its program.
     pub path: PathBuf,
     /// Its version.
-    pub version: Version,
-    /// Where it keeps compiled packages.
+    pub version: GoVersion,
+    /// The directory of its build cache.
     pub build_cache: PathBuf,
 }
 
-/// Finds a Go that is new enough on the PATH.
-pub fn find() -> Result<Go, Missing> {
+/// Finds a Go toolchain that is new enough on the PATH.
+pub fn find() -> Result<Go, GoError> {
     find_on(&env::var_os("PATH").unwrap_or_default())
 }
 
-fn find_on(path: &std::ffi::OsStr) -> Result<Go, Missing> {
+fn find_on(path: &std::ffi::OsStr) -> Result<Go, GoError> {
     let wanted = wanted();
     let program = env::split_paths(path)
         .map(|folder| folder.join("go"))
         .find(|file| file.is_file())
-        .ok_or(Missing::NotFound { wanted })?;
-    let broken = |why: String| Missing::Broken { path: program.display().to_string(), why, wanted };
+        .ok_or(GoError::NotFound { wanted })?;
+    let broken = |why: String| GoError::Broken { path: program.display().to_string(), why, wanted };
     let output = Command::new(&program)
         .args(["env", "GOVERSION", "GOCACHE"])
         .envs(BUILD_ENV)
@@ -117,16 +117,16 @@ fn find_on(path: &std::ffi::OsStr) -> Result<Go, Missing> {
     if !output.status.success() {
         return Err(broken(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
     }
-    let answer = String::from_utf8_lossy(&output.stdout).into_owned();
-    let mut lines = answer.lines();
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut lines = stdout.lines();
     let version = lines.next().unwrap_or_default().parse().map_err(broken)?;
     accept(version, wanted, &program)?;
     Ok(Go { version, build_cache: PathBuf::from(lines.next().unwrap_or_default()), path: program })
 }
 
-fn accept(found: Version, wanted: Version, path: &Path) -> Result<(), Missing> {
+fn accept(found: GoVersion, wanted: GoVersion, path: &Path) -> Result<(), GoError> {
     if found < wanted {
-        return Err(Missing::TooOld { found, path: path.display().to_string(), wanted });
+        return Err(GoError::TooOld { found, path: path.display().to_string(), wanted });
     }
     Ok(())
 }
@@ -137,11 +137,11 @@ mod tests {
 
     use super::*;
 
-    fn mk_version(text: &str) -> Version {
+    fn mk_version(text: &str) -> GoVersion {
         text.parse().unwrap()
     }
 
-    /// A folder with a `go` in it that prints the given lines.
+    /// A directory with a `go` program that runs the given script.
     fn mk_go(script: &str) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("go");
@@ -157,17 +157,17 @@ mod tests {
         assert!(mk_version("go1.26rc1") > mk_version("1.25.10"));
         assert_eq!(mk_version("go1.26.8").to_string(), "1.26.8");
         assert_eq!(mk_version("go1.26").to_string(), "1.26");
-        assert!("devel".parse::<Version>().is_err());
+        assert!("devel".parse::<GoVersion>().is_err());
     }
 
     #[test]
-    fn no_go_is_one_sentence_that_says_what_to_do() {
+    fn the_error_for_a_missing_go_names_the_version_to_install() {
         let message = find_on("/nowhere".as_ref()).unwrap_err().to_string();
         assert_eq!(message, "Go is not installed: put Go 1.25.10 or newer on the PATH (https://go.dev/dl)");
     }
 
     #[test]
-    fn an_old_go_is_named_with_its_version_and_place() {
+    fn the_error_for_an_old_go_names_its_version_and_path() {
         let folder = mk_go("echo go1.21.3; echo /tmp/cache");
         let message = find_on(folder.path().as_os_str()).unwrap_err().to_string();
         assert!(message.starts_with("Go 1.21.3 at "), "{message}");
@@ -175,14 +175,14 @@ mod tests {
     }
 
     #[test]
-    fn a_go_that_does_not_work_is_named_with_what_it_said() {
+    fn the_error_for_a_failing_go_holds_its_output() {
         let folder = mk_go("echo no such architecture >&2; exit 3");
         let message = find_on(folder.path().as_os_str()).unwrap_err().to_string();
         assert!(message.contains("does not work as Go (no such architecture)"), "{message}");
     }
 
     #[test]
-    fn a_new_go_is_taken_with_its_cache() {
+    fn a_supported_go_is_found_with_its_cache() {
         let folder = mk_go("echo go1.26.8; echo /tmp/cache");
         let go = find_on(folder.path().as_os_str()).unwrap();
         assert_eq!((go.version, go.build_cache), (mk_version("1.26.8"), PathBuf::from("/tmp/cache")));

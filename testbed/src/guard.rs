@@ -1,13 +1,13 @@
-//! No process outlives its owner.
+//! A process guard: kills the processes of a test cluster when their owner ends.
 //!
-//! All components of a bed are in one process group. Its leader is a guard: a shell that does nothing but
-//! read a pipe whose other end its owner holds. When the owner ends, in whatever way (even by SIGKILL, when
-//! nothing of ours can run any more), the kernel closes the pipe, and the guard kills its own group.
+//! All components of a test cluster are in one process group. Its leader is the guard: a shell that only
+//! reads a pipe whose other end the owner holds. When the owner ends in any way, including SIGKILL, the
+//! kernel closes the pipe, and the guard kills its own group.
 //!
-//! A group is killed without naming a process: while the guard lives nobody else can have its number. That
-//! is why it is the leader and not a bystander with a list of process ids. The parent-death signal of Linux
-//! would need `unsafe`, and it fires when the *thread* that started a process ends, which in a test is soon.
-//! A shell is on every machine; a program of ours would have to be found from the tests of any crate.
+//! The guard is the group leader, not an observer with a list of process ids, because its process id cannot
+//! be reused while it runs. The parent-death signal of Linux would need `unsafe`, and it fires when the
+//! *thread* that started a process ends, which in a test is early. A shell exists on every machine; a program
+//! of this crate would have to be located from the tests of every other crate.
 
 use std::{
     io::Write,
@@ -17,17 +17,17 @@ use std::{
 
 use crate::Error;
 
-/// A line on the pipe lets the group live on; its end kills it.
+/// A line on the pipe releases the group; the end of the pipe kills it.
 const SCRIPT: &str = "read -r line || kill -KILL 0";
 
-/// Ends a group of processes when it is dropped, and when its owner dies.
+/// Kills a process group when it is dropped and when its owner ends.
 #[derive(Debug)]
 pub struct Guard {
     shell: Child,
 }
 
 impl Guard {
-    /// Starts a guard with a group of its own.
+    /// Starts a guard with a new process group.
     pub fn start() -> Result<Guard, Error> {
         let shell = Command::new("/bin/sh")
             .args(["-c", SCRIPT, "polis-testbed-guard"])
@@ -46,16 +46,16 @@ impl Guard {
         Ok(Guard { shell })
     }
 
-    /// The group to start processes in.
+    /// The process group in which to start processes.
     pub fn group(&self) -> u32 {
         self.shell.id()
     }
 
-    /// Lets the group live on without an owner.
+    /// Releases the group: it keeps running without an owner.
     pub fn release(mut self) {
         if let Some(mut pipe) = self.shell.stdin.take() {
-            // A guard that is gone holds nobody; there is nothing to release.
-            let _gone = pipe.write_all(b"live on\n");
+            // If the guard has exited, there is nothing to release.
+            let _exited = pipe.write_all(b"release\n");
         }
         let _reaped = self.shell.wait();
     }
@@ -76,14 +76,14 @@ mod tests {
     };
 
     use super::*;
-    use crate::process::{Condition, Identity};
+    use crate::process::{ProcessId, ProcessState};
 
     fn mk_sleeper(group: u32) -> Child {
         Command::new("sleep").arg("600").process_group(group.cast_signed()).spawn().unwrap()
     }
 
     #[test]
-    fn a_dropped_guard_takes_its_group_with_it() {
+    fn a_dropped_guard_kills_its_group() {
         let guard = Guard::start().unwrap();
         let mut inside = mk_sleeper(guard.group());
         let mut outside = mk_sleeper(0);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_released_guard_lets_its_group_live_on() {
+    fn a_released_guard_keeps_its_group_running() {
         let guard = Guard::start().unwrap();
         let mut inside = mk_sleeper(guard.group());
         guard.release();
@@ -106,9 +106,9 @@ mod tests {
 
     const OWNER: &str = "POLIS_TESTBED_GUARD_OWNER";
 
-    /// Runs itself as the owner, in a second process that can be killed.
+    /// The test runs itself in a second process, as the owner that is killed.
     #[test]
-    fn the_group_goes_when_its_owner_is_killed_and_can_do_nothing_more() {
+    fn the_group_is_killed_when_its_owner_is_killed() {
         if std::env::var_os(OWNER).is_some() {
             let guard = Guard::start().unwrap();
             let mut sleeper = mk_sleeper(guard.group());
@@ -116,7 +116,7 @@ mod tests {
             sleeper.wait().unwrap();
             unreachable!("the owner is killed before its sleeper wakes");
         }
-        let this = "guard::tests::the_group_goes_when_its_owner_is_killed_and_can_do_nothing_more";
+        let this = "guard::tests::the_group_is_killed_when_its_owner_is_killed";
         let mut owner = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", this, "--nocapture"])
             .env(OWNER, "yes")
@@ -124,15 +124,15 @@ mod tests {
             .spawn()
             .unwrap();
         let lines = BufReader::new(owner.stdout.take().unwrap()).lines();
-        let said =
+        let pid =
             lines.map_while(Result::ok).find_map(|line| line.strip_prefix("sleeper ").map(str::to_owned));
-        let sleeper = Identity::of(said.unwrap().parse().unwrap()).unwrap();
+        let sleeper = ProcessId::of(pid.unwrap().parse().unwrap()).unwrap();
 
         owner.kill().unwrap();
         owner.wait().unwrap();
 
         let deadline = Instant::now() + Duration::from_secs(20);
-        while sleeper.condition() != Condition::Dead {
+        while sleeper.state() != ProcessState::Dead {
             assert!(Instant::now() < deadline, "the sleeper outlived its owner");
             std::thread::sleep(Duration::from_millis(5));
         }

@@ -1,47 +1,55 @@
-//! The federation hub: a plane with all of Karmada on it.
+//! The federation hub: a plane with all components of Karmada.
 //!
-//! Order: namespaces, Karmada's CRDs and ours → the server of Clusters and the webhook → webhook configurations
-//! and the interpreter → (cells have our CRDs) → controller-manager and scheduler. Two steps are easy to get
-//! wrong. Without the webhook bindings have no identity: nothing is scheduled, no error is shown, and with the
-//! controllers running a second binding deletes the work of the first as an orphan. And with our CRDs there only
-//! after the controller-manager, the first object waits for its next look at the APIs, up to 30 s.
+//! Order   namespaces, Karmada's and the compute CRDs → aggregated API server and webhook → webhook
+//!         configurations and interpreter → (cells have the compute CRDs) → controller-manager and scheduler
+//!
+//! Two steps depend on this order. Without the webhook, bindings have no permanent id: nothing is scheduled,
+//! no error is reported, and with running controllers a second binding deletes the Work of the first as an
+//! orphan. If the compute CRDs are installed after the controller-manager, the first object waits for the
+//! next API discovery, up to 30 s.
 
 use kube::Client;
 use serde_json::{Value, json};
 
 use crate::{
-    Error, Tempo,
+    Error, TimingProfile,
     binaries::Binaries,
-    home::Home,
-    manifest::{self, WITHIN},
+    manifest::{self, DEFAULT_TIMEOUT},
     pins::{self, Program},
     pki::Pki,
     plane::{HUB, server},
-    process::Spec,
+    process::ComponentSpec,
+    state_dir::StateDir,
 };
 
-/// Serves the kind Cluster.
+/// Name of the component that serves the kind Cluster.
 pub const AGGREGATED_APISERVER: &str = "karmada-aggregated-apiserver";
-/// Karmada's admission.
+/// Name of Karmada's admission webhook.
 pub const WEBHOOK: &str = "karmada-webhook";
-/// Karmada's controllers.
+/// Name of Karmada's controller manager.
 pub const CONTROLLER_MANAGER: &str = "karmada-controller-manager";
-/// Karmada's scheduler.
+/// Name of Karmada's scheduler.
 pub const SCHEDULER: &str = "karmada-scheduler";
 
-/// Where Karmada keeps leases and events.
+/// The namespace of Karmada's leases and events.
 const SYSTEM: &str = "karmada-system";
-/// Where the credentials of members are.
+/// The namespace of the Secrets with the members' credentials.
 pub const CLUSTERS: &str = "karmada-cluster";
 
-/// What the federation must know of our kinds.
+/// The ResourceInterpreterCustomization of the compute kinds.
 const INTERPRETER: &str = include_str!("../../deploy/components/federation/interpreter.yaml");
-/// What takes our CRDs to the cells in production.
+/// The ClusterPropagationPolicy that propagates the compute CRDs to the cells in production.
 const CRDS_TO_CELLS: &str = include_str!("../../deploy/components/federation/crds-to-cells.yaml");
 
-/// How the server of Clusters is started.
-pub fn aggregated_apiserver(binaries: &Binaries, home: &Home, pki: &Pki, etcd: &str, port: u16) -> Spec {
-    let kubeconfig = home.kubeconfig(HUB).display().to_string();
+/// The spec of Karmada's aggregated API server.
+pub fn aggregated_apiserver(
+    binaries: &Binaries,
+    state_dir: &StateDir,
+    pki: &Pki,
+    etcd: &str,
+    port: u16,
+) -> ComponentSpec {
+    let kubeconfig = state_dir.kubeconfig(HUB).display().to_string();
     let (cert, key) = pki.server();
     let args = vec![
         format!("--kubeconfig={kubeconfig}"),
@@ -58,28 +66,34 @@ pub fn aggregated_apiserver(binaries: &Binaries, home: &Home, pki: &Pki, etcd: &
     spec(binaries, AGGREGATED_APISERVER, pins::KARMADA_AGGREGATED_APISERVER, args, port, ready)
 }
 
-/// How Karmada's webhook is started.
-pub fn webhook(binaries: &Binaries, home: &Home, pki: &Pki, port: u16) -> Spec {
+/// The spec of Karmada's webhook.
+pub fn webhook(binaries: &Binaries, state_dir: &StateDir, pki: &Pki, port: u16) -> ComponentSpec {
     let (cert, _) = pki.server();
     let args = vec![
-        format!("--kubeconfig={}", home.kubeconfig(HUB).display()),
+        format!("--kubeconfig={}", state_dir.kubeconfig(HUB).display()),
         "--bind-address=127.0.0.1".to_owned(),
         format!("--secure-port={port}"),
-        format!("--cert-dir={}", cert.parent().expect("a certificate is in a folder").display()),
+        format!("--cert-dir={}", cert.parent().expect("a certificate has a parent directory").display()),
         "--metrics-bind-address=0".to_owned(),
-        // Its own health address answers 404 to everything; the one of the webhook server works.
+        // The health probe address returns 404 for every path; the webhook server's own /readyz works.
         "--health-probe-bind-address=0".to_owned(),
     ];
     let ready = format!("{}/readyz/", server(port));
     spec(binaries, WEBHOOK, pins::KARMADA_WEBHOOK, args, port, ready)
 }
 
-/// How Karmada's controllers are started.
-pub fn controller_manager(binaries: &Binaries, home: &Home, tempo: Tempo, port: u16) -> Spec {
-    let mut args = common(home, port);
-    // Otherwise it watches Nodes and Pods of every cell, to schedule by free resources. We schedule by city.
+/// The spec of Karmada's controller manager.
+pub fn controller_manager(
+    binaries: &Binaries,
+    state_dir: &StateDir,
+    timing: TimingProfile,
+    port: u16,
+) -> ComponentSpec {
+    let mut args = common(state_dir, port);
+    // Otherwise it watches Nodes and Pods of every cell to schedule by free resources; Polis schedules by
+    // city.
     args.push("--enable-cluster-resource-modeling=false".to_owned());
-    if tempo == Tempo::Brisk {
+    if timing == TimingProfile::Fast {
         args.extend(
             [
                 "--cluster-status-update-frequency=1s",
@@ -101,10 +115,15 @@ pub fn controller_manager(binaries: &Binaries, home: &Home, tempo: Tempo, port: 
     spec(binaries, CONTROLLER_MANAGER, pins::KARMADA_CONTROLLER_MANAGER, args, port, ready)
 }
 
-/// How Karmada's scheduler is started.
-pub fn scheduler(binaries: &Binaries, home: &Home, tempo: Tempo, port: u16) -> Spec {
-    let mut args = common(home, port);
-    if tempo == Tempo::Brisk {
+/// The spec of Karmada's scheduler.
+pub fn scheduler(
+    binaries: &Binaries,
+    state_dir: &StateDir,
+    timing: TimingProfile,
+    port: u16,
+) -> ComponentSpec {
+    let mut args = common(state_dir, port);
+    if timing == TimingProfile::Fast {
         args.extend(
             ["--rate-limiter-max-delay=3s", "--kube-api-qps=400", "--kube-api-burst=800"].map(str::to_owned),
         );
@@ -113,11 +132,11 @@ pub fn scheduler(binaries: &Binaries, home: &Home, tempo: Tempo, port: u16) -> S
     spec(binaries, SCHEDULER, pins::KARMADA_SCHEDULER, args, port, ready)
 }
 
-fn common(home: &Home, port: u16) -> Vec<String> {
+fn common(state_dir: &StateDir, port: u16) -> Vec<String> {
     vec![
-        format!("--kubeconfig={}", home.kubeconfig(HUB).display()),
+        format!("--kubeconfig={}", state_dir.kubeconfig(HUB).display()),
         "--leader-elect=false".to_owned(),
-        // Every component of Karmada would serve its metrics on :8080.
+        // By default every Karmada component serves its metrics on :8080.
         "--metrics-bind-address=0".to_owned(),
         format!("--health-probe-bind-address=127.0.0.1:{port}"),
     ]
@@ -130,12 +149,12 @@ fn spec(
     args: Vec<String>,
     port: u16,
     ready: String,
-) -> Spec {
-    Spec { name: name.to_owned(), program: binaries.path(program), args, ports: vec![port], ready }
+) -> ComponentSpec {
+    ComponentSpec { name: name.to_owned(), program: binaries.path(program), args, ports: vec![port], ready }
 }
 
-/// Makes the namespaces that Karmada works in.
-pub async fn make_namespaces(client: &Client) -> Result<(), Error> {
+/// Creates the namespaces that Karmada uses.
+pub async fn create_namespaces(client: &Client) -> Result<(), Error> {
     for name in [SYSTEM, CLUSTERS] {
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
         manifest::apply(client, HUB, &namespace).await?;
@@ -143,22 +162,22 @@ pub async fn make_namespaces(client: &Client) -> Result<(), Error> {
     Ok(())
 }
 
-/// Lets the hub serve Clusters through their server on the port, and waits until it does.
+/// Registers the aggregated API server on this port and waits until the hub serves Clusters.
 pub async fn register_clusters(client: &Client, pki: &Pki, port: u16) -> Result<(), Error> {
     for object in cluster_api(&pki.ca_bundle(), port) {
         manifest::apply(client, HUB, &object).await?;
     }
-    manifest::until(HUB, "the kind Cluster to be served", WITHIN, async || {
+    manifest::until(HUB, "the kind Cluster to be served", DEFAULT_TIMEOUT, async || {
         let request =
             http::Request::get("/apis/cluster.karmada.io/v1alpha1/clusters?limit=1").body(Vec::new());
-        let request = request.expect("a path of plain words");
-        manifest::seen(client.request_text(request).await).map(|_| Some(()))
+        let request = request.expect("the path is a valid URI");
+        manifest::retryable(client.request_text(request).await).map(|_| Some(()))
     })
     .await
 }
 
-/// An APIService and the Service that it goes to. Endpoints may not hold a loopback address; a Service that is
-/// another name for localhost may.
+/// An APIService and its Service. Endpoints must not hold a loopback address, so the Service is an
+/// ExternalName for localhost.
 fn cluster_api(ca_bundle: &str, port: u16) -> [Value; 2] {
     let service = json!({
         "apiVersion": "v1",
@@ -182,7 +201,7 @@ fn cluster_api(ca_bundle: &str, port: u16) -> [Value; 2] {
     [service, api]
 }
 
-/// Sends the hub's admission to the webhook on the port.
+/// Installs the webhook configurations for Karmada's webhook on this port.
 pub async fn register_webhook(
     client: &Client,
     binaries: &Binaries,
@@ -195,20 +214,20 @@ pub async fn register_webhook(
     Ok(())
 }
 
-/// Tells the federation what it must know of our kinds. Asked again while the webhook is not reached yet.
+/// Installs the interpreter of the compute kinds. Retries while the webhook is not reachable.
 pub async fn install_interpreter(client: &Client) -> Result<(), Error> {
     install(client, "interpreter.yaml", INTERPRETER).await
 }
 
-/// Has the federation take our CRDs to every cell.
+/// Installs the policy that propagates the compute CRDs to every cell.
 pub async fn install_crds_to_cells(client: &Client) -> Result<(), Error> {
     install(client, "crds-to-cells.yaml", CRDS_TO_CELLS).await
 }
 
 async fn install(client: &Client, name: &str, text: &str) -> Result<(), Error> {
     for object in manifest::read(name, text)? {
-        manifest::until(HUB, name, WITHIN, async || {
-            manifest::seen(manifest::apply(client, HUB, &object).await).map(Some)
+        manifest::until(HUB, name, DEFAULT_TIMEOUT, async || {
+            manifest::retryable(manifest::apply(client, HUB, &object).await).map(Some)
         })
         .await?;
     }
@@ -220,24 +239,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn brisk_and_as_shipped_differ_only_in_pace() {
+    fn the_fast_profile_only_adds_timing_flags() {
         let dir = tempfile::tempdir().unwrap();
-        let home = Home::claim(Some(dir.path())).unwrap();
+        let state_dir = StateDir::claim(Some(dir.path())).unwrap();
         let binaries = Binaries::at("/cache".as_ref());
-        let brisk = controller_manager(&binaries, &home, Tempo::Brisk, 20_001).args;
-        let shipped = controller_manager(&binaries, &home, Tempo::AsShipped, 20_001).args;
-        assert!(brisk.starts_with(&shipped));
-        assert!(shipped.iter().all(|arg| !arg.contains("qps") && !arg.contains("threshold")), "{shipped:?}");
+        let fast = controller_manager(&binaries, &state_dir, TimingProfile::Fast, 20_001).args;
+        let upstream = controller_manager(&binaries, &state_dir, TimingProfile::Upstream, 20_001).args;
+        assert!(fast.starts_with(&upstream));
+        assert!(
+            upstream.iter().all(|arg| !arg.contains("qps") && !arg.contains("threshold")),
+            "{upstream:?}"
+        );
     }
 
     #[test]
-    fn nothing_of_karmada_listens_where_another_bed_might() {
+    fn karmada_listens_on_no_fixed_port() {
         let dir = tempfile::tempdir().unwrap();
-        let home = Home::claim(Some(dir.path())).unwrap();
+        let state_dir = StateDir::claim(Some(dir.path())).unwrap();
         let binaries = Binaries::at("/cache".as_ref());
         for spec in [
-            controller_manager(&binaries, &home, Tempo::Brisk, 20_001),
-            scheduler(&binaries, &home, Tempo::Brisk, 20_001),
+            controller_manager(&binaries, &state_dir, TimingProfile::Fast, 20_001),
+            scheduler(&binaries, &state_dir, TimingProfile::Fast, 20_001),
         ] {
             assert!(spec.args.contains(&"--metrics-bind-address=0".to_owned()));
             assert!(spec.args.contains(&"--health-probe-bind-address=127.0.0.1:20001".to_owned()));
@@ -245,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clusters_are_served_through_another_name_for_this_machine() {
+    fn the_cluster_api_uses_an_external_name_for_localhost() {
         let [service, api] = cluster_api("Q0E=", 20_001);
         assert_eq!(service["spec"]["externalName"], "localhost");
         assert_eq!(api["spec"]["service"]["port"], 20_001);
@@ -253,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shipped_for_the_federation_can_be_read() {
+    fn the_deployed_federation_manifests_parse() {
         let interpreter = manifest::read("interpreter.yaml", INTERPRETER).unwrap();
         assert_eq!(interpreter[0]["spec"]["target"]["kind"], "WorkloadDeployment");
         let policy = manifest::read("crds-to-cells.yaml", CRDS_TO_CELLS).unwrap();

@@ -1,19 +1,19 @@
-//! A bed of real etcd, kube-apiserver, kube-controller-manager and Karmada for tests.
+//! Test clusters of real etcd, kube-apiserver, kube-controller-manager and Karmada processes.
 //!
 //! Everything runs as plain processes on 127.0.0.1, without containers: one etcd for all planes (each
 //! kube-apiserver has its own prefix in it), a kube-apiserver for each project plane, for the federation hub
 //! and for each cell, and Karmada on the hub with the cells joined to it. The programs are built once from
-//! pinned Go modules into a cache; a bed then stands in about ten seconds.
+//! pinned Go modules into a cache; after that a test cluster starts in about ten seconds.
 //!
-//! A test asks for a bed and gets planes:
+//! A test starts a cluster and gets clients for its planes:
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), polis_testbed::Error> {
-//! use polis_testbed::{Bed, Options};
+//! use polis_testbed::{Options, TestCluster};
 //!
-//! let bed = Bed::up(Options::federation(["dfw", "ord"])).await?;
-//! let hub = bed.client("hub").await?;
-//! bed.kill(&bed.plane("dfw")?.apiserver())?; // an outage
+//! let cluster = TestCluster::up(Options::federation(["dfw", "ord"])).await?;
+//! let hub = cluster.client("hub").await?;
+//! cluster.kill(&cluster.plane("dfw")?.apiserver())?; // an outage
 //! # Ok(())
 //! # }
 //! ```
@@ -23,23 +23,24 @@
 //! | file | holds |
 //! |---|---|
 //! | [`pins`] | which programs, of which versions, built with which flags |
-//! | [`go`] | the Go that builds them |
+//! | [`go`] | the Go toolchain that builds them |
 //! | [`binaries`] | the cache of built programs |
-//! | [`disk`] | whether there is room |
-//! | [`home`] | the directory in which all state of one bed lives |
-//! | [`pki`] | the bed's authority, certificates and kubeconfigs for any identity |
-//! | [`port`] | free ports, and whose they are |
-//! | [`guard`] | no process outlives its owner |
-//! | [`process`] | one component: start, stop, kill, pause, resume, and telling it from all other processes |
-//! | [`ready`] | waiting until a component answers, on a port that is its own |
-//! | [`etcd`], [`plane`], [`hub`], [`cell`] | what each component is started with and what is put on it |
-//! | [`manifest`] | objects put on a plane, and waiting until they serve |
-//! | [`bed`] | the whole |
-//! | [`suite`] | one bed for all tests of a suite |
+//! | [`disk`] | the check for free disk space |
+//! | [`state_dir`] | the directory that holds all state of one test cluster |
+//! | [`pki`] | the certificate authority; certificates and kubeconfigs for any user |
+//! | [`port`] | free ports, and which process listens on a port |
+//! | [`guard`] | kills the processes of a test cluster when its owner ends |
+//! | [`process`] | one component: start, stop, kill, pause, resume |
+//! | [`ready`] | waits until a component is ready on its own port |
+//! | [`etcd`], [`plane`], [`hub`], [`cell`] | the arguments and the initial objects of each component |
+//! | [`manifest`] | applies objects to a plane and waits until they are served |
+//! | [`test_cluster`] | a whole test cluster |
+//! | [`suite`] | one test cluster that all tests of a suite share |
+//! | [`bench`] | the result table of a benchmark |
 //!
-//! The bed runs on Linux: it tells processes and ports apart through `/proc`.
+//! It needs Linux: processes and ports are identified through `/proc`.
 
-pub mod bed;
+pub mod bench;
 pub mod binaries;
 pub mod cell;
 pub mod disk;
@@ -47,7 +48,6 @@ mod error;
 pub mod etcd;
 pub mod go;
 pub mod guard;
-pub mod home;
 pub mod hub;
 pub mod manifest;
 pub mod options;
@@ -57,9 +57,11 @@ pub mod plane;
 pub mod port;
 pub mod process;
 pub mod ready;
+pub mod state_dir;
 pub mod suite;
+pub mod test_cluster;
 
-pub use bed::Bed;
 pub use error::Error;
-pub use options::{CellCrds, Options, Say, Tempo};
-pub use plane::{Kind, Plane};
+pub use options::{CellCrds, Options, ProgressFn, TimingProfile};
+pub use plane::{PlaneKind, TestPlane};
+pub use test_cluster::TestCluster;

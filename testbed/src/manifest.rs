@@ -1,4 +1,4 @@
-//! Objects put on a plane, and waiting until they serve.
+//! Applies objects to a plane and waits until they are served.
 
 use std::{
     fmt,
@@ -17,17 +17,18 @@ use serde_json::Value;
 use crate::Error;
 
 const FIELD_MANAGER: &str = "polis-testbed";
-const PAUSE: Duration = Duration::from_millis(50);
-/// Time for a plane to do what it was asked.
-pub const WITHIN: Duration = Duration::from_secs(180);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Default timeout for a condition on a plane.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(180);
 
-/// Objects of a YAML text that may hold several documents.
+/// Parses the objects of a YAML text with one or more documents.
 pub fn read(name: &str, text: &str) -> Result<Vec<Value>, Error> {
     serde_saphyr::from_multiple(text)
         .map_err(|err| Error::Manifest { name: name.to_owned(), why: err.to_string() })
 }
 
-/// Puts an object on a plane, whatever is there already. The name of the kind in paths is guessed, as its plural.
+/// Applies an object to a plane with server-side apply and `force`. The plural of its kind is derived from
+/// its name.
 pub async fn apply(client: &Client, plane: &str, object: &Value) -> Result<DynamicObject, Error> {
     let unreadable =
         |why: &str| Error::Manifest { name: object["metadata"]["name"].to_string(), why: why.to_owned() };
@@ -46,7 +47,7 @@ pub async fn apply(client: &Client, plane: &str, object: &Value) -> Result<Dynam
     applied.map_err(Error::plane(format!("apply {} {name}", gvk.kind), plane))
 }
 
-/// Puts kinds on a plane and waits until each can be listed.
+/// Applies CRDs to a plane and waits until each kind can be listed.
 pub async fn apply_crds(client: &Client, plane: &str, crds: &[Value]) -> Result<(), Error> {
     try_join_all(crds.iter().map(|crd| apply(client, plane, crd))).await?;
     try_join_all(crds.iter().map(|crd| served(client, plane, crd))).await?;
@@ -61,42 +62,42 @@ async fn served(client: &Client, plane: &str, crd: &Value) -> Result<(), Error> 
         versions.iter().find(|version| version["served"] == true).map(|version| text(&version["name"]));
     let (group, plural) = (text(&spec["group"]), text(&spec["names"]["plural"]));
     let path = format!("/apis/{group}/{}/{plural}?limit=1", version.unwrap_or_default());
-    until(plane, &format!("{plural}.{group} to be served"), WITHIN, async || {
-        let request = http::Request::get(&path).body(Vec::new()).expect("a path of plain words");
-        seen(client.request_text(request).await).map(|_| Some(()))
+    until(plane, &format!("{plural}.{group} to be served"), DEFAULT_TIMEOUT, async || {
+        let request = http::Request::get(&path).body(Vec::new()).expect("the path is a valid URI");
+        retryable(client.request_text(request).await).map(|_| Some(()))
     })
     .await
 }
 
-/// What was seen last, when a condition is not true yet.
-pub type Seen<T> = Result<Option<T>, String>;
+/// The result of one poll: `Ok(None)` and `Err` both mean that the condition is not met yet.
+pub type PollResult<T> = Result<Option<T>, String>;
 
-/// Asks again and again until there is an answer. `Ok(None)` and `Err` both mean: not yet.
+/// Polls until the condition is met or the timeout has passed.
 pub async fn until<T, F>(
     plane: &str,
     what: &str,
     within: Duration,
-    mut look: impl FnMut() -> F,
+    mut poll: impl FnMut() -> F,
 ) -> Result<T, Error>
 where
-    F: Future<Output = Seen<T>>,
+    F: Future<Output = PollResult<T>>,
 {
     let start = Instant::now();
     loop {
-        let last = match look().await {
-            Ok(Some(answer)) => return Ok(answer),
+        let last = match poll().await {
+            Ok(Some(value)) => return Ok(value),
             Ok(None) => "not yet".to_owned(),
             Err(why) => why,
         };
         if start.elapsed() > within {
             let (what, plane) = (what.to_owned(), plane.to_owned());
-            return Err(Error::Waited { seconds: within.as_secs(), what, plane, last });
+            return Err(Error::Timeout { seconds: within.as_secs(), what, plane, last });
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-/// The reading of an answer from a plane: an error is what was seen last.
-pub fn seen<T>(answer: Result<T, impl fmt::Display>) -> Result<T, String> {
-    answer.map_err(|err| err.to_string())
+/// Converts the error of a request into the error of a poll, so that the request is retried.
+pub fn retryable<T>(result: Result<T, impl fmt::Display>) -> Result<T, String> {
+    result.map_err(|err| err.to_string())
 }

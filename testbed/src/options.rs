@@ -1,63 +1,67 @@
-//! What bed is wanted.
+//! Options of a test cluster: its planes, CRDs, timing and directory.
 
 use std::{fmt, path::PathBuf, sync::Arc};
 
 use crate::{Error, plane, port::Ports};
 
-/// Where the bed says what it does and what it waits for.
-pub type Say = Arc<dyn Fn(&str) + Send + Sync>;
+/// Callback for progress messages: components that start, and what the start waits for.
+pub type ProgressFn = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// How quickly Karmada notices and retries.
+/// How quickly Karmada probes its members and retries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
-pub enum Tempo {
-    /// Seconds where Karmada's defaults take half a minute or more, for tests: a lost member is noticed after
-    /// about 3 s instead of 40, work that failed is retried after at most 3 s instead of 1000.
+pub enum TimingProfile {
+    /// Short intervals for tests: a lost member is detected after about 3 s instead of 40 s, and failed work
+    /// is retried after at most 3 s instead of 1000 s.
     #[default]
-    Brisk,
-    /// Karmada's own defaults, for measuring.
-    AsShipped,
+    #[serde(rename = "Brisk")]
+    Fast,
+    /// Karmada's defaults, for benchmarks.
+    #[serde(rename = "AsShipped")]
+    Upstream,
 }
 
-/// How our CRDs come to the cells.
+/// How the compute CRDs are installed on the cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub enum CellCrds {
-    /// Put there before Karmada starts: the first object then reaches a cell in 0.4 s instead of 20 s.
+    /// Installed before Karmada starts: the first object then reaches a cell in 0.4 s instead of 20 s.
     #[default]
-    ByHand,
-    /// Carried there by a ClusterPropagationPolicy on the hub, as in production.
-    ByPolicy,
+    Preinstalled,
+    /// Propagated by a ClusterPropagationPolicy on the hub, as in production.
+    Propagated,
 }
 
-/// What bed is wanted. Begin with one of the constructors and change what differs.
+/// Options of a test cluster. Start from one of the constructors and change the fields that differ.
 #[derive(Clone)]
 pub struct Options {
     /// Names of the project planes.
     pub projects: Vec<String>,
-    /// City codes of the cells. A cell's plane has the name of its city in lower case.
+    /// City codes of the cells. The plane of a cell is named after its city, in lower case.
     pub cells: Vec<String>,
-    /// Whether there is a hub. Cells are joined to it; without one they are planes on their own.
+    /// Whether there is a hub. Cells are joined to it; without a hub they are independent planes.
     pub hub: bool,
-    /// Whether each plane has a kube-controller-manager (namespace deletion, garbage collection, service accounts).
+    /// Whether each plane has a kube-controller-manager (namespace deletion, garbage collection, service
+    /// accounts).
     pub controllers: bool,
-    /// Whether our CRDs and those of the platform are put on the planes.
+    /// Whether the compute CRDs and those of the platform are installed.
     pub crds: bool,
-    /// How our CRDs come to the cells.
+    /// How the compute CRDs are installed on the cells.
     pub cell_crds: CellCrds,
-    /// Whether API servers ask who may name an owner that waits for what it owns. Off in most installations.
-    pub owners_guarded: bool,
-    /// How quickly Karmada notices and retries.
-    pub tempo: Tempo,
-    /// The directory of the bed; none: one of its own, which goes when the bed goes.
+    /// Whether the API servers run the admission plugin OwnerReferencesPermissionEnforcement. Off in most
+    /// installations.
+    pub enforce_owner_references: bool,
+    /// How quickly Karmada probes its members and retries.
+    pub timing: TimingProfile,
+    /// The state directory; `None` uses a new one, which is removed with the test cluster.
     pub dir: Option<PathBuf>,
-    /// Where ports come from.
+    /// The source of free ports.
     pub ports: Ports,
-    /// Where the bed says what it does.
-    pub say: Say,
+    /// Callback for progress messages.
+    pub progress: ProgressFn,
 }
 
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Options { projects, cells, hub, controllers, crds, cell_crds, tempo, dir, .. } = self;
+        let Options { projects, cells, hub, controllers, crds, cell_crds, timing, dir, .. } = self;
         f.debug_struct("Options")
             .field("projects", projects)
             .field("cells", cells)
@@ -65,27 +69,27 @@ impl fmt::Debug for Options {
             .field("controllers", controllers)
             .field("crds", crds)
             .field("cell_crds", cell_crds)
-            .field("tempo", tempo)
+            .field("timing", timing)
             .field("dir", dir)
             .finish_non_exhaustive()
     }
 }
 
 impl Options {
-    /// etcd and one kube-apiserver, the plane `plane::LONE`, with nothing on it.
+    /// etcd and one kube-apiserver, the plane `plane::SINGLE_PLANE`, without CRDs.
     pub fn single_plane() -> Self {
         Options {
-            projects: vec![plane::LONE.to_owned()],
+            projects: vec![plane::SINGLE_PLANE.to_owned()],
             cells: Vec::new(),
             hub: false,
             controllers: false,
             crds: false,
             cell_crds: CellCrds::default(),
-            owners_guarded: false,
-            tempo: Tempo::default(),
+            enforce_owner_references: false,
+            timing: TimingProfile::default(),
             dir: None,
             ports: Ports::default(),
-            say: Arc::new(|line| tracing::info!("{line}")),
+            progress: Arc::new(|line| tracing::info!("{line}")),
         }
     }
 
@@ -107,7 +111,7 @@ impl Options {
         self
     }
 
-    /// Names of all planes of the bed, in the order in which they are shown.
+    /// Names of all planes, in display order.
     pub fn planes(&self) -> Vec<String> {
         let hub = self.hub.then(|| plane::HUB.to_owned());
         self.projects
@@ -118,24 +122,24 @@ impl Options {
             .collect()
     }
 
-    /// Refuses what could not stand: names that are no DNS labels, and two planes of one name.
+    /// Rejects names that are not DNS labels, duplicate names, and an empty list of planes.
     pub fn check(&self) -> Result<(), Error> {
         let mut names = self.planes();
         if let Some(bad) = names.iter().find(|name| !is_dns_label(name)) {
             return Err(Error::BadName { name: bad.clone() });
         }
         if names.is_empty() {
-            return Err(Error::NothingWanted);
+            return Err(Error::NoPlanes);
         }
         names.sort();
         match names.windows(2).find(|pair| pair[0] == pair[1]) {
-            Some(pair) => Err(Error::NameTwice { name: pair[0].clone() }),
+            Some(pair) => Err(Error::DuplicateName { name: pair[0].clone() }),
             None => Ok(()),
         }
     }
 }
 
-/// Karmada takes names of members up to 48 characters, and a plane's name becomes one.
+/// Karmada accepts member names of up to 48 characters, and a member is named after its plane.
 const LONGEST_NAME: usize = 48;
 
 fn is_dns_label(name: &str) -> bool {
@@ -160,22 +164,22 @@ mod tests {
 
     #[test]
     fn a_single_plane_is_one_plane() {
-        assert_eq!(Options::single_plane().planes(), [plane::LONE]);
+        assert_eq!(Options::single_plane().planes(), [plane::SINGLE_PLANE]);
     }
 
     #[test]
-    fn a_city_that_could_be_no_name_is_refused_in_one_sentence() {
+    fn an_invalid_city_name_is_rejected() {
         for city in ["d fw", "", "-x", "münchen", &"x".repeat(49)] {
             let message = Options::federation([city]).check().unwrap_err().to_string();
-            assert!(message.contains("is no name for a plane"), "{message}");
+            assert!(message.contains("is not a valid plane name"), "{message}");
         }
     }
 
     #[test]
-    fn two_planes_of_one_name_are_refused() {
+    fn duplicate_plane_names_are_rejected() {
         for cities in [["dfw", "DFW"], ["hub", "dfw"], ["project-1", "dfw"]] {
             let message = Options::federation(cities).check().unwrap_err().to_string();
-            assert!(message.contains("twice"), "{message}");
+            assert!(message.contains("more than once"), "{message}");
         }
     }
 }

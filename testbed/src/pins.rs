@@ -1,29 +1,29 @@
-//! Which programs the bed is made of, and how they are built.
+//! The pinned programs of the test bed, and their build flags.
 //!
 //! The versions are pinned by the Go modules beside this crate (`etcd/`, `kubernetes/`, `karmada/`: `go.mod`
-//! and `go.sum`, no Go source). They are three modules and not one, because in one module Go would lift the
-//! dependencies of Kubernetes to those of Karmada: it might compile, but it is what neither project tests.
+//! and `go.sum`, no Go source). There are three modules because in a single one Go would raise the
+//! dependencies of Kubernetes to those of Karmada, a combination that neither project tests.
 
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-/// One Go module of pins.
+/// A Go module that pins programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Module {
-    /// etcd's server.
+    /// The etcd server.
     Etcd,
-    /// Kubernetes, with every staging module replaced by its published twin.
+    /// Kubernetes, with every staging module replaced by its published version.
     Kubernetes,
     /// Karmada.
     Karmada,
 }
 
 impl Module {
-    /// All three.
+    /// All modules.
     pub const ALL: [Module; 3] = [Module::Etcd, Module::Kubernetes, Module::Karmada];
 
-    /// The folder of the module in this crate.
+    /// The directory of the module in this crate.
     pub fn folder(self) -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join(match self {
             Module::Etcd => "etcd",
@@ -32,7 +32,7 @@ impl Module {
         })
     }
 
-    /// The module that the pin is about.
+    /// The path of the pinned Go module.
     fn subject(self) -> &'static str {
         match self {
             Module::Etcd => "go.etcd.io/etcd/server/v3",
@@ -60,10 +60,10 @@ impl Module {
     /// The pinned version, such as `v1.35.4`.
     pub fn version(self) -> &'static str {
         required_version(self.go_mod(), self.subject())
-            .expect("each go.mod requires its subject; a test holds it")
+            .expect("each go.mod requires its subject, which a unit test checks")
     }
 
-    /// The lowest Go that the module accepts, from its `go` line.
+    /// The lowest Go version that the module supports, from its `go` line.
     pub fn go_version(self) -> &'static str {
         self.go_mod()
             .lines()
@@ -76,11 +76,11 @@ impl Module {
     pub fn build_flags(self) -> Vec<String> {
         let version = self.version();
         let mut flags = vec!["-trimpath".to_owned()];
-        // -s -w: no symbol table and no debug information, which halves the size of a program.
+        // -s -w: no symbol table and no debug information; halves the size of a program.
         let mut link = "-s -w".to_owned();
         match self {
             Module::Etcd => {}
-            // Without these /version says v0.0.0-master.
+            // Without these, /version returns v0.0.0-master.
             Module::Kubernetes => {
                 let mut parts = version.trim_start_matches('v').split('.');
                 let (major, minor) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
@@ -88,7 +88,7 @@ impl Module {
                     link += &format!(" -X k8s.io/component-base/version.{key}={value}");
                 }
             }
-            // Karmada 1.18 still asks its API types for methods that Kubernetes 0.35 hides behind this tag.
+            // Karmada 1.18 uses methods of API types that Kubernetes 0.35 has only with this build tag.
             Module::Karmada => {
                 flags.extend(["-tags".to_owned(), "kubernetes_protomessage_one_more_release".to_owned()]);
                 link += &format!(" -X github.com/karmada-io/karmada/pkg/version.gitVersion={version}");
@@ -99,10 +99,10 @@ impl Module {
     }
 }
 
-/// One program of the bed.
+/// One program of the test bed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Program {
-    /// The name of its file.
+    /// Its file name.
     pub name: &'static str,
     /// The module that pins it.
     pub module: Module,
@@ -122,7 +122,7 @@ pub const KUBE_APISERVER: Program =
 /// Namespace deletion, garbage collection and service accounts of a plane.
 pub const KUBE_CONTROLLER_MANAGER: Program =
     program("kube-controller-manager", Module::Kubernetes, "k8s.io/kubernetes/cmd/kube-controller-manager");
-/// The user's tool.
+/// The command-line client.
 pub const KUBECTL: Program = program("kubectl", Module::Kubernetes, "k8s.io/kubernetes/cmd/kubectl");
 /// Karmada's controllers.
 pub const KARMADA_CONTROLLER_MANAGER: Program = program(
@@ -130,10 +130,10 @@ pub const KARMADA_CONTROLLER_MANAGER: Program = program(
     Module::Karmada,
     "github.com/karmada-io/karmada/cmd/controller-manager",
 );
-/// Karmada's scheduler: which member an object goes to.
+/// Karmada's scheduler: selects the members for an object.
 pub const KARMADA_SCHEDULER: Program =
     program("karmada-scheduler", Module::Karmada, "github.com/karmada-io/karmada/cmd/scheduler");
-/// Karmada's admission: without it bindings have no identity and nothing is scheduled.
+/// Karmada's admission webhook: without it bindings have no permanent id and nothing is scheduled.
 pub const KARMADA_WEBHOOK: Program =
     program("karmada-webhook", Module::Karmada, "github.com/karmada-io/karmada/cmd/webhook");
 /// Serves the kind Cluster.
@@ -142,11 +142,11 @@ pub const KARMADA_AGGREGATED_APISERVER: Program = program(
     Module::Karmada,
     "github.com/karmada-io/karmada/cmd/aggregated-apiserver",
 );
-/// The agent of a member that pulls.
+/// The agent of a pull member.
 pub const KARMADA_AGENT: Program =
     program("karmada-agent", Module::Karmada, "github.com/karmada-io/karmada/cmd/agent");
 
-/// All programs, in the order in which they are built: those of one module share most of their packages.
+/// All programs in build order: programs of one module share most of their packages.
 pub const PROGRAMS: [Program; 9] = [
     ETCD,
     KUBE_APISERVER,
@@ -159,11 +159,11 @@ pub const PROGRAMS: [Program; 9] = [
     KARMADA_AGENT,
 ];
 
-/// The environment in which Go builds: the Go that is there and no other, no C, nothing from the user's flags.
+/// The environment of `go build`: the local toolchain only, no cgo, no flags of the user.
 pub const BUILD_ENV: [(&str, &str); 4] =
     [("GOTOOLCHAIN", "local"), ("CGO_ENABLED", "0"), ("GOFLAGS", "-mod=readonly"), ("GOWORK", "off")];
 
-/// The key of the cache: another pin, flag or program is another key, so that a cache can never be stale.
+/// The cache key: a hash of all pins, flags and programs, so that a cached program is never stale.
 pub fn key() -> String {
     let mut hash = Sha256::new();
     let mut add = |part: &str| {
@@ -198,14 +198,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pins_are_the_versions_that_were_tried_together() {
+    fn the_pins_are_the_tested_versions() {
         assert_eq!(Module::Etcd.version(), "v3.6.6");
         assert_eq!(Module::Kubernetes.version(), "v1.35.4");
         assert_eq!(Module::Karmada.version(), "v1.18.2");
     }
 
     #[test]
-    fn a_version_is_read_from_the_require_line_and_from_no_other() {
+    fn a_version_is_read_only_from_a_require_line() {
         let go_mod = "tool a.b/c\nreplace a.b/c => a.b/c v9.9.9\nrequire (\n\ta.b/cd v1.0.0\n\ta.b/c v2.0.0 // indirect\n)\n";
         assert_eq!(required_version(go_mod, "a.b/c"), Some("v2.0.0"));
         assert_eq!(required_version("require a.b/c v3.0.0\n", "a.b/c"), Some("v3.0.0"));
@@ -213,24 +213,24 @@ mod tests {
     }
 
     #[test]
-    fn every_staging_module_of_kubernetes_is_replaced_by_the_twin_of_the_pinned_version() {
-        let twin = Module::Kubernetes.version().replacen("v1.", "v0.", 1);
+    fn every_staging_module_of_kubernetes_is_replaced_by_the_pinned_version() {
+        let staging_version = Module::Kubernetes.version().replacen("v1.", "v0.", 1);
         let replaced: Vec<&str> =
             Module::Kubernetes.go_mod().lines().filter(|line| line.contains("=> k8s.io/")).collect();
         assert_eq!(replaced.len(), 31);
-        assert!(replaced.iter().all(|line| line.ends_with(&twin)), "{replaced:?}");
+        assert!(replaced.iter().all(|line| line.ends_with(&staging_version)), "{replaced:?}");
     }
 
     #[test]
     fn every_program_is_a_tool_of_its_module() {
         for program in PROGRAMS {
             let tool = program.module.go_mod().lines().any(|line| line.trim().ends_with(program.package));
-            assert!(tool, "{} is no tool of {:?}", program.package, program.module);
+            assert!(tool, "{} is not a tool of {:?}", program.package, program.module);
         }
     }
 
     #[test]
-    fn kubernetes_is_told_its_version_and_karmada_gets_its_tag() {
+    fn kubernetes_gets_its_version_and_karmada_its_build_tag() {
         let kubernetes = Module::Kubernetes.build_flags().join(" ");
         assert!(kubernetes.contains("version.gitVersion=v1.35.4"), "{kubernetes}");
         assert!(kubernetes.contains("version.gitMinor=35"), "{kubernetes}");
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_is_short_hex_and_the_same_each_time() {
+    fn the_key_is_short_stable_hex() {
         assert_eq!(key(), key());
         assert_eq!(key().len(), 16);
         assert!(key().chars().all(|c| c.is_ascii_hexdigit()));

@@ -1,7 +1,7 @@
-//! The bed's own authority: certificates of servers, and kubeconfigs for any identity.
+//! The certificate authority of a test cluster: server certificates, and kubeconfigs for any user.
 //!
-//! One authority signs everything: a bed is one trust, and a second one would prove nothing. All servers
-//! share one certificate. Keys are P-256; they never leave the directory of the bed, and never expire.
+//! One authority signs all certificates, and all servers share one certificate. Keys are P-256; they stay in
+//! the state directory and do not expire.
 
 use std::{
     fs,
@@ -18,32 +18,35 @@ use sha2::{Digest, Sha256};
 
 use crate::Error;
 
-/// The kube-apiserver proves with this name that a request was forwarded by it.
+/// The common name with which a kube-apiserver authenticates forwarded requests.
 pub const FRONT_PROXY: &str = "front-proxy-client";
-/// Names that servers answer to. The aggregator asks for the last one, whatever the address.
+/// Subject alternative names of the servers. The aggregation layer uses the last one for every address.
 const SERVER_NAMES: [&str; 3] = ["127.0.0.1", "localhost", "karmada-aggregated-apiserver.karmada-system.svc"];
-/// The group that may do everything.
+/// The group with all permissions.
 pub const MASTERS: &str = "system:masters";
+/// Context and cluster name in kubeconfigs.
+const CONTEXT: &str = "testbed";
+/// OID of the attribute `organizationName`.
 const ORGANIZATION: [u64; 4] = [2, 5, 4, 10];
 
 /// A certificate and its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pair {
+pub struct CertifiedKey {
     /// The certificate.
     pub certificate: String,
     /// The private key.
     pub key: String,
 }
 
-/// The authority of one bed.
+/// The certificate authority of one test cluster.
 #[derive(Debug)]
 pub struct Pki {
     folder: PathBuf,
-    authority: Pair,
+    authority: CertifiedKey,
 }
 
 impl Pki {
-    /// Makes a new authority and what the servers need, in the folder.
+    /// Creates a new authority and the server certificates in the directory.
     pub fn create(folder: &Path) -> Result<Pki, Error> {
         let pki = Pki { folder: folder.to_owned(), authority: authority()? };
         fs::set_permissions(folder, fs::Permissions::from_mode(0o700))
@@ -52,7 +55,7 @@ impl Pki {
         write(&folder.join("ca.key"), &pki.authority.key)?;
 
         let (cert, key) = pki.server();
-        let folder = cert.parent().expect("a certificate is in a folder").to_owned();
+        let folder = cert.parent().expect("a certificate has a parent directory").to_owned();
         fs::create_dir_all(&folder).map_err(Error::file("create", &folder))?;
         pki.issue("server", &[], &SERVER_NAMES, ExtendedKeyUsagePurpose::ServerAuth)?.write(&cert, &key)?;
 
@@ -66,40 +69,40 @@ impl Pki {
         Ok(pki)
     }
 
-    /// The authority that is in the folder.
+    /// Opens the authority in the directory.
     pub fn open(folder: &Path) -> Result<Pki, Error> {
         let read = |name: &str| {
             fs::read_to_string(folder.join(name)).map_err(Error::file("read", folder.join(name)))
         };
         Ok(Pki {
             folder: folder.to_owned(),
-            authority: Pair { certificate: read("ca.crt")?, key: read("ca.key")? },
+            authority: CertifiedKey { certificate: read("ca.crt")?, key: read("ca.key")? },
         })
     }
 
-    /// The authority's certificate.
+    /// The path of the CA certificate.
     pub fn ca(&self) -> PathBuf {
         self.folder.join("ca.crt")
     }
 
-    /// Certificate and key of all servers, in a folder of their own, as Karmada's webhook wants it.
+    /// Certificate and key of all servers, in a directory of their own, as Karmada's webhook requires.
     pub fn server(&self) -> (PathBuf, PathBuf) {
         let folder = self.folder.join("server");
         (folder.join("tls.crt"), folder.join("tls.key"))
     }
 
-    /// Certificate and key with which a kube-apiserver forwards requests.
+    /// Certificate and key of the front proxy: a kube-apiserver forwards requests with them.
     pub fn front_proxy(&self) -> (PathBuf, PathBuf) {
         (self.folder.join("front-proxy.crt"), self.folder.join("front-proxy.key"))
     }
 
-    /// Public and private key of service account tokens.
+    /// Public and private key for service account tokens.
     pub fn service_accounts(&self) -> (PathBuf, PathBuf) {
         (self.folder.join("service-accounts.pub"), self.folder.join("service-accounts.key"))
     }
 
-    /// The token file of a plane: one bearer token that may do everything, because Karmada knows no other way
-    /// to log in to a member. Returns the token and the file.
+    /// The token file of a plane, with one bearer token in the group `system:masters`: Karmada authenticates
+    /// to a member only with a bearer token. Returns the token and the file.
     pub fn token(&self, plane: &str) -> Result<(String, PathBuf), Error> {
         let digest = Sha256::new().chain_update(&self.authority.key).chain_update(plane).finalize();
         let token: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -108,17 +111,17 @@ impl Pki {
         Ok((token, file))
     }
 
-    /// The authority's certificate in base64, as objects carry it.
+    /// The CA certificate in base64, for `caBundle` fields.
     pub fn ca_bundle(&self) -> String {
         BASE64_STANDARD.encode(&self.authority.certificate)
     }
 
     /// A client certificate for a user with at most two groups.
-    pub fn client(&self, user: &str, groups: &[&str]) -> Result<Pair, Error> {
+    pub fn client(&self, user: &str, groups: &[&str]) -> Result<CertifiedKey, Error> {
         self.issue(user, groups, &[], ExtendedKeyUsagePurpose::ClientAuth)
     }
 
-    /// A kubeconfig with which to be the user, with these groups, at the server. It needs no other file.
+    /// A self-contained kubeconfig of the server for a user with these groups.
     pub fn kubeconfig(&self, server: &str, user: &str, groups: &[&str]) -> Result<String, Error> {
         Ok(kubeconfig(server, &self.authority.certificate, user, &self.client(user, groups)?))
     }
@@ -129,13 +132,13 @@ impl Pki {
         groups: &[&str],
         servers: &[&str],
         usage: ExtendedKeyUsagePurpose,
-    ) -> Result<Pair, Error> {
+    ) -> Result<CertifiedKey, Error> {
         let failed = || certificate(name);
         let names: Vec<String> = servers.iter().map(|&name| name.to_owned()).collect();
         let mut params = CertificateParams::new(names).map_err(failed())?;
         params.distinguished_name.push(DnType::CommonName, name);
-        // Groups are organizations. rcgen holds one value for each type of attribute, and takes a type that
-        // is spelled out by its number for another one: that makes two.
+        // Groups are organizations. rcgen holds one value per attribute type, and treats the same type given
+        // by its OID as another type: that makes two.
         let types = [DnType::OrganizationName, DnType::CustomDnType(ORGANIZATION.to_vec())];
         if groups.len() > types.len() {
             return Err(Error::TooManyGroups { user: name.to_owned(), count: groups.len() });
@@ -149,18 +152,18 @@ impl Pki {
         let issuer = Issuer::from_ca_cert_pem(&self.authority.certificate, ca_key).map_err(failed())?;
         let key = KeyPair::generate().map_err(failed())?;
         let cert = params.signed_by(&key, &issuer).map_err(failed())?;
-        Ok(Pair { certificate: cert.pem(), key: key.serialize_pem() })
+        Ok(CertifiedKey { certificate: cert.pem(), key: key.serialize_pem() })
     }
 }
 
-impl Pair {
+impl CertifiedKey {
     fn write(&self, certificate: &Path, key: &Path) -> Result<(), Error> {
         write(certificate, &self.certificate)?;
         write(key, &self.key)
     }
 }
 
-fn authority() -> Result<Pair, Error> {
+fn authority() -> Result<CertifiedKey, Error> {
     let failed = || certificate("the authority");
     let mut params = CertificateParams::new(Vec::new()).map_err(failed())?;
     params.distinguished_name.push(DnType::CommonName, "polis test bed");
@@ -168,7 +171,7 @@ fn authority() -> Result<Pair, Error> {
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
     let key = KeyPair::generate().map_err(failed())?;
     let cert = params.self_signed(&key).map_err(failed())?;
-    Ok(Pair { certificate: cert.pem(), key: key.serialize_pem() })
+    Ok(CertifiedKey { certificate: cert.pem(), key: key.serialize_pem() })
 }
 
 fn certificate(name: &str) -> impl FnOnce(rcgen::Error) -> Error {
@@ -176,20 +179,20 @@ fn certificate(name: &str) -> impl FnOnce(rcgen::Error) -> Error {
     move |cause| Error::Certificate { name, cause }
 }
 
-fn kubeconfig(server: &str, authority: &str, user: &str, pair: &Pair) -> String {
+fn kubeconfig(server: &str, authority: &str, user: &str, pair: &CertifiedKey) -> String {
     let [authority, certificate, key] =
         [authority, &pair.certificate, &pair.key].map(|pem| BASE64_STANDARD.encode(pem));
-    // Written as JSON strings, which YAML reads as they are: a user may be called anything.
+    // Written as JSON strings, which are valid YAML: a user name may contain any character.
     let [server, user] = [server, user].map(|text| serde_json::Value::from(text).to_string());
     format!(
         "apiVersion: v1\n\
          kind: Config\n\
-         current-context: bed\n\
+         current-context: {CONTEXT}\n\
          contexts:\n\
-         - name: bed\n\
-         \x20 context: {{cluster: bed, user: {user}}}\n\
+         - name: {CONTEXT}\n\
+         \x20 context: {{cluster: {CONTEXT}, user: {user}}}\n\
          clusters:\n\
-         - name: bed\n\
+         - name: {CONTEXT}\n\
          \x20 cluster:\n\
          \x20   server: {server}\n\
          \x20   certificate-authority-data: {authority}\n\
@@ -201,7 +204,7 @@ fn kubeconfig(server: &str, authority: &str, user: &str, pair: &Pair) -> String 
     )
 }
 
-/// Keys are for the owner of the bed alone.
+/// Writes a file that only its owner can read.
 fn write(path: &Path, text: &str) -> Result<(), Error> {
     let file = fs::OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(path);
     let mut file = file.map_err(Error::file("create", path))?;
@@ -221,12 +224,12 @@ mod tests {
     }
 
     #[test]
-    fn a_kubeconfig_names_server_and_user_and_carries_everything_else() {
+    fn a_kubeconfig_is_self_contained() {
         let (_folder, pki) = mk_pki();
         let user = "system:serviceaccount:polis-system:polis \"manager\"";
         let text = pki.kubeconfig("https://127.0.0.1:23456", user, &["system:serviceaccounts"]).unwrap();
         let config = Kubeconfig::from_yaml(&text).unwrap();
-        assert_eq!(config.current_context.as_deref(), Some("bed"));
+        assert_eq!(config.current_context.as_deref(), Some(CONTEXT));
         let cluster = config.clusters[0].cluster.as_ref().unwrap();
         assert_eq!(cluster.server.as_deref(), Some("https://127.0.0.1:23456"));
         assert_eq!(cluster.certificate_authority_data.as_deref(), Some(pki.ca_bundle().as_str()));
@@ -236,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_authority_is_found_again_and_goes_on_issuing() {
+    fn an_opened_authority_continues_to_issue() {
         let (folder, pki) = mk_pki();
         let found = Pki::open(folder.path()).unwrap();
         assert_eq!(found.ca_bundle(), pki.ca_bundle());
@@ -246,18 +249,18 @@ mod tests {
     }
 
     #[test]
-    fn two_groups_fit_and_a_third_is_refused() {
+    fn two_groups_fit_and_a_third_is_rejected() {
         let (_folder, pki) = mk_pki();
         assert!(pki.client("eve", &["a", "b"]).is_ok());
         let message = pki.client("eve", &["a", "b", "c"]).unwrap_err().to_string();
         assert_eq!(
             message,
-            "failed to issue a certificate for eve: it can carry two groups, 3 were asked for"
+            "failed to issue a certificate for eve: it holds at most two groups, 3 were requested"
         );
     }
 
     #[test]
-    fn keys_are_for_the_owner_alone() {
+    fn only_the_owner_can_read_keys() {
         let (folder, pki) = mk_pki();
         for key in [folder.path().join("ca.key"), pki.server().1, pki.service_accounts().1] {
             assert_eq!(fs::metadata(&key).unwrap().permissions().mode() & 0o777, 0o600, "{}", key.display());

@@ -1,46 +1,48 @@
-//! A plane: a kube-apiserver on its own prefix in the bed's etcd, and mostly a kube-controller-manager.
+//! A plane: a kube-apiserver with its own prefix in etcd and, by option, a kube-controller-manager.
 
 use serde::{Deserialize, Serialize};
 
-use crate::{binaries::Binaries, home::Home, pins, pki::FRONT_PROXY, pki::Pki, process::Spec};
+use crate::{
+    binaries::Binaries, pins, pki::FRONT_PROXY, pki::Pki, process::ComponentSpec, state_dir::StateDir,
+};
 
-/// The name of the hub's plane.
+/// The name of the hub plane.
 pub const HUB: &str = "hub";
-/// The name of the only plane of a bed without federation.
-pub const LONE: &str = "plane";
+/// The name of the plane of a single-plane test cluster.
+pub const SINGLE_PLANE: &str = "plane";
 
-/// What a plane is for.
+/// The role of a plane.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Kind {
-    /// A project's own plane.
+pub enum PlaneKind {
+    /// A project plane.
     Project,
     /// The federation hub.
     Hub,
     /// The cell of a city.
     Cell {
-        /// The city's code, as it is written in labels.
+        /// The city code, as in labels.
         city: String,
     },
 }
 
-/// One plane of a bed.
+/// One plane of a test cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Plane {
-    /// Its name: `hub`, the project's, or the city's in lower case.
+pub struct TestPlane {
+    /// Its name: `hub`, the name of the project, or the city code in lower case.
     pub name: String,
-    /// What it is for.
-    pub kind: Kind,
-    /// Its address.
+    /// Its role.
+    pub kind: PlaneKind,
+    /// Its URL.
     pub server: String,
 }
 
-impl Plane {
-    /// The component that serves the plane.
+impl TestPlane {
+    /// The name of its kube-apiserver component.
     pub fn apiserver(&self) -> String {
         apiserver_name(&self.name)
     }
 
-    /// The component that deletes namespaces and collects garbage on the plane.
+    /// The name of its kube-controller-manager component (namespace deletion, garbage collection).
     pub fn controller_manager(&self) -> String {
         controller_manager_name(&self.name)
     }
@@ -54,24 +56,24 @@ fn controller_manager_name(plane: &str) -> String {
     format!("kube-controller-manager-{plane}")
 }
 
-/// The address of a kube-apiserver on the port.
+/// The URL of a kube-apiserver on this port.
 pub fn server(port: u16) -> String {
     format!("https://127.0.0.1:{port}")
 }
 
-/// With it a kube-apiserver asks, of whoever names an owner that waits for what it owns, for the right to change the
-/// finalizers of that owner.
-pub const OWNERS_GUARDED: &str = "--enable-admission-plugins=OwnerReferencesPermissionEnforcement";
+/// The flag for the admission plugin that requires permission to update the owner's finalizers for an owner
+/// reference with `blockOwnerDeletion`.
+pub const ENFORCE_OWNER_REFERENCES: &str = "--enable-admission-plugins=OwnerReferencesPermissionEnforcement";
 
-/// How the kube-apiserver of a plane is started.
+/// The spec of the kube-apiserver of a plane.
 pub fn apiserver(
     binaries: &Binaries,
     pki: &Pki,
     plane: &str,
-    kind: &Kind,
+    kind: &PlaneKind,
     etcd: &str,
     port: u16,
-) -> Result<Spec, crate::Error> {
+) -> Result<ComponentSpec, crate::Error> {
     let (cert, key) = pki.server();
     let (proxy_cert, proxy_key) = pki.front_proxy();
     let (accounts_public, accounts_private) = pki.service_accounts();
@@ -82,7 +84,7 @@ pub fn apiserver(
         "--bind-address=127.0.0.1".to_owned(),
         format!("--secure-port={port}"),
         "--advertise-address=127.0.0.1".to_owned(),
-        // A loopback address may not stand in Endpoints; nobody here looks for the API by its Service.
+        // Endpoints must not hold a loopback address, and no client here uses the Service `kubernetes`.
         "--endpoint-reconciler-type=none".to_owned(),
         "--authorization-mode=RBAC".to_owned(),
         "--service-cluster-ip-range=10.96.0.0/16".to_owned(),
@@ -102,15 +104,15 @@ pub fn apiserver(
         "--profiling=false".to_owned(),
     ];
     match kind {
-        // As Karmada starts its own: on the hub pods and volumes are templates that nobody runs.
-        Kind::Hub => {
+        // As in Karmada's own deployment: on the hub, Pods and volumes are templates that are never run.
+        PlaneKind::Hub => {
             args.push("--disable-admission-plugins=ServiceAccount,StorageObjectInUseProtection".to_owned());
         }
-        // Karmada logs in to a member with a bearer token and in no other way.
-        Kind::Cell { .. } => args.push(format!("--token-auth-file={}", pki.token(plane)?.1.display())),
-        Kind::Project => {}
+        // Karmada authenticates to a member only with a bearer token.
+        PlaneKind::Cell { .. } => args.push(format!("--token-auth-file={}", pki.token(plane)?.1.display())),
+        PlaneKind::Project => {}
     }
-    Ok(Spec {
+    Ok(ComponentSpec {
         name: apiserver_name(plane),
         program: binaries.path(pins::KUBE_APISERVER),
         args,
@@ -119,19 +121,25 @@ pub fn apiserver(
     })
 }
 
-/// How the kube-controller-manager of a plane is started.
-pub fn controller_manager(binaries: &Binaries, home: &Home, pki: &Pki, plane: &str, port: u16) -> Spec {
-    let kubeconfig = home.kubeconfig(plane).display().to_string();
+/// The spec of the kube-controller-manager of a plane.
+pub fn controller_manager(
+    binaries: &Binaries,
+    state_dir: &StateDir,
+    pki: &Pki,
+    plane: &str,
+    port: u16,
+) -> ComponentSpec {
+    let kubeconfig = state_dir.kubeconfig(plane).display().to_string();
     let (cert, key) = pki.server();
     let (_, accounts_private) = pki.service_accounts();
-    Spec {
+    ComponentSpec {
         name: controller_manager_name(plane),
         program: binaries.path(pins::KUBE_CONTROLLER_MANAGER),
         args: vec![
             format!("--kubeconfig={kubeconfig}"),
             format!("--authentication-kubeconfig={kubeconfig}"),
             format!("--authorization-kubeconfig={kubeconfig}"),
-            // Without the first a namespace is never gone; without the second nothing follows its owner.
+            // The first finishes namespace deletion; the second deletes dependents of deleted owners.
             "--controllers=namespace-controller,garbage-collector-controller,serviceaccount-controller,\
              serviceaccount-token-controller"
                 .to_owned(),
@@ -142,7 +150,7 @@ pub fn controller_manager(binaries: &Binaries, home: &Home, pki: &Pki, plane: &s
             format!("--tls-private-key-file={}", key.display()),
             format!("--service-account-private-key-file={}", accounts_private.display()),
             format!("--root-ca-file={}", pki.ca().display()),
-            // The default of 20 makes the deletion of a namespace with many kinds take seconds.
+            // With the default of 20, the deletion of a namespace with many kinds takes seconds.
             "--kube-api-qps=200".to_owned(),
             "--kube-api-burst=400".to_owned(),
             "--profiling=false".to_owned(),
@@ -156,7 +164,7 @@ pub fn controller_manager(binaries: &Binaries, home: &Home, pki: &Pki, plane: &s
 mod tests {
     use super::*;
 
-    fn mk_args(kind: Kind) -> Vec<String> {
+    fn mk_args(kind: PlaneKind) -> Vec<String> {
         let folder = tempfile::tempdir().unwrap();
         let pki = Pki::create(folder.path()).unwrap();
         let binaries = Binaries::at("/cache".as_ref());
@@ -168,23 +176,23 @@ mod tests {
     }
 
     #[test]
-    fn each_plane_keeps_to_its_own_prefix_and_to_this_machine() {
-        let args = mk_args(Kind::Project);
+    fn each_plane_has_its_own_prefix_and_listens_on_loopback() {
+        let args = mk_args(PlaneKind::Project);
         assert!(has(&args, "--etcd-prefix=/planes/dfw"));
         assert!(has(&args, "--bind-address=127.0.0.1"));
         assert!(has(&args, "--secure-port=20002"));
     }
 
     #[test]
-    fn only_a_cell_takes_the_token_of_the_federation() {
-        assert!(has(&mk_args(Kind::Cell { city: "DFW".to_owned() }), "--token-auth-file="));
-        assert!(!has(&mk_args(Kind::Project), "--token-auth-file="));
-        assert!(!has(&mk_args(Kind::Hub), "--token-auth-file="));
+    fn only_a_cell_accepts_the_token_of_the_federation() {
+        assert!(has(&mk_args(PlaneKind::Cell { city: "DFW".to_owned() }), "--token-auth-file="));
+        assert!(!has(&mk_args(PlaneKind::Project), "--token-auth-file="));
+        assert!(!has(&mk_args(PlaneKind::Hub), "--token-auth-file="));
     }
 
     #[test]
-    fn only_the_hub_leaves_out_admission_of_what_it_never_runs() {
-        assert!(has(&mk_args(Kind::Hub), "--disable-admission-plugins=ServiceAccount"));
-        assert!(!has(&mk_args(Kind::Project), "--disable-admission-plugins"));
+    fn only_the_hub_disables_admission_for_pods_and_volumes() {
+        assert!(has(&mk_args(PlaneKind::Hub), "--disable-admission-plugins=ServiceAccount"));
+        assert!(!has(&mk_args(PlaneKind::Project), "--disable-admission-plugins"));
     }
 }

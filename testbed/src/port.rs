@@ -1,8 +1,8 @@
-//! Free ports on 127.0.0.1, and whose they are.
+//! Free ports on 127.0.0.1, and the check which process listens on a port.
 //!
-//! A port is chosen, then a component is started on it; in between another process may take it. Nothing can
-//! prevent that from outside, so it is noticed and another port is tried. Two things keep it rare: ports come
-//! from below the range that the kernel gives to outgoing connections, and a bed never offers one twice.
+//! Between the choice of a port and the start of its component another process may take the port. This cannot
+//! be prevented; it is detected, and another port is tried. Two rules keep it rare: ports come from below the
+//! kernel's ephemeral port range, and a test cluster never offers a port twice.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -15,13 +15,13 @@ use std::{
 
 use crate::Error;
 
-/// Below are well-known ports, and the defaults of most servers.
+/// Ports below are well-known ports and the defaults of most servers.
 const LOWEST: u16 = 20_000;
-/// Where outgoing connections begin on an ordinary Linux.
+/// The first ephemeral port in Linux's default configuration.
 const USUAL_EPHEMERAL: u16 = 32_768;
 const TRIES: usize = 200;
 
-/// Where ports come from. Clones share what was offered.
+/// A source of free ports. Clones share the set of offered ports.
 #[derive(Debug, Clone, Default)]
 pub struct Ports {
     offered: Arc<Mutex<Offered>>,
@@ -34,13 +34,13 @@ struct Offered {
 }
 
 impl Ports {
-    /// Offers these first, free or not, as if they had been taken after they were looked at.
+    /// Offers these ports first, free or not; tests use it to simulate ports that are taken after the check.
     pub fn beginning_with(ports: impl IntoIterator<Item = u16>) -> Self {
         let offered = Offered { first: ports.into_iter().collect(), ..Offered::default() };
         Ports { offered: Arc::new(Mutex::new(offered)) }
     }
 
-    /// Chooses a port that is free now.
+    /// Chooses a free port.
     pub fn choose(&self) -> Result<u16, Error> {
         let mut offered = self.offered.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(port) = offered.first.pop_front() {
@@ -58,11 +58,11 @@ impl Ports {
     }
 }
 
-/// Ports that the kernel does not give to outgoing connections.
+/// The ports below the ephemeral port range.
 fn range(ip_local_port_range: &str) -> Range<u16> {
     let lowest = ip_local_port_range.split_whitespace().next().and_then(|number| number.parse().ok());
     match lowest {
-        // Too few left below it: take them from everywhere and rely on trying again.
+        // Too few ports below it: use all ports and rely on the retry.
         Some(ephemeral) if ephemeral < LOWEST + 1_000 => LOWEST..60_000,
         Some(ephemeral) => LOWEST..ephemeral,
         None => LOWEST..USUAL_EPHEMERAL,
@@ -74,7 +74,7 @@ fn pick(range: &Range<u16>, random: u64) -> u16 {
     range.start + u16::try_from(random % width).expect("less than the width of a range of u16")
 }
 
-/// Whether this very process listens on the port: an answer from the port says only that somebody does.
+/// Whether this process listens on the port. A response from the port only shows that some process does.
 pub fn is_held_by(pid: u32, port: u16) -> bool {
     let table = fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap_or_default();
     let Some(inode) = listener(&table, port) else { return false };
@@ -86,7 +86,7 @@ pub fn is_held_by(pid: u32, port: u16) -> bool {
         .any(|target| target.as_os_str() == socket.as_str())
 }
 
-/// The inode of the socket that listens on the port, from the kernel's table of sockets.
+/// The inode of the socket that listens on the port, from the kernel's socket table.
 fn listener(table: &str, port: u16) -> Option<&str> {
     const LISTEN: &str = "0A";
     let suffix = format!(":{port:04X}");
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_are_chosen_below_those_of_outgoing_connections() {
+    fn ports_are_chosen_below_the_ephemeral_range() {
         assert_eq!(range("32768\t60999\n"), 20_000..32_768);
         assert_eq!(range("1024 65535"), 20_000..60_000);
         assert_eq!(range(""), 20_000..32_768);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_given_to_begin_with_come_first_and_unseen() {
+    fn initial_ports_are_offered_first_and_unchecked() {
         let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = taken.local_addr().unwrap().port();
         let ports = Ports::beginning_with([port]);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_is_told_from_a_connection_to_the_same_port() {
+    fn a_listener_is_distinct_from_a_connection_to_the_same_port() {
         let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n\
                      0: 0100007F:1F90 0100007F:9C40 01 00000000:00000000 00:00000000 00000000     0        0 111 1\n\
                      1: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 222 1\n";

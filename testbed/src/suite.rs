@@ -1,56 +1,60 @@
-//! One bed for all tests of a suite.
+//! One test cluster that all tests of a suite share.
 //!
-//! Tests are threads of one process under `cargo test`, and processes of their own under nextest. Both share
-//! one bed when its directory is in `POLIS_TESTBED_DIR`: start it with `cargo xtask testbed up`. Without it
-//! each process starts a bed of its own and owns it; the guard ends it when the process ends.
+//! Tests are threads of one process under `cargo test`, and separate processes under nextest. Both share one
+//! test cluster if `POLIS_TESTBED_DIR` names its directory: start it with `cargo xtask testbed up`. Without
+//! the variable each process starts and owns a test cluster; the guard stops it when the process ends.
 //!
-//! A test that shares keeps to a namespace or a project plane of its own. One that breaks things (kills a
-//! component, pauses etcd) breaks them for everyone: it starts a bed of its own with [`Bed::up`].
+//! A test on the shared cluster uses its own namespace or project plane. A test that kills or pauses
+//! components starts its own cluster with [`TestCluster::up`].
 
 use std::{env, path::PathBuf};
 
 use tokio::sync::OnceCell;
 
-use crate::{Bed, Error, Options, Plane};
+use crate::{Error, Options, TestCluster, TestPlane};
 
-/// Names the directory of a bed that is up.
+/// The environment variable with the directory of a running test cluster.
 pub const DIR: &str = "POLIS_TESTBED_DIR";
 
-static SHARED: OnceCell<Bed> = OnceCell::const_new();
+static SHARED: OnceCell<TestCluster> = OnceCell::const_new();
 
-/// The bed that all tests of this suite share. The first to ask says what it must have.
-pub async fn bed(options: Options) -> Result<&'static Bed, Error> {
+/// The test cluster that all tests of this process share. The options of the first call start it; later calls
+/// only check that their planes exist.
+pub async fn shared_cluster(options: Options) -> Result<&'static TestCluster, Error> {
     let wanted = options.planes();
-    let bed = SHARED
+    let cluster = SHARED
         .get_or_try_init(async || match env::var_os(DIR).filter(|dir| !dir.is_empty()).map(PathBuf::from) {
-            Some(dir) => Bed::attach(&dir),
-            None => Box::pin(Bed::up(options)).await,
+            Some(dir) => TestCluster::attach(&dir),
+            None => Box::pin(TestCluster::up(options)).await,
         })
         .await?;
-    match lacks(&wanted, &bed.planes()) {
-        None => Ok(bed),
-        Some(what) => Err(Error::NotTheWantedBed { dir: bed.dir().to_owned(), what }),
+    match missing(&wanted, &cluster.planes()) {
+        None => Ok(cluster),
+        Some(what) => Err(Error::MissingPlane { dir: cluster.dir().to_owned(), what }),
     }
 }
 
-fn lacks(wanted: &[String], there: &[Plane]) -> Option<String> {
-    let missing = wanted.iter().find(|name| there.iter().all(|plane| plane.name != **name));
-    missing.map(|name| format!("plane {name:?}"))
+fn missing(wanted: &[String], existing: &[TestPlane]) -> Option<String> {
+    let name = wanted.iter().find(|name| existing.iter().all(|plane| plane.name != **name));
+    name.map(|name| format!("plane {name:?}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Kind;
+    use crate::PlaneKind;
 
     #[test]
-    fn a_bed_with_more_than_was_wanted_will_do_and_one_with_less_will_not() {
-        let there = ["project-1", "hub", "dfw"].map(|name| Plane {
+    fn a_shared_cluster_must_have_all_wanted_planes() {
+        let existing = ["project-1", "hub", "dfw"].map(|name| TestPlane {
             name: name.to_owned(),
-            kind: Kind::Project,
+            kind: PlaneKind::Project,
             server: String::new(),
         });
-        assert_eq!(lacks(&["hub".to_owned()], &there), None);
-        assert_eq!(lacks(&["hub".to_owned(), "ord".to_owned()], &there), Some("plane \"ord\"".to_owned()));
+        assert_eq!(missing(&["hub".to_owned()], &existing), None);
+        assert_eq!(
+            missing(&["hub".to_owned(), "ord".to_owned()], &existing),
+            Some("plane \"ord\"".to_owned())
+        );
     }
 }

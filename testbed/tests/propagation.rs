@@ -1,4 +1,5 @@
-//! A deployment's way through a real Karmada: from the hub to the cell of its city, its status back, and its end.
+//! Propagation of a WorkloadDeployment by Karmada: from the hub to the cell of its city, its status back to
+//! the hub, and its deletion.
 
 use k8s_openapi::api::{authentication::v1::SelfSubjectReview, core::v1::Secret};
 use kube::{
@@ -7,27 +8,27 @@ use kube::{
     core::DynamicObject,
 };
 use polis_api::compute::{WorkloadDeployment, WorkloadDeploymentSpec};
-use polis_testbed::{Bed, CellCrds, Options, cell::clusters, plane::HUB, suite};
+use polis_testbed::{CellCrds, Options, TestCluster, cell::clusters, plane::HUB, suite};
 use serde_json::{Value, json};
 
 use federation::{Federation, mk_deployment, mk_status};
 
 mod federation;
 
-async fn bed() -> &'static Bed {
-    suite::bed(Options::federation(["dfw", "ord"])).await.expect("a bed stands")
+async fn cluster() -> &'static TestCluster {
+    suite::shared_cluster(Options::federation(["dfw", "ord"])).await.expect("a test cluster")
 }
 
-/// Sets fields of a deployment.
+/// Patches fields of a deployment.
 async fn change(api: &Api<WorkloadDeployment>, name: &str, change: Value) {
-    api.patch(name, &PatchParams::default(), &Patch::Merge(&change)).await.expect("the change is taken");
+    api.patch(name, &PatchParams::default(), &Patch::Merge(&change)).await.expect("the patch is accepted");
 }
 
-/// Works that Karmada made for a cell, of objects in this namespace.
-async fn works(bed: &Bed, cell: &str, namespace: &str) -> usize {
+/// Number of Works for a cell that carry objects of this namespace.
+async fn works(cluster: &TestCluster, cell: &str, namespace: &str) -> usize {
     let kind = kube::core::GroupVersionKind::gvk("work.karmada.io", "v1alpha1", "Work");
     let kind = kube::core::ApiResource::from_gvk(&kind);
-    let hub = bed.client(HUB).await.expect("a client");
+    let hub = cluster.client(HUB).await.expect("a client");
     let api: Api<DynamicObject> = Api::namespaced_with(hub, &format!("karmada-es-{cell}"), &kind);
     let all = api.list(&ListParams::default()).await.expect("works");
     let in_namespace = |work: &&DynamicObject| {
@@ -39,23 +40,23 @@ async fn works(bed: &Bed, cell: &str, namespace: &str) -> usize {
 
 #[tokio::test]
 async fn a_deployment_reaches_the_cell_of_its_city_and_no_other() {
-    let bed = bed().await;
-    let ns = Federation::new(bed, "reaches-its-city", &["dfw", "ord"]).await;
+    let cluster = cluster().await;
+    let ns = Federation::new(cluster, "reaches-its-city", &["dfw", "ord"]).await;
 
     ns.create(&mk_deployment("web-dfw", "dfw")).await;
 
     let arrived = ns.reaches("dfw", "web-dfw").await;
     assert_eq!(arrived.spec, ns.hub().get("web-dfw").await.unwrap().spec);
-    // Karmada decides for all cells at once and writes its decision down before it acts: there is none for ord.
-    assert_eq!(works(bed, "dfw", "reaches-its-city").await, 1);
-    assert_eq!(works(bed, "ord", "reaches-its-city").await, 0);
+    // Karmada records its decision for all cells before it creates Works: there is no Work for ord.
+    assert_eq!(works(cluster, "dfw", "reaches-its-city").await, 1);
+    assert_eq!(works(cluster, "ord", "reaches-its-city").await, 0);
     assert!(ns.cell("ord").await.get_opt("web-dfw").await.unwrap().is_none());
 }
 
 #[tokio::test]
-async fn a_status_written_in_the_cell_comes_back_whole() {
-    let bed = bed().await;
-    let ns = Federation::new(bed, "status-comes-back", &["dfw"]).await;
+async fn a_status_written_in_the_cell_reaches_the_hub_unchanged() {
+    let cluster = cluster().await;
+    let ns = Federation::new(cluster, "status-comes-back", &["dfw"]).await;
     ns.create(&mk_deployment("web-dfw", "dfw")).await;
     ns.reaches("dfw", "web-dfw").await;
 
@@ -69,9 +70,9 @@ async fn a_status_written_in_the_cell_comes_back_whole() {
 }
 
 #[tokio::test]
-async fn a_change_on_the_hub_reaches_the_cell_and_leaves_it_its_own_number_of_instances() {
-    let bed = bed().await;
-    let ns = Federation::new(bed, "replicas-are-kept", &["dfw"]).await;
+async fn a_change_on_the_hub_keeps_the_replicas_set_in_the_cell() {
+    let cluster = cluster().await;
+    let ns = Federation::new(cluster, "replicas-are-kept", &["dfw"]).await;
     ns.create(&mk_deployment("web-dfw", "dfw")).await;
     ns.reaches("dfw", "web-dfw").await;
     change(&ns.cell("dfw").await, "web-dfw", json!({"spec": {"replicas": 5}})).await;
@@ -79,15 +80,15 @@ async fn a_change_on_the_hub_reaches_the_cell_and_leaves_it_its_own_number_of_in
     change(&ns.hub(), "web-dfw", json!({"spec": {"scaleSettings": {"minReplicas": 3}}})).await;
 
     let changed = |spec: &WorkloadDeploymentSpec| spec.scale_settings.min_replicas == 3;
-    let there = ns.becomes("dfw", "web-dfw", "to have changed", |deployment| changed(&deployment.spec)).await;
-    assert_eq!(there.spec.replicas, Some(5));
+    let copy = ns.becomes("dfw", "web-dfw", "to have changed", |deployment| changed(&deployment.spec)).await;
+    assert_eq!(copy.spec.replicas, Some(5));
     assert_eq!(ns.hub().get("web-dfw").await.unwrap().spec.replicas, None);
 }
 
 #[tokio::test]
-async fn what_is_changed_by_hand_in_a_cell_is_put_right_again() {
-    let bed = bed().await;
-    let ns = Federation::new(bed, "put-right-again", &["dfw"]).await;
+async fn drift_in_a_cell_is_corrected() {
+    let cluster = cluster().await;
+    let ns = Federation::new(cluster, "put-right-again", &["dfw"]).await;
     ns.create(&mk_deployment("web-dfw", "dfw")).await;
     let arrived = ns.reaches("dfw", "web-dfw").await;
 
@@ -99,8 +100,8 @@ async fn what_is_changed_by_hand_in_a_cell_is_put_right_again() {
 
 #[tokio::test]
 async fn deleting_a_deployment_on_the_hub_removes_it_from_the_cell() {
-    let bed = bed().await;
-    let ns = Federation::new(bed, "deleted-everywhere", &["dfw"]).await;
+    let cluster = cluster().await;
+    let ns = Federation::new(cluster, "deleted-everywhere", &["dfw"]).await;
     ns.create(&mk_deployment("web-dfw", "dfw")).await;
     ns.create(&mk_deployment("stays", "dfw")).await;
     ns.reaches("dfw", "web-dfw").await;
@@ -114,40 +115,41 @@ async fn deleting_a_deployment_on_the_hub_removes_it_from_the_cell() {
 }
 
 #[tokio::test]
-async fn an_identity_of_ours_is_that_user_with_those_groups_and_no_admin() {
-    let bed = bed().await;
+async fn a_client_has_its_user_and_groups_and_no_admin_permissions() {
+    let cluster = cluster().await;
     let groups = ["compute.datumapis.com:cells", "compute.datumapis.com:city:dfw"];
-    let cell = bed.client_for(HUB, "cell-dfw", &groups).await.unwrap();
+    let cell = cluster.client_for(HUB, "cell-dfw", &groups).await.unwrap();
 
     let reviews: Api<SelfSubjectReview> = Api::all(cell.clone());
     let review = reviews.create(&Default::default(), &SelfSubjectReview::default()).await.unwrap();
     let user = review.status.unwrap().user_info.unwrap();
     assert_eq!(user.username.as_deref(), Some("cell-dfw"));
-    let had = user.groups.unwrap();
-    assert!(groups.iter().all(|group| had.iter().any(|other| other == group)), "{had:?}");
+    let actual = user.groups.unwrap();
+    assert!(groups.iter().all(|group| actual.iter().any(|other| other == group)), "{actual:?}");
 
     let secrets: Api<Secret> = Api::namespaced(cell, "karmada-cluster");
     match secrets.list(&ListParams::default()).await {
         Err(kube::Error::Api(status)) => assert_eq!(status.code, 403, "{}", status.message),
-        other => panic!("a cell may read the credentials of all cells: {other:?}"),
+        other => panic!("a cell can read the credentials of all cells: {other:?}"),
     }
 }
 
-/// The way of production: nobody puts CRDs on a cell by hand.
+/// As in production: the policy on the hub installs the CRDs in the cells.
 #[tokio::test]
-async fn crds_are_taken_to_the_cells_by_a_policy_and_deployments_follow() {
-    let options = Options { cell_crds: CellCrds::ByPolicy, ..Options::federation(["dfw"]).with_projects(0) };
-    let bed = Box::pin(Bed::up(options)).await.expect("a bed stands");
-    let hub = bed.client(HUB).await.unwrap();
+async fn a_policy_propagates_the_crds_before_deployments() {
+    let options =
+        Options { cell_crds: CellCrds::Propagated, ..Options::federation(["dfw"]).with_projects(0) };
+    let cluster = Box::pin(TestCluster::up(options)).await.expect("a test cluster");
+    let hub = cluster.client(HUB).await.unwrap();
 
-    let ns = Federation::new(&bed, "by-policy", &["dfw"]).await;
+    let ns = Federation::new(&cluster, "by-policy", &["dfw"]).await;
     ns.create(&mk_deployment("web-dfw", "dfw")).await;
     ns.reaches("dfw", "web-dfw").await;
     ns.report("dfw", "web-dfw", &mk_status(1)).await;
     ns.becomes(HUB, "web-dfw", "to have a status", |deployment| deployment.status == Some(mk_status(1)))
         .await;
 
-    let member = bed.client("dfw").await.unwrap();
+    let member = cluster.client("dfw").await.unwrap();
     let crds: Api<
         k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
     > = Api::all(member);

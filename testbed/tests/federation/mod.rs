@@ -1,4 +1,4 @@
-//! Deployments on a bed: made on the hub, looked for in cells.
+//! Helpers for deployments on a test cluster: created on the hub, observed in cells.
 
 use std::time::Duration;
 
@@ -10,15 +10,16 @@ use polis_api::{
     compute::{WorkloadDeployment, WorkloadDeploymentStatus},
     labels::TOPOLOGY_CITY_CODE,
 };
-use polis_testbed::{Bed, manifest, plane::HUB};
+use polis_testbed::{TestCluster, manifest, plane::HUB};
 use serde_json::{Value, json};
 
-/// Enough for a loaded machine; what is waited for takes well under a second, after an outage a few.
+/// Timeout of a wait; long enough for a loaded machine. Propagation takes well under a second, after an
+/// outage a few.
 const WITHIN: Duration = Duration::from_secs(120);
 
 /// One namespace of the federation, the same on the hub and on cells.
 pub struct Federation<'a> {
-    bed: &'a Bed,
+    cluster: &'a TestCluster,
     hub: Client,
     namespace: String,
 }
@@ -45,7 +46,7 @@ pub fn mk_deployment(name: &str, city: &str) -> WorkloadDeployment {
     .expect("a deployment")
 }
 
-/// A status in which every field says something.
+/// A status with a value in every field.
 pub fn mk_status(ready: i32) -> WorkloadDeploymentStatus {
     serde_json::from_value(json!({
         "location": {"name": "dfw-1", "namespace": "locations"},
@@ -86,15 +87,15 @@ fn mk_policy(namespace: &str, city: &str) -> Value {
 }
 
 impl<'a> Federation<'a> {
-    /// A namespace of its own for one test, with a policy for each city.
-    pub async fn new(bed: &'a Bed, namespace: &str, cities: &[&str]) -> Self {
-        let hub = bed.client(HUB).await.expect("a client of the hub");
+    /// Creates the namespace of one test, with a policy for each city.
+    pub async fn new(cluster: &'a TestCluster, namespace: &str, cities: &[&str]) -> Self {
+        let hub = cluster.client(HUB).await.expect("a client of the hub");
         let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
         manifest::apply(&hub, HUB, &object).await.expect("a namespace");
         for city in cities {
             manifest::apply(&hub, HUB, &mk_policy(namespace, city)).await.expect("a policy");
         }
-        Federation { bed, hub, namespace: namespace.to_owned() }
+        Federation { cluster, hub, namespace: namespace.to_owned() }
     }
 
     pub fn hub(&self) -> Api<WorkloadDeployment> {
@@ -102,27 +103,27 @@ impl<'a> Federation<'a> {
     }
 
     pub async fn cell(&self, city: &str) -> Api<WorkloadDeployment> {
-        Api::namespaced(self.bed.client(city).await.expect("a client of the cell"), &self.namespace)
+        Api::namespaced(self.cluster.client(city).await.expect("a client of the cell"), &self.namespace)
     }
 
     pub async fn create(&self, deployment: &WorkloadDeployment) {
-        self.hub().create(&PostParams::default(), deployment).await.expect("the hub takes the deployment");
+        self.hub().create(&PostParams::default(), deployment).await.expect("the hub accepts the deployment");
     }
 
     pub async fn delete(&self, name: &str) {
         self.hub().delete(name, &Default::default()).await.expect("the hub deletes the deployment");
     }
 
-    /// Writes the status as the cell's controller would.
+    /// Writes the status in the cell, as its controller does.
     pub async fn report(&self, city: &str, name: &str, status: &WorkloadDeploymentStatus) {
         let body = json!({"status": status});
         let cell = self.cell(city).await;
         cell.patch_status(name, &PatchParams::default(), &Patch::Merge(&body))
             .await
-            .expect("the cell takes the status");
+            .expect("the cell accepts the status");
     }
 
-    /// Waits until the deployment is there and as it should be.
+    /// Waits until the deployment exists and meets the condition.
     pub async fn becomes(
         &self,
         plane: &str,
@@ -131,31 +132,31 @@ impl<'a> Federation<'a> {
         is: impl Fn(&WorkloadDeployment) -> bool,
     ) -> WorkloadDeployment {
         let api: Api<WorkloadDeployment> =
-            Api::namespaced(self.bed.client(plane).await.expect("a client"), &self.namespace);
+            Api::namespaced(self.cluster.client(plane).await.expect("a client"), &self.namespace);
         let what = format!("{name} {what}");
-        let seen = manifest::until(plane, &what, WITHIN, async || {
-            let found = manifest::seen(api.get_opt(name).await)?;
+        let deployment = manifest::until(plane, &what, WITHIN, async || {
+            let found = manifest::retryable(api.get_opt(name).await)?;
             match found {
                 Some(deployment) if is(&deployment) => Ok(Some(deployment)),
                 Some(deployment) => Err(serde_json::to_string(&deployment).unwrap_or_default()),
-                None => Err("it is not there".to_owned()),
+                None => Err("it does not exist".to_owned()),
             }
         });
-        seen.await.expect("the deployment is as it should be")
+        deployment.await.expect("the deployment meets the condition")
     }
 
     pub async fn reaches(&self, city: &str, name: &str) -> WorkloadDeployment {
-        self.becomes(city, name, "to be there", |_| true).await
+        self.becomes(city, name, "to exist", |_| true).await
     }
 
-    /// Waits until the deployment is gone.
+    /// Waits until the deployment is deleted.
     pub async fn leaves(&self, plane: &str, name: &str) {
         let api: Api<WorkloadDeployment> =
-            Api::namespaced(self.bed.client(plane).await.expect("a client"), &self.namespace);
-        let what = format!("{name} to be gone");
+            Api::namespaced(self.cluster.client(plane).await.expect("a client"), &self.namespace);
+        let what = format!("{name} to be deleted");
         let gone = manifest::until(plane, &what, WITHIN, async || {
-            Ok(manifest::seen(api.get_opt(name).await)?.is_none().then_some(()))
+            Ok(manifest::retryable(api.get_opt(name).await)?.is_none().then_some(()))
         });
-        gone.await.expect("the deployment is gone");
+        gone.await.expect("the deployment is deleted");
     }
 }
