@@ -1,9 +1,9 @@
 //! Embedded planes: the API server and the federation of this repository, in the process of the suite.
 //!
-//! Every plane is reached over a line that can be cut, as the API server of a real plane can be killed: requests in
-//! flight are lost, watches end in the middle of an event, what was written is there when the line is mended.
+//! A scenario can cut the connection to a plane, with the effect of a killed API server: requests in flight
+//! fail, and watches end in the middle of an event. The data still exists when the connection is restored.
 //!
-//! Some of the planes may be real API servers of the test bed, as in production some are and some are not.
+//! Some of the planes may be real API servers of the test bed, as in a mixed installation.
 
 use std::{
     collections::BTreeMap,
@@ -21,68 +21,75 @@ use polis_api::{
     kube::{Client, client::Body},
     labels,
 };
-use polis_apiserver::{Identity as Caller, PlaneSpec, Server, Service};
+use polis_apiserver::{PlaneSpec, Server, Service, UserInfo};
 use polis_federation::Federation;
-use polis_testbed::{Bed, Options, hub, manifest, plane::HUB};
+use polis_testbed::{Options, TestCluster, hub, manifest, plane::HUB};
 use serde_json::json;
 use tokio::{sync::watch, task::JoinHandle};
 use tower::ServiceExt as _;
 
 use crate::{
     Error,
-    planes::{Identity, Layout, Outcome, Part, Planes},
+    planes::{ClientIdentity, PlaneComponent, PlaneFuture, PlaneLayout, TestPlanes},
     real::{CITIES, PLATFORM, PROJECTS, client_of},
 };
 
-/// The one part of the federation.
+/// The only component of the federation.
 const FEDERATION: &str = "federation";
-/// As brisk as the bed of real engines: an outage is noticed within seconds.
+/// As in the test bed: an outage is detected within seconds.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 const FAILURE_THRESHOLD: Duration = Duration::from_secs(2);
 
 /// Planes of one embedded API server.
-pub struct Embedded {
+pub struct EmbeddedPlanes {
     server: Server,
-    layout: Layout,
-    lines: BTreeMap<String, watch::Sender<bool>>,
-    outside: BTreeMap<String, Client>,
-    bed: Option<Bed>,
+    layout: PlaneLayout,
+    connections: BTreeMap<String, watch::Sender<bool>>,
+    real_clients: BTreeMap<String, Client>,
+    cluster: Option<TestCluster>,
     federation: Mutex<Option<JoinHandle<()>>>,
 }
 
-impl Embedded {
-    /// Makes the planes with their kinds, starts the federation, and makes the cells members of it.
-    pub async fn up() -> Result<Arc<dyn Planes>, Error> {
-        Self::beside(&[]).await
+impl EmbeddedPlanes {
+    /// Creates the planes with their CRDs, starts the federation, and registers the cells as members.
+    pub async fn up() -> Result<Arc<dyn TestPlanes>, Error> {
+        Self::with_real_planes(&[]).await
     }
 
-    /// The same, with these planes on a kube-apiserver each.
-    pub async fn beside(real: &[&str]) -> Result<Arc<dyn Planes>, Error> {
+    /// As [`EmbeddedPlanes::up`], with these planes on a kube-apiserver each.
+    pub async fn with_real_planes(real: &[&str]) -> Result<Arc<dyn TestPlanes>, Error> {
         let unavailable = |err: polis_apiserver::Error| Error::Unavailable(err.to_string());
         let server = Server::builder().build().await.map_err(unavailable)?;
-        let layout = Layout {
+        let layout = PlaneLayout {
             platform: PLATFORM.to_owned(),
             projects: PROJECTS.map(str::to_owned).to_vec(),
             hub: HUB.to_owned(),
             cells: CITIES.map(str::to_owned).to_vec(),
         };
-        let (bed, outside) = raise(&layout, real).await?;
+        let (cluster, real_clients) = start_real_planes(&layout, real).await?;
         for plane in layout.all().into_iter().filter(|plane| !real.contains(plane)) {
-            server.create_plane(PlaneSpec::own(plane)).await.map_err(unavailable)?;
+            server.create_plane(PlaneSpec::standalone(plane)).await.map_err(unavailable)?;
             for CrdFile { crd, .. } in kinds_of(&layout, plane) {
                 server.install_crd_in(plane, &crd).await.map_err(unavailable)?;
             }
         }
-        let lines = layout.all().into_iter().map(|plane| (plane.to_owned(), watch::Sender::new(true)));
-        let lines = lines.collect();
-        let planes = Embedded { server, lines, layout, outside, bed, federation: Mutex::default() };
-        planes.federate().await?;
+        let connections = layout.all().into_iter().map(|plane| (plane.to_owned(), watch::Sender::new(true)));
+        let connections = connections.collect();
+        let planes = EmbeddedPlanes {
+            server,
+            connections,
+            layout,
+            real_clients,
+            cluster,
+            federation: Mutex::default(),
+        };
+        planes.set_up_federation().await?;
         Ok(Arc::new(planes))
     }
 
-    async fn federate(&self) -> Result<(), Error> {
-        let client = self.reach(HUB, Caller::admin());
-        hub::make_namespaces(&client).await?;
+    async fn set_up_federation(&self) -> Result<(), Error> {
+        let client = self.client_for(HUB, UserInfo::admin());
+        hub::create_namespaces(&client).await?;
         hub::install_interpreter(&client).await?;
         self.start_federation();
         for city in &self.layout.cells {
@@ -97,53 +104,53 @@ impl Embedded {
     }
 
     fn start_federation(&self) {
-        let mut federation = Federation::builder(self.reach(HUB, Caller::admin()))
+        let mut federation = Federation::builder(self.client_for(HUB, UserInfo::admin()))
             .probe_every(PROBE_EVERY)
             .failure_threshold(FAILURE_THRESHOLD);
         for city in &self.layout.cells {
-            federation = federation.member(city, self.reach(city, Caller::admin()));
+            federation = federation.member(city, self.client_for(city, UserInfo::admin()));
         }
         let running = tokio::spawn(federation.build().run(pending()));
-        *self.federation.lock().expect("nobody panics here") = Some(running);
+        *self.federation.lock().expect("the lock is not poisoned") = Some(running);
     }
 
-    /// A client of a plane, for as long as its line holds.
-    fn reach(&self, plane: &str, caller: Caller) -> Client {
-        if let Some(client) = self.outside.get(plane) {
+    /// A client for a plane through its connection.
+    fn client_for(&self, plane: &str, user: UserInfo) -> Client {
+        if let Some(client) = self.real_clients.get(plane) {
             return client.clone();
         }
-        let (service, line) = (self.server.plane_service(plane), self.lines[plane].subscribe());
-        let carry = move |request| carry(service.clone(), caller.clone(), line.clone(), request);
-        Client::new(tower::service_fn(carry), "default")
+        let (service, connection) = (self.server.plane_service(plane), self.connections[plane].subscribe());
+        let forward = move |request| forward(service.clone(), user.clone(), connection.clone(), request);
+        Client::new(tower::service_fn(forward), "default")
     }
 
-    /// The process that a part is, where it is one.
-    fn process(&self, part: &Part) -> Result<Option<(&Bed, String)>, Error> {
-        match (part, &self.bed) {
-            (Part::Plane(plane), Some(bed)) if self.outside.contains_key(plane) => {
-                Ok(Some((bed, bed.plane(plane)?.apiserver())))
+    /// The process of a component, if it has one.
+    fn process(&self, component: &PlaneComponent) -> Result<Option<(&TestCluster, String)>, Error> {
+        match (component, &self.cluster) {
+            (PlaneComponent::ApiServer(plane), Some(cluster)) if self.real_clients.contains_key(plane) => {
+                Ok(Some((cluster, cluster.plane(plane)?.apiserver())))
             }
             _ => Ok(None),
         }
     }
 
-    fn cut(&self, part: &Part) {
-        match part {
-            Part::Plane(plane) => drop(self.lines[plane].send_replace(false)),
-            Part::Federation(_) => {
-                if let Some(running) = self.federation.lock().expect("nobody panics here").take() {
+    fn disconnect(&self, component: &PlaneComponent) {
+        match component {
+            PlaneComponent::ApiServer(plane) => drop(self.connections[plane].send_replace(false)),
+            PlaneComponent::Federation(_) => {
+                if let Some(running) = self.federation.lock().expect("the lock is not poisoned").take() {
                     running.abort();
                 }
             }
         }
     }
 
-    fn mend(&self, part: &Part) {
-        match part {
-            Part::Plane(plane) => drop(self.lines[plane].send_replace(true)),
-            Part::Federation(_) => {
-                let gone = self.federation.lock().expect("nobody panics here").is_none();
-                if gone {
+    fn reconnect(&self, component: &PlaneComponent) {
+        match component {
+            PlaneComponent::ApiServer(plane) => drop(self.connections[plane].send_replace(true)),
+            PlaneComponent::Federation(_) => {
+                let stopped = self.federation.lock().expect("the lock is not poisoned").is_none();
+                if stopped {
                     self.start_federation();
                 }
             }
@@ -151,31 +158,34 @@ impl Embedded {
     }
 }
 
-impl Drop for Embedded {
+impl Drop for EmbeddedPlanes {
     fn drop(&mut self) {
-        self.cut(&Part::Federation(FEDERATION.to_owned()));
+        self.disconnect(&PlaneComponent::Federation(FEDERATION.to_owned()));
     }
 }
 
-/// Raises the planes that are to be real, with their kinds, and what an operator's client of each is.
-async fn raise(layout: &Layout, real: &[&str]) -> Result<(Option<Bed>, BTreeMap<String, Client>), Error> {
-    let mut outside = BTreeMap::new();
+/// Starts the real planes with their CRDs; returns an admin client for each.
+async fn start_real_planes(
+    layout: &PlaneLayout,
+    real: &[&str],
+) -> Result<(Option<TestCluster>, BTreeMap<String, Client>), Error> {
+    let mut real_clients = BTreeMap::new();
     if real.is_empty() {
-        return Ok((None, outside));
+        return Ok((None, real_clients));
     }
     let planes = real.iter().map(|plane| (*plane).to_owned()).collect();
     let options = Options { projects: planes, controllers: true, ..Options::single_plane() };
-    let bed = Box::pin(Bed::up(options)).await?;
+    let cluster = Box::pin(TestCluster::up(options)).await?;
     for plane in real {
-        let client = bed.client(plane).await?;
+        let client = cluster.client(plane).await?;
         let kinds: Vec<_> = kinds_of(layout, plane).into_iter().map(|file| file.crd).collect();
         manifest::apply_crds(&client, plane, &kinds).await?;
-        outside.insert((*plane).to_owned(), client);
+        real_clients.insert((*plane).to_owned(), client);
     }
-    Ok((Some(bed), outside))
+    Ok((Some(cluster), real_clients))
 }
 
-fn kinds_of(layout: &Layout, plane: &str) -> Vec<CrdFile> {
+fn kinds_of(layout: &PlaneLayout, plane: &str) -> Vec<CrdFile> {
     match plane {
         plane if plane == layout.hub => crds::of_hub(),
         plane if layout.cells.iter().any(|cell| cell == plane) => crds::of_cell(),
@@ -183,86 +193,87 @@ fn kinds_of(layout: &Layout, plane: &str) -> Vec<CrdFile> {
     }
 }
 
-fn broken() -> io::Error {
+fn connection_reset() -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionReset, "the plane is down")
 }
 
-/// Takes a request to the plane. What is under way when the line is cut is lost.
-async fn carry(
+/// Forwards a request to the plane. Requests in flight fail when the connection is cut.
+async fn forward(
     service: Service,
-    caller: Caller,
-    mut line: watch::Receiver<bool>,
+    user: UserInfo,
+    mut connection: watch::Receiver<bool>,
     mut request: Request<Body>,
 ) -> Result<Response<impl http_body::Body<Data = bytes::Bytes, Error = io::Error>>, io::Error> {
-    if !*line.borrow_and_update() {
-        return Err(broken());
+    if !*connection.borrow_and_update() {
+        return Err(connection_reset());
     }
-    request.extensions_mut().insert(caller);
-    let answer = tokio::select! {
+    request.extensions_mut().insert(user);
+    let response = tokio::select! {
         biased;
-        _ = line.changed() => return Err(broken()),
-        answer = service.oneshot(request) => answer.unwrap_or_else(|never| match never {}),
+        _ = connection.changed() => return Err(connection_reset()),
+        response = service.oneshot(request) => response.unwrap_or_else(|never| match never {}),
     };
-    let (head, body) = answer.into_parts();
-    let frames = stream::unfold(Some((Box::pin(body), line)), async |rest| {
-        let (mut body, mut line) = rest?;
+    let (head, body) = response.into_parts();
+    let frames = stream::unfold(Some((Box::pin(body), connection)), async |rest| {
+        let (mut body, mut connection) = rest?;
         tokio::select! {
             biased;
-            _ = line.changed() => Some((Err(broken()), None)),
+            _ = connection.changed() => Some((Err(connection_reset()), None)),
             frame = body.frame() => {
                 let frame = frame?.map_err(io::Error::other);
-                Some((frame, Some((body, line))))
+                Some((frame, Some((body, connection))))
             }
         }
     });
     Ok(Response::from_parts(head, StreamBody::new(frames.boxed())))
 }
 
-impl Planes for Embedded {
-    fn layout(&self) -> &Layout {
+impl TestPlanes for EmbeddedPlanes {
+    fn layout(&self) -> &PlaneLayout {
         &self.layout
     }
 
-    /// A change is through all planes within milliseconds, or within a second on a busy machine; a real one takes longer.
-    fn quiet(&self) -> Duration {
-        Duration::from_secs(if self.bed.is_none() { 2 } else { 4 })
+    /// A change reaches all embedded planes within milliseconds, or a second on a busy machine; a real plane
+    /// is slower.
+    fn quiet_period(&self) -> Duration {
+        Duration::from_secs(if self.cluster.is_none() { 2 } else { 4 })
     }
 
-    fn admin(&self, plane: &str) -> Outcome<'_, Client> {
-        let client = self.reach(plane, Caller::admin());
+    fn admin(&self, plane: &str) -> PlaneFuture<'_, Client> {
+        let client = self.client_for(plane, UserInfo::admin());
         Box::pin(async move { Ok(client) })
     }
 
-    fn client(&self, plane: &str, who: Identity) -> Outcome<'_, Client> {
-        if let Some(bed) = self.bed.as_ref().filter(|_| self.outside.contains_key(plane)) {
-            return client_of(bed, plane.to_owned(), who);
+    fn client(&self, plane: &str, identity: ClientIdentity) -> PlaneFuture<'_, Client> {
+        if let Some(cluster) = self.cluster.as_ref().filter(|_| self.real_clients.contains_key(plane)) {
+            return client_of(cluster, plane.to_owned(), identity);
         }
-        let client = self.reach(plane, Caller::new(who.user, who.groups));
+        let client = self.client_for(plane, UserInfo::new(identity.user, identity.groups));
         Box::pin(async move { Ok(client) })
     }
 
-    fn federation_parts(&self) -> Vec<String> {
+    fn federation_components(&self) -> Vec<String> {
         vec![FEDERATION.to_owned()]
     }
 
-    fn kill(&self, part: Part) -> Outcome<'_, ()> {
+    fn kill(&self, component: PlaneComponent) -> PlaneFuture<'_, ()> {
         Box::pin(async move {
-            match self.process(&part)? {
-                Some((bed, process)) => Ok(bed.kill(&process)?),
+            match self.process(&component)? {
+                Some((cluster, process)) => Ok(cluster.kill(&process)?),
                 None => {
-                    self.cut(&part);
+                    self.disconnect(&component);
                     Ok(())
                 }
             }
         })
     }
 
-    fn restore(&self, part: Part) -> Outcome<'_, ()> {
+    fn restore(&self, component: PlaneComponent) -> PlaneFuture<'_, ()> {
         Box::pin(async move {
-            match self.process(&part)? {
-                Some((bed, process)) => Ok(bed.start(&process).await?),
+            match self.process(&component)? {
+                Some((cluster, process)) => Ok(cluster.start(&process).await?),
                 None => {
-                    self.mend(&part);
+                    self.reconnect(&component);
                     Ok(())
                 }
             }

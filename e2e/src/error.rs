@@ -1,59 +1,57 @@
-//! What can go wrong with the harness itself. What goes wrong in a scenario is a failed assertion.
+//! Errors of the test harness. A failed scenario panics instead.
 
 use std::path::PathBuf;
 
-/// Why the harness cannot do what it was asked for.
+/// An error of the test harness.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The test bed failed.
     #[error("failed to use the test bed: {0}")]
-    Bed(#[from] polis_testbed::Error),
-    /// A wire could not be laid.
-    #[error("failed to lay a wire: {0}")]
-    Wire(Box<dyn std::error::Error + Send + Sync>),
-    /// A plane refused or did not answer.
+    TestCluster(#[from] polis_testbed::Error),
+    /// A proxy failed to start.
+    #[error("failed to start a proxy: {0}")]
+    Proxy(Box<dyn std::error::Error + Send + Sync>),
+    /// A request to a plane failed.
     #[error("failed to {what} on plane {plane}: {source}")]
     Plane {
-        /// What was tried.
+        /// The operation.
         what: String,
-        /// Where.
+        /// The plane.
         plane: String,
-        /// What came back.
+        /// The error.
         source: Box<polis_api::kube::Error>,
     },
-    /// The process of a role did not start, or ended by itself.
+    /// A process failed to start, or exited.
     #[error("failed to run {role}: {why}; the last lines of {log}:\n{tail}")]
     Role {
-        /// The role.
+        /// The process.
         role: String,
-        /// Why.
+        /// The reason.
         why: String,
-        /// Its log.
+        /// Path of its log.
         log: PathBuf,
-        /// The end of the log.
+        /// The last lines of the log.
         tail: String,
     },
-    /// The program of the roles is not there.
-    #[error(
-        "failed to find the program of the controllers at {0}: build it with `cargo build -p polis`, or name it in POLIS_BIN"
-    )]
+    /// The binary under test does not exist.
+    #[error("failed to find the polis binary at {0}: build it with `cargo build -p polis`, or set POLIS_BIN")]
     NoProgram(PathBuf),
-    /// A file cannot be read or written.
+    /// Reading or writing a file failed.
     #[error("failed to use {path}: {source}")]
     File {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: std::io::Error,
     },
-    /// What was asked for is not to be had here.
+    /// The request is not possible here, with the reason.
     #[error("{0}")]
     Unavailable(String),
 }
 
 impl Error {
-    pub(crate) fn wire(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Error::Wire(source.into())
+    pub(crate) fn proxy(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Error::Proxy(source.into())
     }
 
     pub(crate) fn plane(

@@ -1,7 +1,7 @@
-//! Identities: who the controllers are on each plane, and the roles that we ship for them.
+//! The identities of the controllers on each plane, and the shipped roles.
 //!
-//! The suite gives controllers no right of its own making. It applies the manifests under `deploy/` as an operator
-//! would, and lets the controllers be the users and groups that those manifests name.
+//! The suite grants no permission of its own. It applies the manifests in `deploy/` as an operator would, and
+//! the controllers use the users and groups that those manifests name.
 
 use std::{
     fs,
@@ -12,32 +12,32 @@ use serde_json::Value;
 
 use crate::{
     Error,
-    planes::{Identity, Layout},
-    staff::Role,
+    manager_process::Role,
+    planes::{ClientIdentity, PlaneLayout},
 };
 
-/// The user that the controllers are, on the planes of projects, on the hub and on their own cluster.
+/// The user of the controllers on project planes, on the hub and on their own cluster.
 pub const MANAGER: &str = "system:serviceaccount:compute-system:compute-manager";
-/// The group of every cell, on the hub.
+/// The group of all cells on the hub.
 pub const CELLS: &str = "compute.datumapis.com:cells";
 
-/// The group of the cells of a city, on the hub.
+/// The group of the cells of a city on the hub.
 pub fn city_group(city: &str) -> String {
     format!("compute.datumapis.com:city:{city}")
 }
 
-/// The user that the cell of a city is on the hub.
+/// The user of a city's cell on the hub.
 pub fn cell_user(city: &str) -> String {
     format!("system:serviceaccount:compute-system:compute-cell-{city}")
 }
 
-/// What `deploy/` holds for each kind of plane.
-pub struct Shipped {
+/// The manifests in `deploy/` for each type of plane.
+pub struct ShippedRoles {
     deploy: PathBuf,
 }
 
-/// Folders and files under `deploy/` that an operator applies to each kind of plane. Kinds and their interpreter are
-/// not among them: planes have those from the start.
+/// Directories and files in `deploy/` that an operator applies to each type of plane. CRDs and the resource
+/// interpreter are not among them: the planes already have those.
 const ON_PROJECTS: &[&str] = &["components/rbac/project"];
 const ON_PLATFORM: &[&str] = &["components/rbac/management", "components/leader-election/role.yaml"];
 const ON_HUB: &[&str] = &[
@@ -47,34 +47,34 @@ const ON_HUB: &[&str] = &[
 ];
 const ON_CELLS: &[&str] = &["components/rbac/cell", "components/leader-election/role.yaml"];
 
-impl Default for Shipped {
+impl Default for ShippedRoles {
     fn default() -> Self {
-        Shipped { deploy: Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy") }
+        ShippedRoles { deploy: Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy") }
     }
 }
 
-impl Shipped {
-    /// Who a role is on a plane.
-    pub fn identity(&self, layout: &Layout, role: &Role, plane: &str) -> Identity {
+impl ShippedRoles {
+    /// The identity of a role on a plane.
+    pub fn identity(&self, layout: &PlaneLayout, role: &Role, plane: &str) -> ClientIdentity {
         match role {
             Role::Cell(city) if plane == layout.hub => {
-                Identity { user: cell_user(city), groups: vec![CELLS.to_owned(), city_group(city)] }
+                ClientIdentity { user: cell_user(city), groups: vec![CELLS.to_owned(), city_group(city)] }
             }
-            _ => Identity { user: MANAGER.to_owned(), groups: Vec::new() },
+            _ => ClientIdentity { user: MANAGER.to_owned(), groups: Vec::new() },
         }
     }
 
-    /// The objects that an operator applies to a plane, in order.
-    pub fn manifests(&self, layout: &Layout, plane: &str) -> Result<Vec<Value>, Error> {
-        let folders = match plane {
+    /// The manifests for a plane, in the order of application.
+    pub fn manifests(&self, layout: &PlaneLayout, plane: &str) -> Result<Vec<Value>, Error> {
+        let paths = match plane {
             plane if plane == layout.hub => vec![ON_HUB],
             plane if plane == layout.platform => vec![ON_PLATFORM, ON_PROJECTS],
             plane if layout.cells.iter().any(|cell| cell == plane) => vec![ON_CELLS],
             _ => vec![ON_PROJECTS],
         };
         let mut objects = Vec::new();
-        for folder in folders.concat() {
-            for file in files(&self.deploy.join(folder))? {
+        for path in paths.concat() {
+            for file in files(&self.deploy.join(path))? {
                 objects.extend(read(&file)?);
             }
         }
@@ -82,15 +82,15 @@ impl Shipped {
     }
 }
 
-/// The file itself, or the manifests of a folder.
-fn files(folder: &Path) -> Result<Vec<PathBuf>, Error> {
-    if folder.is_file() {
-        return Ok(vec![folder.to_owned()]);
+/// The file itself, or the manifests in a directory.
+fn files(path: &Path) -> Result<Vec<PathBuf>, Error> {
+    if path.is_file() {
+        return Ok(vec![path.to_owned()]);
     }
-    let listed = fs::read_dir(folder).map_err(Error::file(folder))?;
+    let listed = fs::read_dir(path).map_err(Error::file(path))?;
     let mut files: Vec<PathBuf> = listed
         .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|ending| ending == "yaml"))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "yaml"))
         .filter(|path| path.file_name().is_some_and(|name| name != "kustomization.yaml"))
         .collect();
     files.sort();

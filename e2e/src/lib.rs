@@ -1,9 +1,9 @@
-//! The suite: what must hold across all planes, told in the words of the domain.
+//! End-to-end suite: scenarios over all planes, with the controllers as real processes.
 //!
-//! A scenario reads like the sentence it protects, and does not know what its planes are made of:
+//! A scenario states the rule that it tests, and does not depend on what its planes run on:
 //!
 //! ```no_run
-//! use polis_e2e::{draft::deployment, place::quiet, seek::policy, world::scenario};
+//! use polis_e2e::{builders::deployment, matchers::policy, view::quiet_period, world::scenario};
 //!
 //! scenario(async |world| {
 //!     let project = world.project("shop").await;
@@ -11,51 +11,51 @@
 //!     let second = project.deploy(deployment("b").to("dfw")).await;
 //!     let hub = world.hub().namespace_of(&project);
 //!
-//!     hub.has(policy("city-dfw")).await;
+//!     hub.eventually_has(policy("city-dfw")).await;
 //!     first.delete().await;
-//!     hub.keeps(policy("city-dfw"), quiet()).await;
+//!     hub.consistently_has(policy("city-dfw"), quiet_period()).await;
 //!     second.delete().await;
-//!     hub.loses(policy("city-dfw")).await;
+//!     hub.eventually_lacks(policy("city-dfw")).await;
 //! });
 //! ```
 //!
-//! | file | holds |
+//! | module | content |
 //! |---|---|
-//! | [`world`] | the stage that scenarios share, and what each is given |
-//! | [`planes`], [`real`], [`embedded`] | what the suite needs of planes, and who gives it |
-//! | [`project`], [`place`], [`seek`], [`draft`] | the words of a scenario: acts, looks, what is looked for, what is applied |
-//! | [`eye`] | a mirror and a journal of each plane |
-//! | [`provider`], [`network`], [`grants`] | the runtime and the network service of a cell and the quota service of a project, played |
-//! | [`staff`], [`identities`] | the processes under test, and who they are on each plane |
+//! | [`world`] | the shared fixture, and the environment of one scenario |
+//! | [`planes`], [`real`], [`embedded`] | the interface to planes, and its implementations |
+//! | [`project`], [`view`], [`matchers`], [`builders`] | what a scenario is written with: user actions, assertions, matchers, objects |
+//! | [`recorder`] | a mirror of each plane and a journal of its changes |
+//! | [`fake_provider`], [`fake_network`], [`fake_quota`] | fakes of a cell's runtime, a cell's network service and a project's quota service |
+//! | [`manager_process`], [`identities`] | the processes under test, and their identity on each plane |
 //! | [`overlays`], [`rendered`], [`pod`] | the same processes as `deploy/` renders them |
-//! | [`released`] | the kinds of the last release, in place of today's |
-//! | [`wire`] | the line between a process and a plane: what passes is written down, and it can be cut |
-//! | [`rights`] | what the shipped roles permit, held against what was asked for |
-//! | [`report`] | what was seen when a scenario failed |
+//! | [`released`] | the CRDs of the last release |
+//! | [`proxy`] | records the requests of a process and injects faults |
+//! | [`rbac`] | compares the shipped roles with the recorded requests |
+//! | [`report`] | the state of all planes, printed when a scenario fails |
 //!
-//! The scenarios are in `tests/`: one file per group. Nobody imports this room.
+//! The scenarios are in `tests/`, one file per group. No other crate depends on this one.
 
-pub mod draft;
+pub mod builders;
 pub mod embedded;
 mod error;
-pub mod eye;
-pub mod grants;
+pub mod fake_network;
+pub mod fake_provider;
+pub mod fake_quota;
 pub mod identities;
-pub mod network;
+pub mod manager_process;
+pub mod matchers;
 pub mod overlays;
-pub mod place;
 pub mod planes;
 pub mod pod;
 pub mod project;
-pub mod provider;
+pub mod proxy;
+pub mod rbac;
 pub mod real;
+pub mod recorder;
 pub mod released;
 pub mod rendered;
 pub mod report;
-pub mod rights;
-pub mod seek;
-pub mod staff;
-pub mod wire;
+pub mod view;
 pub mod world;
 
 pub use error::Error;

@@ -1,22 +1,23 @@
-//! Overlays: the same scenarios, with everything as `deploy/` renders it.
+//! Deployment modes: the same scenarios with the processes of the harness, or with everything as `deploy/`
+//! renders it.
 //!
-//! Without it, staff is given the roles that we ship and flags of the harness. With it, each plane gets what
-//! `docs/operations/install.md` has an operator apply to it, rendered by kubectl, and each process is started with the
-//! arguments, environment, configuration and identity of the Deployment that the overlay renders to.
+//! In mode `plain` the processes get the shipped roles and flags of the harness. In the other modes each
+//! plane gets the manifests that `docs/operations/install.md` applies to it, rendered by kubectl, and each
+//! process runs with the arguments, environment, configuration and identity of the rendered Deployment.
 
 use serde_json::Value;
 
 use crate::{
     Error,
-    planes::Layout,
-    rendered::{Rendered, word},
-    staff::Role,
+    manager_process::Role,
+    planes::PlaneLayout,
+    rendered::{RenderedManifests, as_text},
 };
 
-/// Where processes and their rights come from. `POLIS_E2E_STAFF` says it.
+/// Where processes and their permissions come from. `POLIS_E2E_DEPLOYMENT` selects it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Manning {
-    /// The roles of `deploy/`, and flags of the harness.
+pub enum DeploymentMode {
+    /// The roles in `deploy/`, and flags of the harness.
     Plain,
     /// `overlays/management-plane`, and `overlays/cell` in each cell.
     Overlays,
@@ -24,90 +25,95 @@ pub enum Manning {
     SingleCluster,
 }
 
-/// A Deployment, and the roles that it plays.
-pub struct Post {
-    /// What it switches on.
+/// A Deployment and its roles.
+pub struct ManagerDeployment {
+    /// The roles that it enables.
     pub roles: Vec<Role>,
-    /// The overlay.
-    pub rendered: Rendered,
+    /// The rendered overlay.
+    pub rendered: RenderedManifests,
 }
 
 const MANAGEMENT: &str = "docs/operations/examples/management-plane";
 const CELL: &str = "docs/operations/examples/cell-dfw";
-const SITE: &str = "deploy/overlays/single-cluster";
+const SINGLE_CLUSTER: &str = "deploy/overlays/single-cluster";
 
-impl Manning {
-    /// What the environment asks for.
-    pub fn wanted() -> Result<Manning, Error> {
-        match std::env::var("POLIS_E2E_STAFF").as_deref() {
-            Err(_) | Ok("plain") => Ok(Manning::Plain),
-            Ok("overlays") => Ok(Manning::Overlays),
-            Ok("single-cluster") => Ok(Manning::SingleCluster),
+impl DeploymentMode {
+    /// The mode in `POLIS_E2E_DEPLOYMENT`; `plain` by default.
+    pub fn from_environment() -> Result<DeploymentMode, Error> {
+        match std::env::var("POLIS_E2E_DEPLOYMENT").as_deref() {
+            Err(_) | Ok("plain") => Ok(DeploymentMode::Plain),
+            Ok("overlays") => Ok(DeploymentMode::Overlays),
+            Ok("single-cluster") => Ok(DeploymentMode::SingleCluster),
             Ok(other) => Err(Error::Unavailable(format!(
-                "there is no staff called {other:?}: POLIS_E2E_STAFF may be plain, overlays or single-cluster"
+                "unknown deployment mode {other:?}: POLIS_E2E_DEPLOYMENT must be plain, overlays or single-cluster"
             ))),
         }
     }
 
-    /// What an operator applies to a plane, in order.
-    pub fn manifests(self, layout: &Layout, plane: &str) -> Vec<Value> {
-        let site = self == Manning::SingleCluster;
+    /// The manifests for a plane, in the order of application.
+    pub fn manifests(self, layout: &PlaneLayout, plane: &str) -> Vec<Value> {
+        let single_cluster = self == DeploymentMode::SingleCluster;
         let mut rendered = Vec::new();
         if plane == layout.hub {
-            rendered.push(Rendered::alone("deploy/components/federation"));
-            if site {
-                rendered.push(Rendered::alone("deploy/components/rbac/site/hub"));
+            rendered.push(RenderedManifests::of_component("deploy/components/federation"));
+            if single_cluster {
+                rendered.push(RenderedManifests::of_component("deploy/components/rbac/site/hub"));
             }
         } else if layout.cells.iter().any(|cell| cell == plane) {
-            rendered.push(match site && layout.cells[0] == plane {
-                true => Rendered::of(SITE),
+            rendered.push(match single_cluster && layout.cells[0] == plane {
+                true => RenderedManifests::of(SINGLE_CLUSTER),
                 false => cell(plane),
             });
         } else {
-            rendered.push(Rendered::alone("deploy/components/rbac/project"));
-            rendered.push(Rendered::alone("deploy/components/rbac/quota"));
-            if site {
-                rendered.push(Rendered::alone("deploy/components/rbac/site/projects"));
+            rendered.push(RenderedManifests::of_component("deploy/components/rbac/project"));
+            rendered.push(RenderedManifests::of_component("deploy/components/rbac/quota"));
+            if single_cluster {
+                rendered.push(RenderedManifests::of_component("deploy/components/rbac/site/projects"));
             }
             if plane == layout.platform {
-                rendered.push(match site {
-                    true => Rendered::alone("deploy/components/rbac/management"),
-                    false => Rendered::of(MANAGEMENT),
+                rendered.push(match single_cluster {
+                    true => RenderedManifests::of_component("deploy/components/rbac/management"),
+                    false => RenderedManifests::of(MANAGEMENT),
                 });
             }
         }
-        rendered.iter().flat_map(Rendered::known).cloned().collect()
+        rendered.iter().flat_map(RenderedManifests::served).cloned().collect()
     }
 
-    /// Every Deployment that runs.
-    pub fn posts(self, layout: &Layout) -> Vec<Post> {
-        let of_cell = |city: &String| Post { roles: vec![Role::Cell(city.clone())], rendered: cell(city) };
+    /// All Deployments.
+    pub fn deployments(self, layout: &PlaneLayout) -> Vec<ManagerDeployment> {
+        let of_cell =
+            |city: &String| ManagerDeployment { roles: vec![Role::Cell(city.clone())], rendered: cell(city) };
         let first = match self {
-            Manning::SingleCluster => Post {
+            DeploymentMode::SingleCluster => ManagerDeployment {
                 roles: vec![Role::Management, Role::Cell(layout.cells[0].clone())],
-                rendered: Rendered::of(SITE),
+                rendered: RenderedManifests::of(SINGLE_CLUSTER),
             },
-            _ => Post { roles: vec![Role::Management], rendered: Rendered::of(MANAGEMENT) },
+            _ => ManagerDeployment {
+                roles: vec![Role::Management],
+                rendered: RenderedManifests::of(MANAGEMENT),
+            },
         };
-        let others = layout.cells.iter().skip(usize::from(self == Manning::SingleCluster));
-        let posts: Vec<Post> = [first].into_iter().chain(others.map(of_cell)).collect();
-        for post in &posts {
-            post.check();
+        let others = layout.cells.iter().skip(usize::from(self == DeploymentMode::SingleCluster));
+        let deployments: Vec<ManagerDeployment> = [first].into_iter().chain(others.map(of_cell)).collect();
+        for deployment in &deployments {
+            deployment.check();
         }
-        posts
+        deployments
     }
 }
 
-impl Post {
-    /// An overlay under which nothing runs, or something else than its roles, shows nothing.
+impl ManagerDeployment {
+    /// Asserts that the Deployment enables exactly its roles and has replicas: otherwise the suite would test
+    /// nothing.
     fn check(&self) {
-        for (switch, wanted) in [
+        for (switch, expected) in [
             ("ENABLE_MANAGEMENT_CONTROLLERS", self.roles.contains(&Role::Management)),
             ("ENABLE_CELL_CONTROLLERS", self.roles.iter().any(|role| matches!(role, Role::Cell(_)))),
         ] {
             assert_eq!(
                 self.rendered.variable(switch) == "true",
-                wanted,
+                expected,
                 "{switch} of the Deployment of {:?}",
                 self.roles
             );
@@ -117,11 +123,11 @@ impl Post {
     }
 }
 
-/// The cell of a city: a copy of the example for Dallas with its own name.
-fn cell(city: &str) -> Rendered {
+/// The overlay of a city's cell: a copy of the example for Dallas with another name.
+fn cell(city: &str) -> RenderedManifests {
     let named = format!("clusterName: cell-{city}");
-    let rendered = Rendered::copy_of(CELL, &[("clusterName: cell-dfw", &named)]);
+    let rendered = RenderedManifests::copy_of(CELL, &[("clusterName: cell-dfw", &named)]);
     let config = rendered.find("ConfigMap", "compute-config").expect("a configuration");
-    assert!(word(&config["data"]["config.yaml"]).contains(&named), "the example has lost its clusterName");
+    assert!(as_text(&config["data"]["config.yaml"]).contains(&named), "the example has no clusterName");
     rendered
 }

@@ -1,8 +1,7 @@
-//! Planes: what the suite needs of whatever it runs on.
+//! The interface between the suite and the planes that it runs on.
 //!
-//! Scenarios and the rest of the harness know planes only through [`Planes`]. They are told apart by name, never by
-//! what they are made of: a scenario that asks which engine is below it is a scenario about that engine, and belongs
-//! in the room of that engine.
+//! Scenarios and harness use planes only through [`TestPlanes`], by name. A scenario that depends on the
+//! engine below it belongs to the crate of that engine.
 
 use std::time::Duration;
 
@@ -11,20 +10,20 @@ use polis_api::kube::Client;
 
 use crate::Error;
 
-/// The names of all planes of a world.
+/// The names of all planes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Layout {
-    /// The plane of the platform: its Projects, and the leases of the management role.
+pub struct PlaneLayout {
+    /// The platform: Projects, and the leases of the management role.
     pub platform: String,
-    /// The plane of each project. The name of the plane is the name of the project.
+    /// The plane of each project, named like the project.
     pub projects: Vec<String>,
     /// The federation hub.
     pub hub: String,
-    /// The plane of each cell. The name of the plane is the city.
+    /// The plane of each cell, named like its city.
     pub cells: Vec<String>,
 }
 
-impl Layout {
+impl PlaneLayout {
     /// All planes, in the order in which data flows.
     pub fn all(&self) -> Vec<&str> {
         let ends = [&self.platform].into_iter().chain(&self.projects);
@@ -32,47 +31,47 @@ impl Layout {
     }
 }
 
-/// Who speaks to a plane.
+/// User and groups of a client.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Identity {
+pub struct ClientIdentity {
     /// The user.
     pub user: String,
     /// The groups.
     pub groups: Vec<String>,
 }
 
-/// What can break.
+/// A component that can fail.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Part {
+pub enum PlaneComponent {
     /// The API server of a plane.
-    Plane(String),
-    /// One of [`Planes::federation_parts`].
+    ApiServer(String),
+    /// One of [`TestPlanes::federation_components`].
     Federation(String),
 }
 
-/// What comes of something that planes are asked for.
-pub type Outcome<'a, T> = BoxFuture<'a, Result<T, Error>>;
+/// The future of an operation on planes.
+pub type PlaneFuture<'a, T> = BoxFuture<'a, Result<T, Error>>;
 
-/// Planes to run scenarios on. On every one of them the kinds of Polis are served.
-pub trait Planes: Send + Sync {
-    /// What there is.
-    fn layout(&self) -> &Layout;
+/// The planes of a suite. All of them serve the kinds of Polis.
+pub trait TestPlanes: Send + Sync {
+    /// The names of the planes.
+    fn layout(&self) -> &PlaneLayout;
 
-    /// How long nothing must happen until it is sure that nothing will: several times what one thing takes.
-    fn quiet(&self) -> Duration;
+    /// How long a negative assertion observes the planes: several times the latency of a change.
+    fn quiet_period(&self) -> Duration;
 
-    /// A client that may do everything, for the eyes and hands of the harness.
-    fn admin(&self, plane: &str) -> Outcome<'_, Client>;
+    /// A client with full access, for the harness.
+    fn admin(&self, plane: &str) -> PlaneFuture<'_, Client>;
 
-    /// A client that may do what the plane lets this identity do.
-    fn client(&self, plane: &str, who: Identity) -> Outcome<'_, Client>;
+    /// A client with this identity.
+    fn client(&self, plane: &str, identity: ClientIdentity) -> PlaneFuture<'_, Client>;
 
-    /// The parts of the federation that can break on their own.
-    fn federation_parts(&self) -> Vec<String>;
+    /// The components of the federation that can fail separately.
+    fn federation_components(&self) -> Vec<String>;
 
-    /// Ends a part, at once and without notice.
-    fn kill(&self, part: Part) -> Outcome<'_, ()>;
+    /// Kills a component.
+    fn kill(&self, component: PlaneComponent) -> PlaneFuture<'_, ()>;
 
-    /// Brings a part back and waits until it serves.
-    fn restore(&self, part: Part) -> Outcome<'_, ()>;
+    /// Restarts a component and waits until it serves.
+    fn restore(&self, component: PlaneComponent) -> PlaneFuture<'_, ()>;
 }

@@ -1,7 +1,7 @@
-//! A pod, played: the files, the arguments and the environment that a rendered Deployment gives to the manager.
+//! A simulated pod: files, arguments and environment of the manager, as in a rendered Deployment.
 //!
-//! Read from the Deployment and not retyped. Four things stand in for what a pod has of its own: the address that probes
-//! ask, the addresses of the webhooks and of metrics of their own, and the way to its own cluster.
+//! Everything is read from the Deployment, except for four values that a real pod gets from its node: the
+//! addresses of health probes, webhooks and secure metrics, and the kubeconfig of its own cluster.
 
 use std::{
     fs,
@@ -13,49 +13,55 @@ use polis_api::kube::{Client, Config};
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use serde_json::Value;
 
-use crate::rendered::{Rendered, each, word};
+use crate::rendered::{RenderedManifests, as_text, items};
 
-/// Where everything that is mounted lies.
+/// Parent directory of all volume mounts.
 const MOUNTS: &str = "/etc/compute/";
 
-/// What the manager of a rendered Deployment is started with.
-pub struct Pod {
+/// What the manager of a rendered Deployment runs with.
+pub struct SimulatedPod {
     /// The arguments of the container.
     pub arguments: Vec<String>,
-    /// Its whole environment.
+    /// Its complete environment.
     pub environment: Vec<(String, String)>,
-    /// The paths that the kubelet asks.
+    /// Paths of the probes.
     pub probes: Vec<String>,
-    /// Where it is asked for them.
+    /// Address of the probes.
     pub health: SocketAddr,
-    /// Where it serves webhooks, if it does.
+    /// Address of the webhooks.
     pub webhooks: SocketAddr,
-    /// Where it serves metrics over TLS, if it does.
+    /// Address of the secure metrics.
     pub metrics: SocketAddr,
-    /// The certificate of the webhooks, if they have one.
+    /// The certificate of the webhooks, if a volume provides one.
     pub certificate: Option<String>,
 }
 
-impl Pod {
-    /// Lays out the files in a folder. `own` is the kubeconfig of the pod's own cluster; `brings` gives the kubeconfig that
-    /// an environment puts into an object of this name, and a projected token for the object that is none.
-    pub fn lay(rendered: &Rendered, folder: &Path, own: &str, brings: &dyn Fn(&str) -> String) -> Pod {
+impl SimulatedPod {
+    /// Writes the files to a directory. `own` is the kubeconfig of the pod's own cluster; `kubeconfig_of`
+    /// returns the kubeconfig in the ConfigMap or Secret of this name, and the projected token for the empty
+    /// name.
+    pub fn create(
+        rendered: &RenderedManifests,
+        dir: &Path,
+        own: &str,
+        kubeconfig_of: &dyn Fn(&str) -> String,
+    ) -> SimulatedPod {
         let deployment = rendered.deployment().expect("a Deployment");
         let pod = &deployment["spec"]["template"]["spec"];
         let container = &pod["containers"][0];
-        let inside = format!("{}{MOUNTS}", folder.display());
+        let mounts_dir = format!("{}{MOUNTS}", dir.display());
         let (webhooks, metrics) = (free_address(), free_address());
         let mut certificate = None;
 
-        fs::write(folder.join("own.kubeconfig"), own).expect("a file");
-        for mount in each(&container["volumeMounts"]) {
-            let path = word(&mount["mountPath"]);
-            let place = PathBuf::from(path.replacen(MOUNTS, &inside, 1));
-            assert!(place.starts_with(folder), "{path} is not below {MOUNTS}");
-            fs::create_dir_all(&place).expect("a folder");
-            let volume = each(&pod["volumes"]).find(|volume| volume["name"] == mount["name"]);
-            let volume = volume.unwrap_or_else(|| panic!("nothing is mounted at {path}"));
-            let put = |name: &str, text: &str| fs::write(place.join(name), text).expect("a file");
+        fs::write(dir.join("own.kubeconfig"), own).expect("a file");
+        for mount in items(&container["volumeMounts"]) {
+            let path = as_text(&mount["mountPath"]);
+            let mount_dir = PathBuf::from(path.replacen(MOUNTS, &mounts_dir, 1));
+            assert!(mount_dir.starts_with(dir), "{path} is not below {MOUNTS}");
+            fs::create_dir_all(&mount_dir).expect("a directory");
+            let volume = items(&pod["volumes"]).find(|volume| volume["name"] == mount["name"]);
+            let volume = volume.unwrap_or_else(|| panic!("no volume for the mount {path}"));
+            let write = |name: &str, text: &str| fs::write(mount_dir.join(name), text).expect("a file");
             let map = volume["configMap"]["name"].as_str();
             let secret = volume["secret"]["secretName"].as_str();
             match map.filter(|map| !map.contains("-kubeconfig")) {
@@ -65,47 +71,48 @@ impl Pod {
                         let listen =
                             format!("webhookServer:\n  host: {}\n  port: {}", webhooks.ip(), webhooks.port());
                         let scraped = format!("bindAddress: {metrics}");
-                        let text = word(text).replace(MOUNTS, &inside).replace("webhookServer:", &listen);
-                        put(name, &text.replace("bindAddress: \":8443\"", &scraped));
+                        let text =
+                            as_text(text).replace(MOUNTS, &mounts_dir).replace("webhookServer:", &listen);
+                        write(name, &text.replace("bindAddress: \":8443\"", &scraped));
                     }
                 }
                 None if volume["csi"].is_object() => {
                     let names = vec!["compute-webhook.compute-system.svc".to_owned(), "127.0.0.1".to_owned()];
                     let issued = rcgen::generate_simple_self_signed(names).expect("a certificate");
-                    put("tls.crt", &issued.cert.pem());
-                    put("tls.key", &issued.signing_key.serialize_pem());
+                    write("tls.crt", &issued.cert.pem());
+                    write("tls.key", &issued.signing_key.serialize_pem());
                     certificate = Some(issued.cert.pem());
                 }
-                None if volume["projected"].is_object() => put("token", &brings("")),
+                None if volume["projected"].is_object() => write("token", &kubeconfig_of("")),
                 None => {
-                    let name = map.or(secret).unwrap_or_else(|| panic!("the suite plays no {volume}"));
-                    put("kubeconfig", &brings(name).replace(MOUNTS, &inside));
+                    let name = map.or(secret).unwrap_or_else(|| panic!("unsupported volume {volume}"));
+                    write("kubeconfig", &kubeconfig_of(name).replace(MOUNTS, &mounts_dir));
                 }
             }
         }
 
-        let given = each(&container["env"]).map(|variable| {
+        let environment = items(&container["env"]).map(|variable| {
             let value = match variable["valueFrom"]["fieldRef"]["fieldPath"].as_str() {
-                Some("metadata.namespace") => word(&deployment["metadata"]["namespace"]).to_owned(),
-                Some(other) => panic!("the suite plays no {other}"),
-                None => word(&variable["value"]).replace(MOUNTS, &inside),
+                Some("metadata.namespace") => as_text(&deployment["metadata"]["namespace"]).to_owned(),
+                Some(other) => panic!("unsupported field {other}"),
+                None => as_text(&variable["value"]).replace(MOUNTS, &mounts_dir),
             };
-            (word(&variable["name"]).to_owned(), value)
+            (as_text(&variable["name"]).to_owned(), value)
         });
         let health = free_address();
-        let stand_ins = [
+        let overrides = [
             ("HEALTH_PROBE_BIND_ADDRESS".to_owned(), health.to_string()),
-            ("KUBECONFIG".to_owned(), folder.join("own.kubeconfig").display().to_string()),
+            ("KUBECONFIG".to_owned(), dir.join("own.kubeconfig").display().to_string()),
         ];
-        let given: Vec<(String, String)> =
-            given.filter(|(name, _)| stand_ins.iter().all(|(other, _)| other != name)).collect();
+        let environment: Vec<(String, String)> =
+            environment.filter(|(name, _)| overrides.iter().all(|(other, _)| other != name)).collect();
         let probes = ["livenessProbe", "readinessProbe"].map(|probe: &str| {
             assert_eq!(container[probe]["httpGet"]["port"], Value::from("health"), "{probe}");
-            word(&container[probe]["httpGet"]["path"]).to_owned()
+            as_text(&container[probe]["httpGet"]["path"]).to_owned()
         });
-        Pod {
-            arguments: each(&container["args"]).map(|argument| word(argument).to_owned()).collect(),
-            environment: given.into_iter().chain(stand_ins).collect(),
+        SimulatedPod {
+            arguments: items(&container["args"]).map(|argument| as_text(argument).to_owned()).collect(),
+            environment: environment.into_iter().chain(overrides).collect(),
             probes: probes.to_vec(),
             health,
             webhooks,
@@ -115,7 +122,7 @@ impl Pod {
     }
 }
 
-/// A client of the webhooks at an address that trusts this certificate and no other.
+/// A client for webhooks that trusts only this certificate.
 pub fn webhook_client(address: SocketAddr, certificate: &str) -> Client {
     let trusted = CertificateDer::from_pem_slice(certificate.as_bytes()).expect("a certificate");
     let mut config = Config::new(format!("https://{address}").parse().expect("an address"));
@@ -124,7 +131,7 @@ pub fn webhook_client(address: SocketAddr, certificate: &str) -> Client {
     Client::try_from(config).expect("a client")
 }
 
-/// An address that nobody listens on now. Somebody else may take it before it is used; then the process says so.
+/// A free address. If another process takes it before it is used, the process under test fails to start.
 pub(crate) fn free_address() -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     listener.local_addr().expect("it has an address")

@@ -1,4 +1,4 @@
-//! Project: a namespace of a project, and what its user does there.
+//! A namespace of a project, and the actions of its user.
 
 use std::{future::Future, sync::Arc};
 
@@ -13,31 +13,31 @@ use polis_api::{
 use serde_json::json;
 
 use crate::{
-    draft::{DeploymentDraft, WorkloadDraft, template},
-    eye::Eye,
-    place::Place,
+    builders::{DeploymentBuilder, WorkloadBuilder, template},
+    recorder::PlaneRecorder,
+    view::NamespaceView,
 };
 
 /// A namespace of a project.
 #[derive(Clone)]
 pub struct Project {
-    /// Looks at the project's plane.
-    pub eye: Arc<Eye>,
+    /// Records the project's plane.
+    pub recorder: Arc<PlaneRecorder>,
     /// The namespace.
     pub namespace: String,
-    /// The uid of the namespace: what its name on hub and cells is made of.
+    /// UID of the namespace; its name on hub and cells is derived from it.
     pub uid: String,
 }
 
 impl Project {
-    /// The name of the project, which is that of its plane.
+    /// The name of the project and of its plane.
     pub fn name(&self) -> &str {
-        &self.eye.plane
+        &self.recorder.plane
     }
 
-    /// The namespace, as a place to look at.
-    pub fn here(&self) -> Place {
-        Place { eye: self.eye.clone(), namespace: self.namespace.clone() }
+    /// A view of the namespace.
+    pub fn view(&self) -> NamespaceView {
+        NamespaceView { recorder: self.recorder.clone(), namespace: self.namespace.clone() }
     }
 
     /// The name of the namespace on hub and cells.
@@ -45,99 +45,99 @@ impl Project {
         names::hub_namespace(&self.uid)
     }
 
-    /// The names that the namespace has on all planes.
+    /// The names of the namespace on all planes.
     pub fn namespaces(&self) -> Vec<String> {
         vec![self.namespace.clone(), self.hub_namespace()]
     }
 
-    /// Applies a deployment by hand.
-    pub async fn deploy(&self, draft: DeploymentDraft) -> Deployed {
-        let name = draft.0.name_any();
-        let api = self.here().api::<WorkloadDeployment>();
-        insist("create the deployment", async || api.create(&PostParams::default(), &draft.0).await).await;
-        Deployed { project: self.clone(), name }
+    /// Creates a deployment directly, without a workload.
+    pub async fn deploy(&self, builder: DeploymentBuilder) -> AppliedDeployment {
+        let name = builder.0.name_any();
+        let api = self.view().api::<WorkloadDeployment>();
+        retry("create the deployment", async || api.create(&PostParams::default(), &builder.0).await).await;
+        AppliedDeployment { project: self.clone(), name }
     }
 
-    /// Applies a workload.
-    pub async fn run(&self, draft: WorkloadDraft) -> Running {
-        let name = draft.0.name_any();
-        let api = self.here().api::<Workload>();
-        let made =
-            insist("create the workload", async || api.create(&PostParams::default(), &draft.0).await).await;
-        Running { project: self.clone(), name, uid: made.uid().unwrap_or_default() }
+    /// Creates a workload.
+    pub async fn run(&self, builder: WorkloadBuilder) -> AppliedWorkload {
+        let name = builder.0.name_any();
+        let api = self.view().api::<Workload>();
+        let created =
+            retry("create the workload", async || api.create(&PostParams::default(), &builder.0).await).await;
+        AppliedWorkload { project: self.clone(), name, uid: created.uid().unwrap_or_default() }
     }
 }
 
-/// A deployment that was applied by hand.
+/// A deployment that was created directly.
 #[derive(Clone)]
-pub struct Deployed {
-    /// Where.
+pub struct AppliedDeployment {
+    /// The project.
     pub project: Project,
     /// Its name.
     pub name: String,
 }
 
-impl Deployed {
+impl AppliedDeployment {
     /// The name of one of its instances.
     pub fn instance(&self, ordinal: u32) -> String {
         names::instance(&self.name, ordinal)
     }
 
-    /// Deletes it, and does not wait.
+    /// Deletes it without waiting.
     pub async fn delete(&self) {
         let api = self.api();
         drop(
-            insist("delete the deployment", async || api.delete(&self.name, &DeleteParams::default()).await)
+            retry("delete the deployment", async || api.delete(&self.name, &DeleteParams::default()).await)
                 .await,
         );
     }
 
-    /// Wants so many instances from now on.
+    /// Sets `minReplicas`.
     pub async fn scale(&self, replicas: i32) {
         self.merge(json!({"spec": {"scaleSettings": {"minReplicas": replicas}}})).await;
     }
 
-    /// Wants its instances to run this image from now on.
+    /// Sets the image.
     pub async fn run_image(&self, image: &str) {
         self.merge(json!({"spec": {"template": template(image)}})).await;
     }
 
-    /// Changes it.
+    /// Applies a merge patch.
     pub async fn merge(&self, patch: serde_json::Value) {
         let api = self.api();
         let change = async || api.patch(&self.name, &PatchParams::default(), &Patch::Merge(&patch)).await;
-        insist("change the deployment", change).await;
+        retry("change the deployment", change).await;
     }
 
     fn api(&self) -> Api<WorkloadDeployment> {
-        self.project.here().api()
+        self.project.view().api()
     }
 }
 
-/// A workload that was applied.
+/// A workload that was created.
 #[derive(Clone)]
-pub struct Running {
-    /// Where.
+pub struct AppliedWorkload {
+    /// The project.
     pub project: Project,
     /// Its name.
     pub name: String,
-    /// Its uid.
+    /// Its UID.
     pub uid: String,
 }
 
-impl Running {
-    /// Deletes it, and does not wait.
+impl AppliedWorkload {
+    /// Deletes it without waiting.
     pub async fn delete(&self) {
         let api = self.api();
-        let exactly = Preconditions { uid: Some(self.uid.clone()), resource_version: None };
-        let params = DeleteParams { preconditions: Some(exactly), ..DeleteParams::default() };
-        drop(insist("delete the workload", async || api.delete(&self.name, &params).await).await);
+        let preconditions = Preconditions { uid: Some(self.uid.clone()), resource_version: None };
+        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        drop(retry("delete the workload", async || api.delete(&self.name, &params).await).await);
     }
 
-    /// Changes what it wants.
+    /// Changes the spec.
     pub async fn edit(&self, change: impl Fn(&mut WorkloadSpec)) {
         let api = self.api();
-        insist("change the workload", async || {
+        retry("change the workload", async || {
             let mut workload = api.get(&self.name).await?;
             change(&mut workload.spec);
             api.replace(&self.name, &PostParams::default(), &workload).await
@@ -145,27 +145,28 @@ impl Running {
         .await;
     }
 
-    /// The deployments that it has in the project now.
+    /// Its deployments in the project.
     pub fn deployments(&self) -> Vec<WorkloadDeployment> {
-        let of_mine = |d: &WorkloadDeployment| d.labels().get(labels::WORKLOAD_UID) == Some(&self.uid);
-        self.project.here().all::<WorkloadDeployment>().into_iter().filter(of_mine).collect()
+        let is_own = |d: &WorkloadDeployment| d.labels().get(labels::WORKLOAD_UID) == Some(&self.uid);
+        self.project.view().all::<WorkloadDeployment>().into_iter().filter(is_own).collect()
     }
 
-    /// Waits until it has a deployment in each of these cities and in no other, and returns their names in that order.
-    pub async fn spreads_to(&self, cities: &[&str]) -> Vec<String> {
+    /// Waits until it has one deployment in each of these cities and no others; returns their names in that
+    /// order.
+    pub async fn until_deployed_to(&self, cities: &[&str]) -> Vec<String> {
         let uid = self.uid.clone();
         let mut wanted: Vec<&str> = cities.to_vec();
         wanted.sort_unstable();
-        let words = format!("a deployment of {} in each of {cities:?}", self.name);
+        let what = format!("a deployment of {} in each of {cities:?}", self.name);
         let found = self
             .project
-            .here()
-            .settles::<WorkloadDeployment, _>(&words, |all| {
-                let mine: Vec<_> =
+            .view()
+            .eventually::<WorkloadDeployment, _>(&what, |all| {
+                let own: Vec<_> =
                     all.into_iter().filter(|d| d.labels().get(labels::WORKLOAD_UID) == Some(&uid)).collect();
-                let mut there: Vec<&str> = mine.iter().map(|d| &*d.spec.city_code).collect();
-                there.sort_unstable();
-                (there == wanted).then(|| mine.clone())
+                let mut found_cities: Vec<&str> = own.iter().map(|d| &*d.spec.city_code).collect();
+                found_cities.sort_unstable();
+                (found_cities == wanted).then(|| own.clone())
             })
             .await;
         let of = |city: &&str| found.iter().find(|d| d.spec.city_code == **city).map(|d| d.name_any());
@@ -173,29 +174,29 @@ impl Running {
     }
 
     fn api(&self) -> Api<Workload> {
-        self.project.here().api()
+        self.project.view().api()
     }
 }
 
-/// How often an act of a user is tried: a plane that was just restored may refuse the first one.
-const TRIES: usize = 20;
+/// Attempts of a user action: a plane that was just restored may reject the first ones.
+const ATTEMPTS: usize = 20;
 
-/// Does what a user does: again, when the plane did not answer or somebody else wrote in between.
-pub async fn insist<T, F>(what: &str, mut act: impl FnMut() -> F) -> T
+/// Retries a user action when the plane does not respond or reports a conflict.
+pub async fn retry<T, F>(what: &str, mut action: impl FnMut() -> F) -> T
 where
     F: Future<Output = Result<T, kube::Error>>,
 {
-    let mut tries = 0;
+    let mut attempts = 0;
     loop {
-        tries += 1;
-        match act().await {
-            Ok(done) => return done,
+        attempts += 1;
+        match action().await {
+            Ok(result) => return result,
             Err(kube::Error::Api(refusal))
                 if !matches!(refusal.code, 409 | 429 | 500..) || refusal.reason == "AlreadyExists" =>
             {
                 panic!("failed to {what}: {refusal}")
             }
-            Err(err) if tries == TRIES => panic!("failed to {what} in {TRIES} tries: {err}"),
+            Err(err) if attempts == ATTEMPTS => panic!("failed to {what} in {ATTEMPTS} attempts: {err}"),
             Err(_) => tokio::time::sleep(std::time::Duration::from_millis(100)).await,
         }
     }

@@ -1,4 +1,4 @@
-//! Real engines: the planes of the test bed.
+//! Planes of real engines: etcd, kube-apiserver and Karmada, from the test bed.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,15 +6,15 @@ use polis_api::kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
-use polis_testbed::{Bed, Options, hub, options::CellCrds, suite};
+use polis_testbed::{Options, TestCluster, hub, options::CellCrds, suite};
 
 use crate::{
     Error,
-    overlays::Manning,
-    planes::{Identity, Layout, Outcome, Part, Planes},
+    overlays::DeploymentMode,
+    planes::{ClientIdentity, PlaneComponent, PlaneFuture, PlaneLayout, TestPlanes},
 };
 
-/// The bed that the suite needs.
+/// Options of the suite's test cluster.
 pub fn options() -> Options {
     let mut options = Options::federation(CITIES);
     options.projects = [PLATFORM, PROJECTS[0], PROJECTS[1]].map(str::to_owned).to_vec();
@@ -23,92 +23,97 @@ pub fn options() -> Options {
 
 /// The cities of the suite.
 pub const CITIES: [&str; 2] = ["dfw", "ord"];
-/// The plane of the platform.
+/// The platform's plane.
 pub(crate) const PLATFORM: &str = "platform";
 /// The projects of the suite.
 pub(crate) const PROJECTS: [&str; 2] = ["project-1", "project-2"];
 
-/// A bed of real engines.
-pub struct Real {
-    bed: &'static Bed,
-    layout: Layout,
+/// Planes of a test cluster.
+pub struct RealPlanes {
+    cluster: &'static TestCluster,
+    layout: PlaneLayout,
 }
 
-impl Real {
-    /// The bed named by `POLIS_TESTBED_DIR`, or a new one that ends with this process.
-    pub async fn up(manning: Manning) -> Result<Arc<dyn Planes>, Error> {
+impl RealPlanes {
+    /// The test cluster in `POLIS_TESTBED_DIR`, or a new one that ends with this process.
+    pub async fn up(deployment_mode: DeploymentMode) -> Result<Arc<dyn TestPlanes>, Error> {
         let mut options = options();
-        if manning != Manning::Plain {
-            // What is applied to the hub takes the kinds to the cells.
-            options.cell_crds = CellCrds::ByPolicy;
-            // The roles of `deploy/` are enough there, too.
-            options.owners_guarded = true;
+        if deployment_mode != DeploymentMode::Plain {
+            // The CRDs are applied to the hub and propagate to the cells.
+            options.cell_crds = CellCrds::Propagated;
+            // Tests that the shipped roles suffice with OwnerReferencesPermissionEnforcement.
+            options.enforce_owner_references = true;
         }
-        let bed = Box::pin(suite::bed(options)).await?;
-        let layout = Layout {
+        let cluster = Box::pin(suite::shared_cluster(options)).await?;
+        let layout = PlaneLayout {
             platform: PLATFORM.to_owned(),
             projects: PROJECTS.map(str::to_owned).to_vec(),
             hub: polis_testbed::plane::HUB.to_owned(),
             cells: CITIES.map(str::to_owned).to_vec(),
         };
-        Ok(Arc::new(Real { bed, layout }))
+        Ok(Arc::new(RealPlanes { cluster, layout }))
     }
 
-    fn component(&self, part: Part) -> Result<String, Error> {
-        Ok(match part {
-            Part::Plane(plane) => self.bed.plane(&plane)?.apiserver(),
-            Part::Federation(part) => part,
+    fn component(&self, component: PlaneComponent) -> Result<String, Error> {
+        Ok(match component {
+            PlaneComponent::ApiServer(plane) => self.cluster.plane(&plane)?.apiserver(),
+            PlaneComponent::Federation(component) => component,
         })
     }
 }
 
-/// A client of a plane of a bed, that may do what the plane lets this identity do.
-pub(crate) fn client_of(bed: &Bed, plane: String, who: Identity) -> Outcome<'_, Client> {
+/// A client for a plane of a test cluster with this identity.
+pub(crate) fn client_of(
+    cluster: &TestCluster,
+    plane: String,
+    identity: ClientIdentity,
+) -> PlaneFuture<'_, Client> {
     Box::pin(async move {
-        let groups: Vec<&str> = who.groups.iter().map(String::as_str).collect();
-        let kubeconfig = bed.kubeconfig_for(&plane, &who.user, &groups)?;
-        let unusable =
-            |why: String| Error::Unavailable(format!("failed to be {} on plane {plane}: {why}", who.user));
+        let groups: Vec<&str> = identity.groups.iter().map(String::as_str).collect();
+        let kubeconfig = cluster.kubeconfig_for(&plane, &identity.user, &groups)?;
+        let unusable = |why: String| {
+            Error::Unavailable(format!("failed to connect as {} to plane {plane}: {why}", identity.user))
+        };
         let kubeconfig = Kubeconfig::from_yaml(&kubeconfig).map_err(|err| unusable(err.to_string()))?;
         let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
         let mut config = config.map_err(|err| unusable(err.to_string()))?;
-        // What the plane says is what the controllers hear: no second try on their behalf, no time limit.
+        // Responses reach the controllers unchanged: without retries and without a read timeout.
         config.default_retry = false;
         config.read_timeout = None;
         Client::try_from(config).map_err(|err| unusable(err.to_string()))
     })
 }
 
-impl Planes for Real {
-    fn layout(&self) -> &Layout {
+impl TestPlanes for RealPlanes {
+    fn layout(&self) -> &PlaneLayout {
         &self.layout
     }
 
-    /// Karmada looks again at what it could not place within seconds.
-    fn quiet(&self) -> Duration {
+    /// Karmada retries failed scheduling within seconds.
+    fn quiet_period(&self) -> Duration {
         Duration::from_secs(10)
     }
 
-    fn admin(&self, plane: &str) -> Outcome<'_, Client> {
+    fn admin(&self, plane: &str) -> PlaneFuture<'_, Client> {
         let plane = plane.to_owned();
-        Box::pin(async move { Ok(self.bed.client(&plane).await?) })
+        Box::pin(async move { Ok(self.cluster.client(&plane).await?) })
     }
 
-    fn client(&self, plane: &str, who: Identity) -> Outcome<'_, Client> {
-        client_of(self.bed, plane.to_owned(), who)
+    fn client(&self, plane: &str, identity: ClientIdentity) -> PlaneFuture<'_, Client> {
+        client_of(self.cluster, plane.to_owned(), identity)
     }
 
-    fn federation_parts(&self) -> Vec<String> {
+    fn federation_components(&self) -> Vec<String> {
         [hub::CONTROLLER_MANAGER, hub::SCHEDULER, hub::WEBHOOK, hub::AGGREGATED_APISERVER]
             .map(str::to_owned)
             .to_vec()
     }
 
-    fn kill(&self, part: Part) -> Outcome<'_, ()> {
-        Box::pin(async move { Ok(self.bed.kill(&self.component(part)?)?) })
+    fn kill(&self, component: PlaneComponent) -> PlaneFuture<'_, ()> {
+        Box::pin(async move { Ok(self.cluster.kill(&self.component(component)?)?) })
     }
 
-    fn restore(&self, part: Part) -> Outcome<'_, ()> {
-        Box::pin(async move { Ok(self.bed.start(&self.component(part)?).await?) })
+    fn restore(&self, component: PlaneComponent) -> PlaneFuture<'_, ()> {
+        Box::pin(async move { Ok(self.cluster.start(&self.component(component)?).await?) })
     }
 }

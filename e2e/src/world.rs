@@ -1,9 +1,10 @@
-//! World: everything that a scenario runs in.
+//! The world of a scenario: planes, processes under test, fakes and recorders.
 //!
-//! All scenarios of a test program share one set of planes, one set of processes and one pair of eyes per plane; each
-//! gets a [`World`] of its own, which knows the projects that it opened. Most scenarios run side by side, each in
-//! namespaces of its own. One that breaks what others stand on runs [`alone`]: where planes cost little, on a stage of its
-//! own beside the others, and else on the stage of all while the others wait.
+//! All scenarios of a test program share one [`Fixture`]: one set of planes, one set of processes, and one
+//! recorder per plane. Each scenario gets its own [`World`], which tracks the projects that it opened. Most
+//! scenarios run in parallel, each in its own namespaces. A scenario that breaks shared components is a
+//! [`disruptive_scenario`]: where planes are cheap it gets its own fixture and runs in parallel too;
+//! elsewhere it gets the shared fixture while the others wait.
 
 use std::{
     collections::BTreeMap,
@@ -30,241 +31,246 @@ use tokio::sync::{OnceCell, RwLock, Semaphore};
 
 use crate::{
     Error,
-    draft::NETWORK,
-    embedded::Embedded,
-    eye::{self, Eye},
-    grants::QuotaService,
-    identities::Shipped,
-    network::NetworkService,
-    overlays::Manning,
-    place::{self, Place},
-    planes::{Layout, Part, Planes},
-    project::{Project, insist},
-    provider::Provider,
-    real::{CITIES, Real},
+    builders::NETWORK,
+    embedded::EmbeddedPlanes,
+    fake_network::FakeNetworkService,
+    fake_provider::FakeProvider,
+    fake_quota::FakeQuotaService,
+    identities::ShippedRoles,
+    manager_process::{ManagerProcess, ProcessOptions, Role},
+    overlays::DeploymentMode,
+    planes::{PlaneComponent, PlaneLayout, TestPlanes},
+    project::{Project, retry},
+    proxy::RecordedRequest,
+    real::{CITIES, RealPlanes},
+    recorder::{self, PlaneRecorder},
     released, report,
-    staff::{Member, Role, Terms},
-    wire::Call,
+    view::{self, NamespaceView},
 };
 
-/// What all scenarios share.
-pub struct Stage {
+/// What the scenarios of a test program share.
+pub struct Fixture {
     /// The planes.
-    pub planes: Arc<dyn Planes>,
-    eyes: BTreeMap<String, Arc<Eye>>,
-    shipped: Shipped,
-    manning: Manning,
-    folder: tempfile::TempDir,
+    pub planes: Arc<dyn TestPlanes>,
+    recorders: BTreeMap<String, Arc<PlaneRecorder>>,
+    shipped: ShippedRoles,
+    deployment_mode: DeploymentMode,
+    dir: tempfile::TempDir,
     guard: Guard,
-    staff: OnceCell<BTreeMap<Role, Arc<Member>>>,
-    providers: OnceCell<BTreeMap<String, Provider>>,
-    networks: OnceCell<Vec<NetworkService>>,
-    grants: OnceCell<Vec<QuotaService>>,
-    /// Readers share the stage; a writer has it alone.
-    turn: RwLock<()>,
-    /// The plane of the platform can stand in for one more project, for one scenario at a time.
-    spare: tokio::sync::Mutex<()>,
+    processes: OnceCell<BTreeMap<Role, Arc<ManagerProcess>>>,
+    providers: OnceCell<BTreeMap<String, FakeProvider>>,
+    network_services: OnceCell<Vec<FakeNetworkService>>,
+    quota_services: OnceCell<Vec<FakeQuotaService>>,
+    /// Held for reading by scenarios in parallel, for writing by a disruptive one.
+    lock: RwLock<()>,
+    /// Held by the scenario that uses the platform's plane as one more project.
+    spare_plane_lock: tokio::sync::Mutex<()>,
 }
 
-/// What the planes are made of.
+/// What the planes run on.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum On {
+enum PlaneBackend {
     Real,
     Embedded,
     RealCell,
     RealHub,
 }
 
-impl On {
-    fn wanted() -> Result<On, Error> {
+impl PlaneBackend {
+    fn from_environment() -> Result<PlaneBackend, Error> {
         match std::env::var("POLIS_E2E_ON").as_deref() {
-            Err(_) | Ok("real") => Ok(On::Real),
-            Ok("embedded") => Ok(On::Embedded),
-            Ok("real-cell") => Ok(On::RealCell),
-            Ok("real-hub") => Ok(On::RealHub),
+            Err(_) | Ok("real") => Ok(PlaneBackend::Real),
+            Ok("embedded") => Ok(PlaneBackend::Embedded),
+            Ok("real-cell") => Ok(PlaneBackend::RealCell),
+            Ok("real-hub") => Ok(PlaneBackend::RealHub),
             Ok(other) => Err(Error::Unavailable(format!(
-                "there are no planes called {other:?}: POLIS_E2E_ON may be real, embedded, real-cell or real-hub"
+                "unknown planes {other:?}: POLIS_E2E_ON must be real, embedded, real-cell or real-hub"
             ))),
         }
     }
 
-    /// Whether a set of planes is made in less time than a scenario would wait for its turn.
+    /// Whether creating a set of planes is faster than waiting for the shared one.
     fn is_cheap(self) -> bool {
-        self == On::Embedded
+        self == PlaneBackend::Embedded
     }
 }
 
-/// What one scenario runs in.
+/// The environment of one scenario.
 pub struct World {
-    stage: &'static Stage,
+    fixture: &'static Fixture,
     projects: Mutex<Vec<Project>>,
-    hired: Mutex<Vec<Arc<Member>>>,
-    began: Instant,
+    extra_processes: Mutex<Vec<Arc<ManagerProcess>>>,
+    started_at: Instant,
 }
 
-/// Longest time one scenario may take: a stuck one must not take the whole suite with it.
-const SCENARIO_WITHIN: Duration = Duration::from_secs(900);
+/// Timeout of a scenario, so that a stuck one does not block the suite.
+const SCENARIO_TIMEOUT: Duration = Duration::from_secs(900);
 
 static RUNTIME: LazyLock<tokio::runtime::Runtime> = LazyLock::new(|| {
-    tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("threads can be had")
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("the runtime starts")
 });
-static STAGE: OnceCell<Stage> = OnceCell::const_new();
-/// Lone scenarios that have a stage of their own at the same time. Each is as much work as all the others together: more of
-/// them would only keep each other waiting.
-static LONE_TURNS: Semaphore = Semaphore::const_new(4);
-/// Stages that only lone scenarios use, while none is on them.
-static LONE_STAGES: Mutex<Vec<&'static Stage>> = Mutex::new(Vec::new());
+static FIXTURE: OnceCell<Fixture> = OnceCell::const_new();
+/// Limits disruptive scenarios with their own fixture: each causes as much load as all other scenarios
+/// together.
+static DISRUPTIVE_SLOTS: Semaphore = Semaphore::const_new(4);
+/// Fixtures of disruptive scenarios that are not in use.
+static IDLE_FIXTURES: Mutex<Vec<&'static Fixture>> = Mutex::new(Vec::new());
 
-/// Runs a scenario beside others.
-pub fn scenario(play: impl AsyncFnOnce(&World)) {
+/// Runs a scenario in parallel with others.
+pub fn scenario(scenario: impl AsyncFnOnce(&World)) {
     RUNTIME.block_on(Box::pin(async {
-        let stage = staffed_stage().await;
-        let _turn = stage.turn.read().await;
-        perform(stage, play).await;
+        let fixture = running_fixture().await;
+        let _lock = fixture.lock.read().await;
+        run_scenario(fixture, scenario).await;
     }));
 }
 
-/// Runs a scenario that breaks what others stand on.
-pub fn alone(play: impl AsyncFnOnce(&World)) {
+/// Runs a scenario that breaks components which others need.
+pub fn disruptive_scenario(scenario: impl AsyncFnOnce(&World)) {
     RUNTIME.block_on(Box::pin(async {
-        let cheap = On::wanted().is_ok_and(On::is_cheap);
-        let _one_of_a_few = LONE_TURNS.acquire().await;
-        let stage = if cheap { lone_stage().await } else { staffed_stage().await };
-        let _turn = stage.turn.write().await;
-        perform(stage, play).await;
-        stage.mend().await;
+        let cheap = PlaneBackend::from_environment().is_ok_and(PlaneBackend::is_cheap);
+        let _slot = DISRUPTIVE_SLOTS.acquire().await;
+        let fixture = if cheap { exclusive_fixture().await } else { running_fixture().await };
+        let _lock = fixture.lock.write().await;
+        run_scenario(fixture, scenario).await;
+        fixture.restore().await;
         if cheap {
-            LONE_STAGES.lock().expect("nobody panics here").push(stage);
+            IDLE_FIXTURES.lock().expect("the lock is not poisoned").push(fixture);
         }
     }));
 }
 
-/// Runs a scenario of planes alone: no process of Polis acts, and no provider.
-pub fn unstaffed(play: impl AsyncFnOnce(&World)) {
+/// Runs a scenario on planes alone: without processes of Polis and without fakes.
+pub fn planes_only_scenario(scenario: impl AsyncFnOnce(&World)) {
     RUNTIME.block_on(Box::pin(async {
-        let stage = bare_stage().await;
+        let fixture = base_fixture().await;
         assert!(
-            stage.staff.get().is_none(),
-            "processes of Polis run in this test program: put the scenario elsewhere"
+            fixture.processes.get().is_none(),
+            "processes of Polis run in this test program: move the scenario to another one"
         );
-        let _turn = stage.turn.read().await;
-        perform(stage, play).await;
+        let _lock = fixture.lock.read().await;
+        run_scenario(fixture, scenario).await;
     }));
 }
 
-/// The parts of the federation that can break on their own. Scenarios about each of them run one after the other.
-pub fn federation_parts() -> Vec<String> {
-    RUNTIME.block_on(Box::pin(bare_stage())).planes.federation_parts()
+/// The components of the federation that can fail separately.
+pub fn federation_components() -> Vec<String> {
+    RUNTIME.block_on(Box::pin(base_fixture())).planes.federation_components()
 }
 
-async fn bare_stage() -> &'static Stage {
-    match STAGE.get_or_try_init(|| Box::pin(Stage::set())).await {
-        Ok(stage) => stage,
-        Err(err) => panic!("the stage cannot be set: {err}"),
+async fn base_fixture() -> &'static Fixture {
+    match FIXTURE.get_or_try_init(|| Box::pin(Fixture::create())).await {
+        Ok(fixture) => fixture,
+        Err(err) => panic!("failed to create the fixture: {err}"),
     }
 }
 
-async fn staffed_stage() -> &'static Stage {
-    let stage = bare_stage().await;
-    stage.staff().await;
-    stage
+async fn running_fixture() -> &'static Fixture {
+    let fixture = base_fixture().await;
+    fixture.processes().await;
+    fixture
 }
 
-/// A stage that nobody else is on. One on which a scenario failed does not come back.
-async fn lone_stage() -> &'static Stage {
-    let idle = LONE_STAGES.lock().expect("nobody panics here").pop();
-    let stage = match idle {
-        Some(stage) => stage,
-        None => match Box::pin(Stage::set()).await {
-            Ok(stage) => &*Box::leak(Box::new(stage)),
-            Err(err) => panic!("a stage of its own cannot be set: {err}"),
+/// A fixture that no other scenario uses. After a failed scenario it is not used again.
+async fn exclusive_fixture() -> &'static Fixture {
+    let idle = IDLE_FIXTURES.lock().expect("the lock is not poisoned").pop();
+    let fixture = match idle {
+        Some(fixture) => fixture,
+        None => match Box::pin(Fixture::create()).await {
+            Ok(fixture) => &*Box::leak(Box::new(fixture)),
+            Err(err) => panic!("failed to create another fixture: {err}"),
         },
     };
-    stage.staff().await;
-    stage
+    fixture.processes().await;
+    fixture
 }
 
-async fn perform(stage: &'static Stage, play: impl AsyncFnOnce(&World)) {
-    let world = World { stage, projects: Mutex::default(), hired: Mutex::default(), began: Instant::now() };
-    let playing = AssertUnwindSafe(Box::pin(play(&world))).catch_unwind();
-    let outcome = tokio::time::timeout(SCENARIO_WITHIN, playing).await;
-    world.hired.lock().expect("no scenario runs now").clear();
-    took(world.began.elapsed());
+async fn run_scenario(fixture: &'static Fixture, scenario: impl AsyncFnOnce(&World)) {
+    let world = World {
+        fixture,
+        projects: Mutex::default(),
+        extra_processes: Mutex::default(),
+        started_at: Instant::now(),
+    };
+    let running = AssertUnwindSafe(Box::pin(scenario(&world))).catch_unwind();
+    let outcome = tokio::time::timeout(SCENARIO_TIMEOUT, running).await;
+    world.extra_processes.lock().expect("the lock is not poisoned").clear();
+    print_duration(world.started_at.elapsed());
     match outcome {
-        Ok(Ok(())) => world.leave().await,
+        Ok(Ok(())) => world.clean_up().await,
         Ok(Err(panic)) => {
-            eprintln!("{}", report::of(&world));
+            eprintln!("{}", report::render(&world));
             std::panic::resume_unwind(panic);
         }
         Err(_) => {
-            eprintln!("{}", report::of(&world));
-            panic!("the scenario did not end within {SCENARIO_WITHIN:?}");
+            eprintln!("{}", report::render(&world));
+            panic!("the scenario has not finished within {SCENARIO_TIMEOUT:?}");
         }
     }
 }
 
-/// Says how long a scenario took, past the capture of the test program: whoever waits for a suite wants to know on what.
-fn took(time: Duration) {
+/// Prints the duration of a scenario, bypassing the test program's output capture.
+fn print_duration(time: Duration) {
     let thread = std::thread::current();
     let name = thread.name().unwrap_or_default();
-    let _nobody_listens = writeln!(std::io::stderr(), "took {:>5.1} s: {name}", time.as_secs_f64());
+    let _ignored = writeln!(std::io::stderr(), "took {:>5.1} s: {name}", time.as_secs_f64());
 }
 
-impl Stage {
-    async fn set() -> Result<Stage, Error> {
-        let manning = Manning::wanted()?;
-        let planes = match On::wanted()? {
-            On::Real => Real::up(manning).await?,
-            On::Embedded => Embedded::up().await?,
-            On::RealCell => Embedded::beside(&[CITIES[0]]).await?,
-            On::RealHub => Embedded::beside(&[HUB]).await?,
+impl Fixture {
+    async fn create() -> Result<Fixture, Error> {
+        let deployment_mode = DeploymentMode::from_environment()?;
+        let planes = match PlaneBackend::from_environment()? {
+            PlaneBackend::Real => RealPlanes::up(deployment_mode).await?,
+            PlaneBackend::Embedded => EmbeddedPlanes::up().await?,
+            PlaneBackend::RealCell => EmbeddedPlanes::with_real_planes(&[CITIES[0]]).await?,
+            PlaneBackend::RealHub => EmbeddedPlanes::with_real_planes(&[HUB]).await?,
         };
-        place::set_quiet(planes.quiet());
+        view::set_quiet_period(planes.quiet_period());
         let layout = planes.layout().clone();
-        let mut eyes = BTreeMap::new();
+        let mut recorders = BTreeMap::new();
         for plane in layout.all() {
             let kinds = match plane {
-                plane if plane == layout.hub => eye::kinds_of_hub(),
-                plane if layout.cells.iter().any(|cell| cell == plane) => eye::kinds_of_cell(),
-                _ => eye::kinds_of_project(),
+                plane if plane == layout.hub => recorder::kinds_of_hub(),
+                plane if layout.cells.iter().any(|cell| cell == plane) => recorder::kinds_of_cell(),
+                _ => recorder::kinds_of_project(),
             };
-            let eye = Eye::open(plane, planes.admin(plane).await?, kinds);
-            eyes.insert(plane.to_owned(), Arc::new(eye));
+            let recorder = PlaneRecorder::start(plane, planes.admin(plane).await?, kinds);
+            recorders.insert(plane.to_owned(), Arc::new(recorder));
         }
-        let stage = Stage {
+        let fixture = Fixture {
             planes,
-            eyes,
-            shipped: Shipped::default(),
-            manning,
-            folder: tempfile::tempdir().map_err(Error::file("a temporary directory"))?,
+            recorders,
+            shipped: ShippedRoles::default(),
+            deployment_mode,
+            dir: tempfile::tempdir().map_err(Error::file("a temporary directory"))?,
             guard: Guard::start()?,
-            staff: OnceCell::new(),
+            processes: OnceCell::new(),
             providers: OnceCell::new(),
-            networks: OnceCell::new(),
-            grants: OnceCell::new(),
-            turn: RwLock::new(()),
-            spare: tokio::sync::Mutex::new(()),
+            network_services: OnceCell::new(),
+            quota_services: OnceCell::new(),
+            lock: RwLock::new(()),
+            spare_plane_lock: tokio::sync::Mutex::new(()),
         };
-        stage.furnish(&layout).await?;
-        Ok(stage)
+        fixture.bootstrap(&layout).await?;
+        Ok(fixture)
     }
 
-    /// Does once what an operator does: namespaces of the controllers, the places that projects may use, projects.
-    async fn furnish(&self, layout: &Layout) -> Result<(), Error> {
+    /// Creates what an operator creates once: the controllers' namespace, location bindings, projects.
+    async fn bootstrap(&self, layout: &PlaneLayout) -> Result<(), Error> {
         if std::env::var("POLIS_E2E_KINDS").is_ok_and(|kinds| kinds == "released") {
             for plane in layout.all() {
-                let kinds = released::kinds(layout, plane)?;
-                manifest::apply_crds(self.eyes[plane].client(), plane, &kinds).await?;
+                let crds = released::crds(layout, plane)?;
+                manifest::apply_crds(self.recorders[plane].client(), plane, &crds).await?;
             }
         }
         for plane in layout.all() {
-            let client = self.eyes[plane].client();
+            let client = self.recorders[plane].client();
             let system =
                 json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "compute-system"}});
             manifest::apply(client, plane, &system).await?;
         }
         for project in layout.projects.iter().chain([&layout.platform]) {
-            let api: Api<LocationBinding> = Api::all(self.eyes[project].client().clone());
+            let api: Api<LocationBinding> = Api::all(self.recorders[project].client().clone());
             for city in &layout.cells {
                 let binding = json!({
                     "apiVersion": "networking.datumapis.com/v1alpha", "kind": "LocationBinding",
@@ -282,16 +288,16 @@ impl Stage {
         Ok(())
     }
 
-    /// Makes the platform say that a project is ready.
+    /// Creates a Project on the platform and marks it ready.
     pub async fn open_project(&self, project: &str) -> Result<(), Error> {
         let platform = self.planes.layout().platform.clone();
-        let api: Api<MiloProject> = Api::all(self.eyes[&platform].client().clone());
-        let wanted = json!({
+        let api: Api<MiloProject> = Api::all(self.recorders[&platform].client().clone());
+        let project_object = json!({
             "apiVersion": "resourcemanager.miloapis.com/v1alpha1", "kind": "Project", "metadata": {"name": project},
             "spec": {"ownerRef": {"kind": "Organization", "name": "suite"}},
         });
         let params = PatchParams::apply("polis-e2e").force();
-        let applied = api.patch(project, &params, &Patch::Apply(&wanted)).await;
+        let applied = api.patch(project, &params, &Patch::Apply(&project_object)).await;
         applied.map_err(Error::plane("apply a project", &platform))?;
         let ready = json!({
             "apiVersion": "resourcemanager.miloapis.com/v1alpha1", "kind": "Project",
@@ -305,262 +311,280 @@ impl Stage {
         Ok(())
     }
 
-    /// Takes a project off the platform. What is on its plane stays.
+    /// Deletes a Project from the platform. The objects on its plane stay.
     pub async fn close_project(&self, project: &str) -> Result<(), Error> {
         let platform = self.planes.layout().platform.clone();
-        let api: Api<MiloProject> = Api::all(self.eyes[&platform].client().clone());
+        let api: Api<MiloProject> = Api::all(self.recorders[&platform].client().clone());
         let deleted = api.delete(project, &DeleteParams::default()).await;
         deleted.map(drop).map_err(Error::plane("delete a project", &platform))
     }
 
-    /// Grants the roles that we ship, and puts one process of each to work, and in each cell a provider and a network
-    /// service.
-    async fn staff(&self) -> &BTreeMap<Role, Arc<Member>> {
-        let staffed = self.staff.get_or_try_init(|| Box::pin(self.employ())).await;
-        let staff = staffed.unwrap_or_else(|err| panic!("the staff cannot be put to work: {err}"));
-        let at_work = async || {
+    /// Applies the shipped roles, and starts one process per role and one fake provider and network service
+    /// per cell, on the first call.
+    async fn processes(&self) -> &BTreeMap<Role, Arc<ManagerProcess>> {
+        let started = self.processes.get_or_try_init(|| Box::pin(self.start_processes())).await;
+        let processes = started.unwrap_or_else(|err| panic!("failed to start the processes: {err}"));
+        let start_providers = async || {
             let cells = &self.planes.layout().cells;
-            cells.iter().map(|city| (city.clone(), Provider::at_work(self.eyes[city].clone()))).collect()
+            cells
+                .iter()
+                .map(|city| (city.clone(), FakeProvider::start(self.recorders[city].clone())))
+                .collect()
         };
-        self.providers.get_or_init(at_work).await;
-        staff
+        self.providers.get_or_init(start_providers).await;
+        processes
     }
 
-    async fn employ(&self) -> Result<BTreeMap<Role, Arc<Member>>, Error> {
+    async fn start_processes(&self) -> Result<BTreeMap<Role, Arc<ManagerProcess>>, Error> {
         let layout = self.planes.layout();
-        let services = layout.cells.iter().map(|city| NetworkService::at_work(self.eyes[city].clone(), city));
+        let services =
+            layout.cells.iter().map(|city| FakeNetworkService::start(self.recorders[city].clone(), city));
         let services = try_join_all(services).await?;
-        self.networks.get_or_init(async || services).await;
+        self.network_services.get_or_init(async || services).await;
         for plane in layout.all() {
             for object in self.manifests(plane)? {
-                manifest::apply(self.eyes[plane].client(), plane, &object).await?;
+                manifest::apply(self.recorders[plane].client(), plane, &object).await?;
             }
         }
-        if self.manning != Manning::Plain {
-            return self.employ_pods().await;
+        if self.deployment_mode != DeploymentMode::Plain {
+            return self.start_deployments().await;
         }
         let roles: Vec<Role> =
             [Role::Management].into_iter().chain(layout.cells.iter().cloned().map(Role::Cell)).collect();
-        let employed = try_join_all(roles.into_iter().map(async |role| {
-            let member = self.hire(role.clone(), Terms::default()).await?;
-            member.start().await?;
-            Ok::<_, Error>((role, Arc::new(member)))
+        let started = try_join_all(roles.into_iter().map(async |role| {
+            let process = self.prepare_process(role.clone(), ProcessOptions::default()).await?;
+            process.start().await?;
+            Ok::<_, Error>((role, Arc::new(process)))
         }));
-        Ok(employed.await?.into_iter().collect())
+        Ok(started.await?.into_iter().collect())
     }
 
-    /// Where processes and their rights come from.
-    pub fn manning(&self) -> Manning {
-        self.manning
+    /// Where processes and their permissions come from.
+    pub fn deployment_mode(&self) -> DeploymentMode {
+        self.deployment_mode
     }
 
-    /// What was applied to a plane before the staff came.
+    /// The manifests that are applied to a plane before the processes start.
     pub fn manifests(&self, plane: &str) -> Result<Vec<serde_json::Value>, Error> {
         let layout = self.planes.layout();
-        match self.manning {
-            Manning::Plain => self.shipped.manifests(layout, plane),
+        match self.deployment_mode {
+            DeploymentMode::Plain => self.shipped.manifests(layout, plane),
             rendered => Ok(rendered.manifests(layout, plane)),
         }
     }
 
-    /// Puts the Deployments of the overlays to work, and in each project a quota service: cells are shipped with quota.
-    async fn employ_pods(&self) -> Result<BTreeMap<Role, Arc<Member>>, Error> {
+    /// Starts the Deployments of the overlays, and a fake quota service per project: shipped cells enforce
+    /// quota.
+    async fn start_deployments(&self) -> Result<BTreeMap<Role, Arc<ManagerProcess>>, Error> {
         let layout = self.planes.layout();
         let projects = layout.projects.iter().chain([&layout.platform]);
-        let services = projects.map(|project| QuotaService::at_work(self.eyes[project].clone())).collect();
-        self.grants.get_or_init(async || services).await;
-        let posts = self.manning.posts(layout);
-        let employed = try_join_all(posts.iter().map(async |post| {
-            let (planes, folder) = (&*self.planes, self.folder.path());
-            let member = Member::post(planes, &self.shipped, folder, &self.guard, post).await?;
-            member.start().await?;
-            let member = Arc::new(member);
-            Ok::<_, Error>(post.roles.iter().map(|role| (role.clone(), member.clone())).collect::<Vec<_>>())
+        let services =
+            projects.map(|project| FakeQuotaService::start(self.recorders[project].clone())).collect();
+        self.quota_services.get_or_init(async || services).await;
+        let deployments = self.deployment_mode.deployments(layout);
+        let started = try_join_all(deployments.iter().map(async |deployment| {
+            let (planes, dir) = (&*self.planes, self.dir.path());
+            let process =
+                ManagerProcess::from_deployment(planes, &self.shipped, dir, &self.guard, deployment).await?;
+            process.start().await?;
+            let process = Arc::new(process);
+            Ok::<_, Error>(
+                deployment.roles.iter().map(|role| (role.clone(), process.clone())).collect::<Vec<_>>(),
+            )
         }));
-        Ok(employed.await?.into_iter().flatten().collect())
+        Ok(started.await?.into_iter().flatten().collect())
     }
 
-    async fn hire(&self, role: Role, terms: Terms) -> Result<Member, Error> {
-        Member::hire(&*self.planes, &self.shipped, self.folder.path(), &self.guard, role, terms).await
+    async fn prepare_process(&self, role: Role, options: ProcessOptions) -> Result<ManagerProcess, Error> {
+        ManagerProcess::prepare(&*self.planes, &self.shipped, self.dir.path(), &self.guard, role, options)
+            .await
     }
 
-    /// After a scenario that breaks things: everything is there again.
-    async fn mend(&self) {
+    /// Restores all components after a disruptive scenario.
+    async fn restore(&self) {
         for plane in self.planes.layout().all() {
-            self.planes.restore(Part::Plane(plane.to_owned())).await.unwrap_or_else(|err| panic!("{err}"));
+            self.planes
+                .restore(PlaneComponent::ApiServer(plane.to_owned()))
+                .await
+                .unwrap_or_else(|err| panic!("{err}"));
         }
-        for part in self.planes.federation_parts() {
-            self.planes.restore(Part::Federation(part)).await.unwrap_or_else(|err| panic!("{err}"));
+        for component in self.planes.federation_components() {
+            self.planes
+                .restore(PlaneComponent::Federation(component))
+                .await
+                .unwrap_or_else(|err| panic!("{err}"));
         }
-        for member in self.staff().await.values() {
-            member.tap.mend();
-            member.resume();
-            member.reinstate().await.unwrap_or_else(|err| panic!("{err}"));
+        for process in self.processes().await.values() {
+            process.requests.clear_faults();
+            process.resume();
+            process.restore_roles().await.unwrap_or_else(|err| panic!("{err}"));
         }
     }
 }
 
 impl World {
-    /// A new namespace in the first project, with the network that drafts use. Its name begins with `name`.
+    /// A new namespace in the first project, with the network of the builders. Its name starts with `name`.
     pub async fn project(&self, name: &str) -> Project {
-        let plane = self.stage.planes.layout().projects[0].clone();
+        let plane = self.fixture.planes.layout().projects[0].clone();
         let unique = &uuid()[..8];
         self.namespace(&plane, &format!("{name}-{unique}")).await
     }
 
     /// A namespace of the same name in the second project.
     pub async fn twin_of(&self, project: &Project) -> Project {
-        let plane = self.stage.planes.layout().projects[1].clone();
+        let plane = self.fixture.planes.layout().projects[1].clone();
         self.namespace(&plane, &project.namespace).await
     }
 
-    /// A plane that is no project yet, for this scenario alone until the guard is dropped.
+    /// A plane that is not a project yet, reserved for this scenario until the guard is dropped.
     pub async fn spare_plane(&self) -> (String, tokio::sync::MutexGuard<'static, ()>) {
-        (self.stage.planes.layout().platform.clone(), self.stage.spare.lock().await)
+        (self.fixture.planes.layout().platform.clone(), self.fixture.spare_plane_lock.lock().await)
     }
 
-    /// A new namespace on a plane of a project, with the network that drafts use.
+    /// A new namespace on a project's plane, with the network of the builders.
     pub async fn namespace(&self, plane: &str, name: &str) -> Project {
-        let eye = self.eye(plane);
-        let api: Api<Namespace> = Api::all(eye.client().clone());
-        let wanted = Namespace { metadata: meta(name), ..Default::default() };
-        let made =
-            insist("create the namespace", async || api.create(&PostParams::default(), &wanted).await).await;
-        let project = Project { eye, namespace: name.to_owned(), uid: made.uid().unwrap_or_default() };
+        let recorder = self.recorder(plane);
+        let api: Api<Namespace> = Api::all(recorder.client().clone());
+        let namespace = Namespace { metadata: meta(name), ..Default::default() };
+        let created =
+            retry("create the namespace", async || api.create(&PostParams::default(), &namespace).await)
+                .await;
+        let project =
+            Project { recorder, namespace: name.to_owned(), uid: created.uid().unwrap_or_default() };
         let network = Network { metadata: meta(NETWORK), ..Default::default() };
-        let api = project.here().api::<Network>();
-        insist("create the network", async || api.create(&PostParams::default(), &network).await).await;
-        self.projects.lock().expect("no scenario panics here").push(project.clone());
+        let api = project.view().api::<Network>();
+        retry("create the network", async || api.create(&PostParams::default(), &network).await).await;
+        self.projects.lock().expect("the lock is not poisoned").push(project.clone());
         project
     }
 
     /// The federation hub.
-    pub fn hub(&self) -> Side {
-        Side { eye: self.eye(&self.stage.planes.layout().hub) }
+    pub fn hub(&self) -> PlaneView {
+        PlaneView { recorder: self.recorder(&self.fixture.planes.layout().hub) }
     }
 
     /// The cell of a city.
-    pub fn cell(&self, city: &str) -> Side {
-        Side { eye: self.eye(city) }
+    pub fn cell(&self, city: &str) -> PlaneView {
+        PlaneView { recorder: self.recorder(city) }
     }
 
     /// The cities that have a cell.
     pub fn cities(&self) -> &[String] {
-        &self.stage.planes.layout().cells
+        &self.fixture.planes.layout().cells
     }
 
-    /// The provider of a city.
-    pub fn provider(&self, city: &str) -> &Provider {
-        &self.stage.providers.get().expect("staffed scenarios have providers")[city]
+    /// The fake provider of a city.
+    pub fn provider(&self, city: &str) -> &FakeProvider {
+        &self.fixture.providers.get().expect("the fixture runs providers")[city]
     }
 
     /// The process of a role.
-    pub fn member(&self, role: &Role) -> Arc<Member> {
-        self.stage.staff.get().expect("staffed scenarios have a staff")[role].clone()
+    pub fn process(&self, role: &Role) -> Arc<ManagerProcess> {
+        self.fixture.processes.get().expect("the fixture runs processes")[role].clone()
     }
 
-    /// Ends the process of a role, without notice. One that plays other roles as well goes on with those.
-    pub async fn dismiss(&self, role: &Role) {
-        self.member(role).dismiss(role).await.unwrap_or_else(|err| panic!("{err}"));
+    /// Kills the process of a role. A process with several roles restarts without this one.
+    pub async fn stop_role(&self, role: &Role) {
+        self.process(role).stop_role(role).await.unwrap_or_else(|err| panic!("{err}"));
     }
 
-    /// Brings the role back.
-    pub async fn reinstate(&self, role: &Role) {
-        self.member(role).reinstate().await.unwrap_or_else(|err| panic!("{err}"));
+    /// Restarts the role.
+    pub async fn restore_role(&self, role: &Role) {
+        self.process(role).restore_roles().await.unwrap_or_else(|err| panic!("{err}"));
     }
 
-    /// All processes that every scenario has, each once.
-    pub fn staff(&self) -> Vec<Arc<Member>> {
-        let mut staff: Vec<Arc<Member>> = Vec::new();
-        for member in self.stage.staff.get().into_iter().flat_map(BTreeMap::values) {
-            if !staff.iter().any(|known| Arc::ptr_eq(known, member)) {
-                staff.push(member.clone());
+    /// The shared processes, each once.
+    pub fn processes(&self) -> Vec<Arc<ManagerProcess>> {
+        let mut processes: Vec<Arc<ManagerProcess>> = Vec::new();
+        for process in self.fixture.processes.get().into_iter().flat_map(BTreeMap::values) {
+            if !processes.iter().any(|known| Arc::ptr_eq(known, process)) {
+                processes.push(process.clone());
             }
         }
-        staff
+        processes
     }
 
-    /// Hires one more process for this scenario; it ends with it. It does not run yet.
-    pub async fn hire(&self, role: Role, terms: Terms) -> Arc<Member> {
-        let member = Arc::new(self.stage.hire(role, terms).await.unwrap_or_else(|err| panic!("{err}")));
-        self.hired.lock().expect("no scenario panics here").push(member.clone());
-        member
+    /// Prepares another process for this scenario, without starting it. It ends with the scenario.
+    pub async fn prepare_process(&self, role: Role, options: ProcessOptions) -> Arc<ManagerProcess> {
+        let process =
+            Arc::new(self.fixture.prepare_process(role, options).await.unwrap_or_else(|err| panic!("{err}")));
+        self.extra_processes.lock().expect("the lock is not poisoned").push(process.clone());
+        process
     }
 
-    /// What all scenarios share.
-    pub fn stage(&self) -> &'static Stage {
-        self.stage
+    /// The shared fixture.
+    pub fn fixture(&self) -> &'static Fixture {
+        self.fixture
     }
 
-    /// The eye on a plane.
-    pub fn eye(&self, plane: &str) -> Arc<Eye> {
-        self.stage.eyes[plane].clone()
+    /// The recorder of a plane.
+    pub fn recorder(&self, plane: &str) -> Arc<PlaneRecorder> {
+        self.fixture.recorders[plane].clone()
     }
 
-    /// All eyes.
-    pub fn eyes(&self) -> impl Iterator<Item = &Arc<Eye>> {
-        self.stage.eyes.values()
+    /// All recorders.
+    pub fn recorders(&self) -> impl Iterator<Item = &Arc<PlaneRecorder>> {
+        self.fixture.recorders.values()
     }
 
-    /// The projects that this scenario has opened.
+    /// The projects of this scenario.
     pub fn projects(&self) -> Vec<Project> {
-        self.projects.lock().expect("no scenario panics here").clone()
+        self.projects.lock().expect("the lock is not poisoned").clone()
     }
 
-    /// When this scenario began.
-    pub fn began(&self) -> Instant {
-        self.began
+    /// When this scenario started.
+    pub fn started_at(&self) -> Instant {
+        self.started_at
     }
 
-    /// Every request that the processes of all roles have made since then.
-    pub fn calls_since(&self, since: Instant) -> Vec<(Role, Call)> {
-        let of = |member: Arc<Member>| {
-            let role = member.role.clone();
-            member.tap.since(since).into_iter().map(move |call| (role.clone(), call))
+    /// All requests of the shared processes since then.
+    pub fn requests_since(&self, since: Instant) -> Vec<(Role, RecordedRequest)> {
+        let requests_of = |process: Arc<ManagerProcess>| {
+            let role = process.role.clone();
+            process.requests.since(since).into_iter().map(move |request| (role.clone(), request))
         };
-        self.staff().into_iter().flat_map(of).collect()
+        self.processes().into_iter().flat_map(requests_of).collect()
     }
 
-    /// Ends a part of what the planes are made of.
-    pub async fn kill(&self, part: &Part) {
-        self.stage.planes.kill(part.clone()).await.unwrap_or_else(|err| panic!("{err}"));
+    /// Kills a component of the planes.
+    pub async fn kill(&self, component: &PlaneComponent) {
+        self.fixture.planes.kill(component.clone()).await.unwrap_or_else(|err| panic!("{err}"));
     }
 
-    /// Brings it back.
-    pub async fn restore(&self, part: &Part) {
-        self.stage.planes.restore(part.clone()).await.unwrap_or_else(|err| panic!("{err}"));
+    /// Restarts a component of the planes.
+    pub async fn restore(&self, component: &PlaneComponent) {
+        self.fixture.planes.restore(component.clone()).await.unwrap_or_else(|err| panic!("{err}"));
     }
 
-    /// Takes the namespaces of this scenario away, so that later ones meet a small world. Nothing waits for it.
-    async fn leave(&self) {
+    /// Deletes the namespaces of this scenario without waiting, so that the planes stay small.
+    async fn clean_up(&self) {
         for project in self.projects() {
-            let api: Api<Namespace> = Api::all(project.eye.client().clone());
-            let _the_next_scenario_does_not_care =
-                api.delete(&project.namespace, &DeleteParams::default()).await;
+            let api: Api<Namespace> = Api::all(project.recorder.client().clone());
+            let _ignored = api.delete(&project.namespace, &DeleteParams::default()).await;
         }
     }
 }
 
-/// A plane behind the projects: the hub or a cell.
+/// The hub or a cell.
 #[derive(Clone)]
-pub struct Side {
-    /// Looks at it.
-    pub eye: Arc<Eye>,
+pub struct PlaneView {
+    /// Records the plane.
+    pub recorder: Arc<PlaneRecorder>,
 }
 
-impl Side {
-    /// The namespace there that belongs to a namespace of a project.
-    pub fn namespace_of(&self, project: &Project) -> Place {
+impl PlaneView {
+    /// The namespace that belongs to a project's namespace.
+    pub fn namespace_of(&self, project: &Project) -> NamespaceView {
         self.namespace(&project.hub_namespace())
     }
 
-    /// A namespace there.
-    pub fn namespace(&self, name: &str) -> Place {
-        Place { eye: self.eye.clone(), namespace: name.to_owned() }
+    /// A namespace by its name.
+    pub fn namespace(&self, name: &str) -> NamespaceView {
+        NamespaceView { recorder: self.recorder.clone(), namespace: name.to_owned() }
     }
 
-    /// What has no namespace there.
-    pub fn whole(&self) -> Place {
+    /// Cluster-scoped objects.
+    pub fn cluster_scope(&self) -> NamespaceView {
         self.namespace("")
     }
 }

@@ -1,126 +1,127 @@
-//! Components that no overlay has, put on top of one by somebody who needs them: they work with the rights that they bring, and
-//! each of these rights is needed.
+//! Optional components on top of an overlay: they work with the permissions that they add, and need each of
+//! them.
 
 use std::sync::Arc;
 
 use polis_api::kube::client::Body;
 use polis_e2e::{
-    planes::Identity,
+    planes::ClientIdentity,
     pod::webhook_client,
-    rendered::{Rendered, each, word},
-    rights,
-    wire::{Route, Tap, Wire},
+    proxy::{Proxy, ProxyRoute, RequestLog},
+    rbac,
+    rendered::{RenderedManifests, as_text, items},
 };
-use polis_testbed::{Bed, manifest, plane::LONE};
+use polis_testbed::{TestCluster, manifest, plane::SINGLE_PLANE};
 use serde_json::{Value, json};
 
 use crate::{
-    TURN, apply, bed, bring_secret, checked, furnish, kubectl,
-    process::{Manager, WITHIN},
-    serves,
+    MANAGER_LOCK, apply, bootstrap, check_output, cluster, kubectl,
+    process::{Manager, TIMEOUT},
+    until_serving, write_webhook_secret,
 };
 
-/// A manager whose every request is written down.
-struct Overheard {
-    rendered: Rendered,
-    who: Identity,
+/// A manager whose requests are recorded.
+struct RecordedManager {
+    rendered: RenderedManifests,
+    identity: ClientIdentity,
     manager: Manager,
-    tap: Arc<Tap>,
-    _wire: Wire,
+    requests: Arc<RequestLog>,
+    _proxy: Proxy,
 }
 
-impl Overheard {
-    /// Applies an example, and lays out its manager.
-    async fn of(bed: &Bed, example: &str) -> Overheard {
-        furnish(bed);
-        let rendered = Rendered::of(example);
-        apply(bed, &rendered);
-        let who = Identity { user: rendered.user(), groups: Vec::new() };
-        let client = bed.client_for(LONE, &who.user, &[]).await.expect("a client");
-        let route =
-            Route { prefix: String::new(), plane: LONE.to_owned(), who: Arc::new(who.clone()), client };
-        let tap = Arc::new(Tap::default());
-        let wire = Wire::lay(vec![route], tap.clone()).await.expect("a wire");
-        let own = wire.kubeconfig();
+impl RecordedManager {
+    /// Applies an example and creates the files of its manager.
+    async fn of(cluster: &TestCluster, example: &str) -> RecordedManager {
+        bootstrap(cluster);
+        let rendered = RenderedManifests::of(example);
+        apply(cluster, &rendered);
+        let identity = ClientIdentity { user: rendered.user(), groups: Vec::new() };
+        let client = cluster.client_for(SINGLE_PLANE, &identity.user, &[]).await.expect("a client");
+        let route = ProxyRoute {
+            prefix: String::new(),
+            plane: SINGLE_PLANE.to_owned(),
+            identity: Arc::new(identity.clone()),
+            client,
+        };
+        let requests = Arc::new(RequestLog::default());
+        let proxy = Proxy::start(vec![route], requests.clone()).await.expect("a proxy");
+        let own = proxy.kubeconfig();
         let manager = Manager::with(&rendered, &own, &|name| match name {
-            "" => "the-wire-has-the-identity".to_owned(),
+            "" => "the-proxy-has-the-identity".to_owned(),
             _ => own.clone(),
         });
-        Overheard { rendered, who, manager, tap, _wire: wire }
+        RecordedManager { rendered, identity, manager, requests, _proxy: proxy }
     }
 
-    /// Holds what was asked for to what a role of this name grants: each right was needed, and nothing about its kinds was
-    /// asked for beyond it.
-    fn needs_each_right_of(&self, role: &str) {
-        let named = |object: &&Value| {
-            let name = word(&object["metadata"]["name"]);
-            name == role && word(&object["apiVersion"]).starts_with("rbac.authorization.k8s.io/")
+    /// Asserts that a role grants exactly what was requested: each permission was needed, and no request for
+    /// its resources was forbidden.
+    fn assert_needs_each_permission_of(&self, role: &str) {
+        let is_of_role = |object: &&Value| {
+            let name = as_text(&object["metadata"]["name"]);
+            name == role && as_text(&object["apiVersion"]).starts_with("rbac.authorization.k8s.io/")
         };
-        let objects: Vec<Value> = self.rendered.0.iter().filter(named).cloned().collect();
-        let granted = rights::granted(&objects, &self.who);
-        assert!(!granted.is_empty(), "{role} grants nothing to {}", self.who.user);
-        let about = |call: &&polis_e2e::wire::Call| {
-            granted.iter().any(|right| right.group == call.group && right.resource == call.resource)
+        let objects: Vec<Value> = self.rendered.0.iter().filter(is_of_role).cloned().collect();
+        let granted = rbac::granted(&objects, &self.identity);
+        assert!(!granted.is_empty(), "{role} grants nothing to {}", self.identity.user);
+        let is_relevant = |request: &&polis_e2e::proxy::RecordedRequest| {
+            granted.iter().any(|it| it.group == request.group && it.resource == request.resource)
         };
-        let calls = self.tap.calls();
-        let requests = calls.iter().filter(about).flat_map(rights::requests).collect();
-        assert_eq!(rights::audit(&granted, &requests), rights::Audit::default(), "{role}");
+        let recorded = self.requests.all();
+        let requests = recorded.iter().filter(is_relevant).flat_map(rbac::requests).collect();
+        assert_eq!(rbac::audit(&granted, &requests), rbac::RbacAudit::default(), "{role}");
     }
 }
 
 #[tokio::test]
-async fn each_right_to_the_secret_of_the_webhooks_is_needed() {
-    let (bed, _turn) = (bed().await, TURN.lock().await);
-    let mut overheard = Overheard::of(bed, "docs/operations/examples/webhook-secret").await;
-    let mut certificate = bring_secret(bed);
-    overheard.manager.start();
-    overheard.manager.leads().await;
-    serves(&overheard.manager, &certificate).await;
-    overheard.manager.stop();
-    // In front of a server that cannot stream lists, as older ones.
-    overheard.tap.list_in_pages();
-    overheard.manager.start();
-    overheard.manager.leads().await;
-    certificate = bring_secret(bed);
-    serves(&overheard.manager, &certificate).await;
-    overheard.manager.stop();
-    overheard.needs_each_right_of("compute-webhook-secret");
+async fn each_permission_on_the_webhook_secret_is_needed() {
+    let (cluster, _lock) = (cluster().await, MANAGER_LOCK.lock().await);
+    let mut recorded = RecordedManager::of(cluster, "docs/operations/examples/webhook-secret").await;
+    let mut certificate = write_webhook_secret(cluster);
+    recorded.manager.start();
+    recorded.manager.until_leading().await;
+    until_serving(&recorded.manager, &certificate).await;
+    recorded.manager.stop();
+    // Older API servers reject streaming lists.
+    recorded.requests.list_in_pages();
+    recorded.manager.start();
+    recorded.manager.until_leading().await;
+    certificate = write_webhook_secret(cluster);
+    until_serving(&recorded.manager, &certificate).await;
+    recorded.manager.stop();
+    recorded.assert_needs_each_permission_of("compute-webhook-secret");
 }
 
-// The wire has to answer while a process is waited for.
+// Multi-threaded: the proxy must respond while the test waits for a process.
 #[tokio::test(flavor = "multi_thread")]
-async fn metrics_over_tls_are_for_the_scraper_that_is_bound_and_each_right_to_ask_about_it_is_needed() {
-    let (bed, _turn) = (bed().await, TURN.lock().await);
-    let mut overheard = Overheard::of(bed, "docs/operations/examples/secure-metrics").await;
-    let monitor = overheard.rendered.find("ServiceMonitor", "compute-manager").expect("what scrapes");
+async fn metrics_over_tls_require_authorization_and_each_permission_for_it_is_needed() {
+    let (cluster, _lock) = (cluster().await, MANAGER_LOCK.lock().await);
+    let mut recorded = RecordedManager::of(cluster, "docs/operations/examples/secure-metrics").await;
+    let monitor = recorded.rendered.find("ServiceMonitor", "compute-manager").expect("a ServiceMonitor");
     assert_eq!(monitor["spec"]["endpoints"][0]["scheme"], "https", "{monitor}");
-    let service = overheard.rendered.find("Service", "compute-manager-metrics").expect("what is scraped");
+    let service = recorded.rendered.find("Service", "compute-manager-metrics").expect("a Service");
     assert_eq!(service["spec"]["ports"][0]["targetPort"], monitor["spec"]["endpoints"][0]["port"]);
-    let policy = overheard.rendered.find("NetworkPolicy", "compute-manager").expect("who is let in");
-    let ports: Vec<&Value> = each(&policy["spec"]["ingress"]).flat_map(|rule| each(&rule["ports"])).collect();
-    assert_eq!(
-        ports,
-        [&json!({"protocol": "TCP", "port": 8443})],
-        "the health address has nothing to scrape any more"
-    );
+    let policy = recorded.rendered.find("NetworkPolicy", "compute-manager").expect("a NetworkPolicy");
+    let ports: Vec<&Value> =
+        items(&policy["spec"]["ingress"]).flat_map(|rule| items(&rule["ports"])).collect();
+    assert_eq!(ports, [&json!({"protocol": "TCP", "port": 8443})], "the health address serves no metrics");
 
-    let pod = &mut overheard.manager;
+    let pod = &mut recorded.manager;
     pod.start();
-    let ready = manifest::until("pod", "the manager to be ready", WITHIN, async || {
-        Ok(pod.ask("/readyz").filter(|answer| answer.starts_with("HTTP/1.1 200")).map(drop))
+    let ready = manifest::until("pod", "the manager to be ready", TIMEOUT, async || {
+        Ok(pod.http_get("/readyz").filter(|response| response.starts_with("HTTP/1.1 200")).map(drop))
     });
-    ready.await.unwrap_or_else(|err| panic!("{err}\n{}", pod.said()));
-    assert!(pod.ask("/metrics").expect("an answer").starts_with("HTTP/1.1 404"));
+    ready.await.unwrap_or_else(|err| panic!("{err}\n{}", pod.log_text()));
+    assert!(pod.http_get("/metrics").expect("a response").starts_with("HTTP/1.1 404"));
     let token = |account: &str| {
         for arguments in [
             vec!["create", "namespace", "monitoring"],
             vec!["-n", "monitoring", "create", "serviceaccount", account],
         ] {
-            // It may be there from before.
-            let _made = kubectl(bed, &arguments, "");
+            // They may exist from an earlier test.
+            let _result = kubectl(cluster, &arguments, "");
         }
-        let said = kubectl(bed, &["-n", "monitoring", "create", "token", account], "");
-        said.unwrap_or_else(|err| panic!("{err}")).trim().to_owned()
+        let output = kubectl(cluster, &["-n", "monitoring", "create", "token", account], "");
+        output.unwrap_or_else(|err| panic!("{err}")).trim().to_owned()
     };
     let certificate = pod.pod.certificate.clone().expect("a certificate");
     for (token, code) in [(Some(token("prometheus")), 200), (Some(token("other")), 403), (None, 401)] {
@@ -129,15 +130,16 @@ async fn metrics_over_tls_are_for_the_scraper_that_is_bound_and_each_right_to_as
         if let Some(token) = token {
             request = request.header("authorization", format!("Bearer {token}"));
         }
-        let answer = client.send(request.body(Body::empty()).expect("a request")).await.expect("an answer");
-        assert_eq!(answer.status().as_u16(), code, "{}", pod.said());
+        let response =
+            client.send(request.body(Body::empty()).expect("a request")).await.expect("a response");
+        assert_eq!(response.status().as_u16(), code, "{}", pod.log_text());
     }
     pod.stop();
-    overheard.needs_each_right_of("compute-metrics-access");
+    recorded.assert_needs_each_permission_of("compute-metrics-access");
 
-    // Without the rights: nobody is let in, and it is said what grants them.
+    // Without the permissions, the check reports what grants them.
     let binding = ["delete", "clusterrolebinding", "compute-metrics-access"];
-    kubectl(bed, &binding, "").unwrap_or_else(|err| panic!("{err}"));
-    let said = checked(&overheard.manager);
-    assert!(said.contains("deploy/components/secure-metrics/role.yaml grants it"), "{said}");
+    kubectl(cluster, &binding, "").unwrap_or_else(|err| panic!("{err}"));
+    let output = check_output(&recorded.manager);
+    assert!(output.contains("deploy/components/secure-metrics/role.yaml grants it"), "{output}");
 }

@@ -1,4 +1,4 @@
-//! The manager of a pod, as a process.
+//! The manager process of a simulated pod.
 
 use std::{
     fs,
@@ -10,41 +10,41 @@ use std::{
     time::Duration,
 };
 
-use polis_e2e::{pod::Pod, rendered::Rendered};
-use polis_testbed::{Bed, guard::Guard, manifest, plane::LONE, process::Identity};
+use polis_e2e::{pod::SimulatedPod, rendered::RenderedManifests};
+use polis_testbed::{TestCluster, guard::Guard, manifest, plane::SINGLE_PLANE, process::ProcessId};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-/// Time to list a few kinds, and to be elected after another has given its lease back.
-pub const WITHIN: Duration = Duration::from_secs(120);
+/// Time to list a few kinds, and to become leader after another manager has released the lease.
+pub const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A manager as a rendered Deployment runs it.
+/// The manager of a rendered Deployment.
 pub struct Manager {
     pub files: TempDir,
-    pub pod: Pod,
+    pub pod: SimulatedPod,
     guard: Guard,
     child: Option<Child>,
 }
 
 impl Manager {
-    /// Lays out the files. What the environment of an operator brings comes from the bed: every kubeconfig leads to its one
-    /// plane, as the user that the Deployment's service account is.
-    pub fn of(bed: &Bed, rendered: &Rendered) -> Manager {
-        let kubeconfig = bed.kubeconfig_for(LONE, &rendered.user(), &[]).expect("a kubeconfig");
+    /// Creates the files. Every kubeconfig is for the only plane of the test cluster, as the user of the
+    /// Deployment's service account.
+    pub fn of(cluster: &TestCluster, rendered: &RenderedManifests) -> Manager {
+        let kubeconfig = cluster.kubeconfig_for(SINGLE_PLANE, &rendered.user(), &[]).expect("a kubeconfig");
         Manager::with(rendered, &kubeconfig, &|name| match name {
-            "" => "not asked for".to_owned(),
+            "" => "unused".to_owned(),
             _ => kubeconfig.clone(),
         })
     }
 
-    /// Lays out the files with kubeconfigs from elsewhere.
-    pub fn with(rendered: &Rendered, own: &str, brings: &dyn Fn(&str) -> String) -> Manager {
-        let files = tempfile::tempdir().expect("a folder");
-        let pod = Pod::lay(rendered, files.path(), own, brings);
+    /// Creates the files with other kubeconfigs.
+    pub fn with(rendered: &RenderedManifests, own: &str, kubeconfig_of: &dyn Fn(&str) -> String) -> Manager {
+        let files = tempfile::tempdir().expect("a directory");
+        let pod = SimulatedPod::create(rendered, files.path(), own, kubeconfig_of);
         Manager { pod, guard: Guard::start().expect("a guard"), child: None, files }
     }
 
-    /// Starts the manager with the arguments and the environment of the Deployment, and with no others.
+    /// Starts the manager with only the arguments and the environment of the Deployment.
     pub fn start(&mut self) {
         let log = fs::File::options().create(true).append(true).open(self.log()).expect("a log");
         let child = Command::new(program())
@@ -60,63 +60,63 @@ impl Manager {
         self.child = Some(child.expect("the manager starts"));
     }
 
-    /// Waits until both probes are answered and this replica leads; then gives its metrics.
-    pub async fn leads(&mut self) -> String {
-        let looked = manifest::until("pod", "the manager to be ready and to lead", WITHIN, async || {
+    /// Waits until both probes succeed and this replica leads; returns its metrics.
+    pub async fn until_leading(&mut self) -> String {
+        let leading = manifest::until("pod", "the manager to be ready and to lead", TIMEOUT, async || {
             for probe in &self.pod.probes {
-                let answer = self.ask(probe).ok_or_else(|| format!("{probe} is not answered"))?;
-                if answer.split(' ').nth(1) != Some("200") {
-                    return Err(self.ask("/readyz?verbose").unwrap_or(answer));
+                let response = self.http_get(probe).ok_or_else(|| format!("{probe} does not respond"))?;
+                if response.split(' ').nth(1) != Some("200") {
+                    return Err(self.http_get("/readyz?verbose").unwrap_or(response));
                 }
             }
-            let page = self.ask("/metrics").unwrap_or_default();
+            let page = self.http_get("/metrics").unwrap_or_default();
             Ok(page.lines().any(|line| line == "polis_leader 1").then_some(page))
         });
-        looked.await.unwrap_or_else(|err| panic!("{err}\n{}", self.said()))
+        leading.await.unwrap_or_else(|err| panic!("{err}\n{}", self.log_text()))
     }
 
-    /// Waits until the process has ended by itself, and gives what it said.
-    pub async fn gives_up(&mut self) -> String {
+    /// Waits until the process exits with an error; returns its log.
+    pub async fn until_failed(&mut self) -> String {
         let child = self.child.as_mut().expect("it was started");
-        let ended = manifest::until("pod", "the manager to give up", WITHIN, || {
+        let exited = manifest::until("pod", "the manager to exit", TIMEOUT, || {
             std::future::ready(child.try_wait().map_err(|err| err.to_string()))
         });
-        let status = ended.await.unwrap_or_else(|err| panic!("{err}"));
-        assert!(!status.success(), "it ended as if nothing was wrong");
-        self.said()
+        let status = exited.await.unwrap_or_else(|err| panic!("{err}"));
+        assert!(!status.success(), "it exited with success");
+        self.log_text()
     }
 
-    /// Asks the process to end, so that it gives its lease back, and waits for it.
+    /// Sends TERM, so that the process releases its lease, and waits for its exit.
     pub fn stop(&mut self) {
         self.end(Signal::TERM);
     }
 
-    /// Ends the process, whatever it thinks of it.
+    /// Kills the process.
     pub fn kill(&mut self) {
         self.end(Signal::KILL);
     }
 
     fn end(&mut self, signal: Signal) {
         let Some(mut child) = self.child.take() else { return };
-        if let Some(process) = Identity::of(child.id()) {
+        if let Some(process) = ProcessId::of(child.id()) {
             let _gone = process.signal(signal);
         }
         let _reaped = child.wait();
     }
 
-    /// The process, while it runs.
+    /// The process id, while it runs.
     pub fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
     }
 
-    /// Everything that it wrote.
-    pub fn said(&self) -> String {
+    /// The log.
+    pub fn log_text(&self) -> String {
         fs::read_to_string(self.log()).unwrap_or_default()
     }
 
-    /// A page of the health address; the whole answer, head and all, or none if nobody is there.
-    pub fn ask(&self, path: &str) -> Option<String> {
-        ask(self.pod.health, path)
+    /// A response of the health address with its headers; `None` if it does not respond.
+    pub fn http_get(&self, path: &str) -> Option<String> {
+        http_get(self.pod.health, path)
     }
 
     fn log(&self) -> PathBuf {
@@ -130,23 +130,23 @@ impl Drop for Manager {
     }
 }
 
-/// The program under test: the one beside this test program unless POLIS_BIN names another.
+/// The binary under test: the one next to this test program, or POLIS_BIN.
 pub fn program() -> PathBuf {
-    let beside = || {
-        let here = std::env::current_exe().expect("this program is somewhere");
+    let next_to_test = || {
+        let test = std::env::current_exe().expect("the path of this program");
         // target/<profile>/deps/<test>
-        here.ancestors().nth(2).expect("it is in a folder of a folder").join("polis")
+        test.ancestors().nth(2).expect("target/<profile>").join("polis")
     };
-    let path = std::env::var_os("POLIS_BIN").map_or_else(beside, PathBuf::from);
-    assert!(path.is_file(), "{} is not there: build it, or name another in POLIS_BIN", path.display());
+    let path = std::env::var_os("POLIS_BIN").map_or_else(next_to_test, PathBuf::from);
+    assert!(path.is_file(), "{} does not exist: build it, or set POLIS_BIN", path.display());
     path
 }
 
-fn ask(address: SocketAddr, path: &str) -> Option<String> {
+fn http_get(address: SocketAddr, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(2)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
     write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
-    Some(answer)
+    let mut response = String::new();
+    stream.read_to_string(&mut response).ok()?;
+    Some(response)
 }

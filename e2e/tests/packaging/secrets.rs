@@ -1,33 +1,34 @@
-//! Secrets stay where they are: nothing that a manager was given as one is in what it writes, shows or is started with.
+//! No secret of a manager appears in its logs, output, events, metrics, arguments or environment.
 
 use std::{fs, path::Path, process::Command};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use polis_e2e::rendered::{Rendered, objects, word};
-use polis_testbed::{manifest, plane::LONE};
+use polis_e2e::rendered::{RenderedManifests, as_text, objects};
+use polis_testbed::{manifest, plane::SINGLE_PLANE};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
-    NAMESPACE, apply, bed, kubectl,
+    NAMESPACE, apply, cluster, kubectl,
     process::{Manager, program},
 };
 
-/// What must not be seen, by what it is.
-struct Planted(Vec<(&'static str, String)>);
+/// Planted secrets with their descriptions.
+struct PlantedSecrets(Vec<(&'static str, String)>);
 
-impl Planted {
+impl PlantedSecrets {
     #[track_caller]
-    fn are_not_in(&self, place: &str, text: &str) {
+    fn are_not_in(&self, location: &str, text: &str) {
         for (what, secret) in &self.0 {
-            for form in [secret.clone(), BASE64_STANDARD.encode(secret)] {
-                assert!(!text.contains(&form), "{what} is in {place}");
+            for encoded in [secret.clone(), BASE64_STANDARD.encode(secret)] {
+                assert!(!text.contains(&encoded), "{what} is in {location}");
             }
         }
     }
 }
 
-/// A line from the middle of a PEM text: enough to tell it, and short enough to be on one line of a log.
+/// A line from the middle of a PEM text: long enough to be unique, and short enough to fit on one line of a
+/// log.
 fn inner_line(pem: &str) -> String {
     let lines: Vec<&str> = pem.lines().collect();
     lines[lines.len() / 2].to_owned()
@@ -40,11 +41,11 @@ fn with_user(kubeconfig: &str, user: Value) -> String {
     config.to_string()
 }
 
-/// Looks at everything that a running manager shows.
-fn inspect(planted: &Planted, manager: &Manager, what: &str) {
-    planted.are_not_in(&format!("the log of {what}"), &manager.said());
+/// Checks everything that a running manager exposes.
+fn check_exposed(planted: &PlantedSecrets, manager: &Manager, what: &str) {
+    planted.are_not_in(&format!("the log of {what}"), &manager.log_text());
     for page in ["/metrics", "/readyz?verbose", "/healthz"] {
-        planted.are_not_in(&format!("{page} of {what}"), &manager.ask(page).unwrap_or_default());
+        planted.are_not_in(&format!("{page} of {what}"), &manager.http_get(page).unwrap_or_default());
     }
     let pid = manager.pid().expect("it runs");
     for file in ["cmdline", "environ"] {
@@ -53,15 +54,15 @@ fn inspect(planted: &Planted, manager: &Manager, what: &str) {
     }
 }
 
-/// A clock that can be taken away from a process, which then panics wherever it looks at the time: no clock is the one thing
-/// that the standard library of Rust does not do without. It stands between the program and the C library.
-struct Clock {
-    home: TempDir,
+/// A preloaded library that makes `clock_gettime` fail on request: the Rust standard library panics without a
+/// clock, so the process panics at its next read of the time.
+struct RemovableClock {
+    dir: TempDir,
 }
 
-impl Clock {
-    fn new() -> Clock {
-        let home = tempfile::tempdir().expect("a folder");
+impl RemovableClock {
+    fn new() -> RemovableClock {
+        let dir = tempfile::tempdir().expect("a directory");
         let source = r#"
             #define _GNU_SOURCE
             #include <errno.h>
@@ -77,18 +78,18 @@ impl Clock {
                 }
                 return syscall(SYS_clock_gettime, clock, time);
             }"#;
-        fs::write(home.path().join("clock.c"), source).expect("a file");
-        // What links programs of Rust.
+        fs::write(dir.path().join("clock.c"), source).expect("a file");
+        // The linker of Rust programs.
         let built = Command::new("cc")
             .args(["-shared", "-fPIC", "-o", "clock.so", "clock.c"])
-            .current_dir(home.path())
+            .current_dir(dir.path())
             .status();
         assert!(built.expect("cc runs").success());
-        Clock { home }
+        RemovableClock { dir }
     }
 
     fn variables(&self) -> [(String, String); 3] {
-        let path = |name: &str| self.home.path().join(name).display().to_string();
+        let path = |name: &str| self.dir.path().join(name).display().to_string();
         [
             ("LD_PRELOAD", path("clock.so")),
             ("CLOCK_IS_GONE", path("gone")),
@@ -97,13 +98,13 @@ impl Clock {
         .map(|(name, value)| (name.to_owned(), value))
     }
 
-    fn take_away(&self) {
-        fs::write(self.home.path().join("gone"), "").expect("a file");
+    fn remove(&self) {
+        fs::write(self.dir.path().join("gone"), "").expect("a file");
     }
 }
 
-/// What a program says that is given the environment of a pod, whatever comes of it.
-fn says(manager: &Manager, arguments: &[&str]) -> String {
+/// The output of the binary in the environment of a pod, whatever its exit code.
+fn output(manager: &Manager, arguments: &[&str]) -> String {
     let output = Command::new(program())
         .args(arguments)
         .env_clear()
@@ -115,26 +116,26 @@ fn says(manager: &Manager, arguments: &[&str]) -> String {
 }
 
 #[tokio::test]
-async fn no_secret_is_in_logs_events_metrics_help_arguments_faults_or_panics() {
-    let (bed, _turn) = (bed().await, crate::TURN.lock().await);
-    // The one plane is also hub and platform, and needs what those need.
+async fn no_secret_is_in_logs_events_metrics_help_arguments_errors_or_panics() {
+    let (cluster, _lock) = (cluster().await, crate::MANAGER_LOCK.lock().await);
+    // The only plane is also hub and platform.
     for folder in [
         "deploy/components/federation",
         "deploy/components/rbac/project",
         "deploy/components/rbac/management",
     ] {
-        apply(bed, &Rendered::of(folder));
+        apply(cluster, &RenderedManifests::of(folder));
     }
     let data = "planted-secret-data-Ao2o0ez3";
     let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "planted", "namespace": NAMESPACE},
         "stringData": {"data": data}});
-    kubectl(bed, &["apply", "-f", "-"], &secret.to_string()).expect("a Secret");
-    for (folder, switched) in [
+    kubectl(cluster, &["apply", "-f", "-"], &secret.to_string()).expect("a Secret");
+    for (folder, role) in [
         ("docs/operations/examples/management-plane", "management"),
         ("docs/operations/examples/cell-dfw", "cell"),
     ] {
-        let mut rendered = Rendered::of(folder);
-        // Whoever looks for a fault turns this up.
+        let mut rendered = RenderedManifests::of(folder);
+        // The log level for debugging.
         let deployment =
             rendered.0.iter_mut().find(|object| object["kind"] == "Deployment").expect("a Deployment");
         let variables =
@@ -143,14 +144,14 @@ async fn no_secret_is_in_logs_events_metrics_help_arguments_faults_or_panics() {
             .iter_mut()
             .filter(|it| it["name"] == "RUST_LOG")
             .for_each(|it| it["value"] = json!("debug"));
-        apply(bed, &rendered);
-        let own = bed.kubeconfig_for(LONE, &rendered.user(), &[]).expect("a kubeconfig");
+        apply(cluster, &rendered);
+        let own = cluster.kubeconfig_for(SINGLE_PLANE, &rendered.user(), &[]).expect("a kubeconfig");
         let user = &objects("kubeconfig", &own)[0]["users"][0]["user"];
-        let key = word(&user["client-key-data"]).to_owned();
+        let key = as_text(&user["client-key-data"]).to_owned();
         let key_line = inner_line(&String::from_utf8_lossy(&BASE64_STANDARD.decode(&key).expect("base64")));
         let (hub_token, quota_token) = ("planted-hub-token-aiSh7Aec", "planted-quota-token-Uo4Ohph3");
 
-        // Tokens that nobody knows: both planes refuse them, and the manager has something to say.
+        // Unknown tokens: both planes refuse them, and the manager logs errors.
         let token_file = json!({"tokenFile": "/etc/compute/hub-token/token"});
         let mut manager = Manager::with(&rendered, &own, &|name| match name {
             "" => hub_token.to_owned(),
@@ -169,41 +170,37 @@ async fn no_secret_is_in_logs_events_metrics_help_arguments_faults_or_panics() {
             let line = inner_line(&fs::read_to_string(webhook_key).expect("a key"));
             planted.push(("the key of the webhooks", line));
         }
-        let planted = Planted(planted);
-        let clock = Clock::new();
-        let usual = manager.pod.environment.clone();
+        let planted = PlantedSecrets(planted);
+        let clock = RemovableClock::new();
+        let environment = manager.pod.environment.clone();
         manager.pod.environment.extend(clock.variables());
         manager.start();
-        let refused = manifest::until(
-            "pod",
-            "the manager to be refused by the hub",
-            crate::process::WITHIN,
-            async || {
-                let said = manager.said();
-                Ok(said.contains("the server does not know us").then_some(()))
-            },
-        );
-        refused.await.unwrap_or_else(|err| panic!("{err}\n{}", manager.said()));
-        inspect(&planted, &manager, &format!("a refused manager of role {switched}"));
+        let refused =
+            manifest::until("pod", "the hub to refuse the manager", crate::process::TIMEOUT, async || {
+                let log = manager.log_text();
+                Ok(log.contains("the server does not accept the credentials").then_some(()))
+            });
+        refused.await.unwrap_or_else(|err| panic!("{err}\n{}", manager.log_text()));
+        check_exposed(&planted, &manager, &format!("a refused manager of role {role}"));
         for arguments in [
             &["manager", "--help"][..],
             &["manager", "--check-config=planes"],
             &["manager", "--colour", hub_token.split_at(3).0],
         ] {
-            planted.are_not_in(&arguments.join(" "), &says(&manager, arguments));
+            planted.are_not_in(&arguments.join(" "), &output(&manager, arguments));
         }
-        // With everything in its memory that it was given, it panics.
-        clock.take_away();
-        let panicked = manifest::until("pod", "the manager to panic", crate::process::WITHIN, async || {
-            Ok(manager.said().contains("panicked at").then_some(()))
+        // The process panics with all secrets in memory.
+        clock.remove();
+        let panicked = manifest::until("pod", "the manager to panic", crate::process::TIMEOUT, async || {
+            Ok(manager.log_text().contains("panicked at").then_some(()))
         });
-        panicked.await.unwrap_or_else(|err| panic!("{err}\n{}", manager.said()));
-        // What is left of it may hang.
+        panicked.await.unwrap_or_else(|err| panic!("{err}\n{}", manager.log_text()));
+        // The process may hang after the panic.
         manager.kill();
-        planted.are_not_in("what is said in a panic", &manager.said());
-        manager.pod.environment = usual;
+        planted.are_not_in("the output of a panic", &manager.log_text());
+        manager.pod.environment = environment;
 
-        // Files that cannot be read: what is said of them is where and why, not what is in them.
+        // Unreadable files: the error has path and reason, and not the content.
         let broken = format!(
             "users:\n- name: a\n  user:\n    token: {hub_token}\n   client-key-data: {}\n",
             planted.0[2].1
@@ -220,21 +217,23 @@ async fn no_secret_is_in_logs_events_metrics_help_arguments_faults_or_panics() {
             ] {
                 fs::write(&path, bad).expect("a file");
                 for arguments in [&["manager"][..], &["manager", "--check-config"]] {
-                    planted
-                        .are_not_in(&format!("what is said of a broken {file}"), &says(&manager, arguments));
+                    planted.are_not_in(
+                        &format!("the error about a broken {file}"),
+                        &output(&manager, arguments),
+                    );
                 }
             }
             fs::write(&path, good).expect("a file");
         }
 
-        // Credentials that are good, and a manager that works.
-        let mut manager = Manager::of(bed, &rendered);
+        // Valid credentials and a working manager.
+        let mut manager = Manager::of(cluster, &rendered);
         manager.start();
-        manager.leads().await;
-        inspect(&planted, &manager, &format!("a manager of role {switched}"));
+        manager.until_leading().await;
+        check_exposed(&planted, &manager, &format!("a manager of role {role}"));
         manager.stop();
-        planted.are_not_in("the log of a manager that ends", &manager.said());
-        let events = kubectl(bed, &["get", "events", "-A", "-o", "yaml"], "").expect("events");
+        planted.are_not_in("the log of a stopped manager", &manager.log_text());
+        let events = kubectl(cluster, &["get", "events", "-A", "-o", "yaml"], "").expect("events");
         planted.are_not_in("events", &events);
     }
 }

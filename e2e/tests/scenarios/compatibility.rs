@@ -1,34 +1,34 @@
-//! Compatibility: exact strings that tools of others look for. They are spelt out here on purpose: a constant that
-//! changes must not take the promise with it.
+//! Compatibility: exact strings that other tools rely on. They are literals on purpose: a changed constant
+//! must not change the test with it.
 
 use polis_api::kube::ResourceExt as _;
 use polis_e2e::{
-    draft::{deployment, workload},
-    place::Place,
-    seek::{binding_of, deployed, instance, namespace, policy, worked},
-    staff::{Role, Terms},
+    builders::{deployment, workload},
+    manager_process::{ProcessOptions, Role},
+    matchers::{binding_of, deployment_named, instance, namespace, policy, workload_named},
+    view::NamespaceView,
     world::scenario,
 };
 
-use crate::chain;
+use crate::rollout;
 
 #[test]
-fn a_foreign_tool_finds_deployment_policy_and_namespace_on_the_hub_by_their_known_names() {
+fn other_tools_find_deployment_policy_and_namespace_on_the_hub_by_name() {
     scenario(async |world| {
         let project = world.project("foreign").await;
-        // Upper case is kept where it is a value and lowered where it is a name.
+        // Values keep upper case; names are in lower case.
         project.deploy(deployment("my-app").to("DFW")).await;
         let hub = world.hub().namespace(&format!("ns-{}", project.uid));
 
         let copy = hub
-            .has(
-                deployed("my-app")
+            .eventually_has(
+                deployment_named("my-app")
                     .labelled("topology.datum.net/city-code", "DFW")
                     .labelled("meta.datumapis.com/upstream-namespace", &project.namespace),
             )
             .await;
         assert_eq!(copy.spec.city_code, "DFW");
-        let policy = hub.has(policy("city-dfw")).await;
+        let policy = hub.eventually_has(policy("city-dfw")).await;
         let selectors = serde_json::to_value(&policy.spec.resource_selectors).unwrap();
         assert_eq!(selectors.as_array().unwrap().len(), 1);
         assert_eq!(selectors[0]["apiVersion"], "compute.datumapis.com/v1alpha");
@@ -42,22 +42,22 @@ fn a_foreign_tool_finds_deployment_policy_and_namespace_on_the_hub_by_their_know
             placement["clusterAffinity"]["labelSelector"]["matchLabels"],
             serde_json::json!({"topology.datum.net/city-code": "DFW"})
         );
-        let home = namespace(&format!("ns-{}", project.uid))
+        let hub_namespace = namespace(&format!("ns-{}", project.uid))
             .labelled("meta.datumapis.com/upstream-cluster-name", &format!("cluster-{}", project.name()))
             .labelled("meta.datumapis.com/upstream-namespace", &project.namespace);
-        world.hub().whole().has(home).await;
+        world.hub().cluster_scope().eventually_has(hub_namespace).await;
     });
 }
 
 #[test]
-fn a_foreign_tool_finds_instances_on_every_plane_by_their_known_labels() {
+fn other_tools_find_instances_on_every_plane_by_label() {
     scenario(async |world| {
         let project = world.project("foreign").await;
         project.deploy(deployment("my-app").to("dfw")).await;
-        chain::runs(world, &project, "my-app", "dfw", 1).await;
+        rollout::until_running(world, &project, "my-app", "dfw", 1).await;
         let cell = world.cell("dfw").namespace(&format!("ns-{}", project.uid));
         let hub = world.hub().namespace(&format!("ns-{}", project.uid));
-        let uid = cell.has(deployed("my-app")).await.uid().unwrap();
+        let uid = cell.eventually_has(deployment_named("my-app")).await.uid().unwrap();
 
         let linked = || {
             instance("my-app-0")
@@ -69,11 +69,12 @@ fn a_foreign_tool_finds_instances_on_every_plane_by_their_known_labels() {
                 .labelled("compute.datumapis.com/city-code", "dfw")
                 .labelled("compute.datumapis.com/instance-index", "0")
         };
-        let on_cell = cell.has(linked().held_by("compute.datumapis.com/instance-controller")).await;
+        let on_cell =
+            cell.eventually_has(linked().with_finalizer("compute.datumapis.com/instance-controller")).await;
         assert!(on_cell.spec.controller.is_some_and(|controller| !controller.template_hash.is_empty()));
-        for place in [&hub, &project.here()] {
-            let copy = place
-                .has(
+        for view in [&hub, &project.view()] {
+            let copy = view
+                .eventually_has(
                     linked()
                         .labelled(
                             "meta.datumapis.com/upstream-cluster-name",
@@ -84,35 +85,41 @@ fn a_foreign_tool_finds_instances_on_every_plane_by_their_known_labels() {
                 .await;
             assert_eq!(copy.finalizers(), Vec::<String>::new(), "finalizers are not copied");
         }
-        project.here().has(deployed("my-app").held_by("compute.datumapis.com/federator")).await;
+        project
+            .view()
+            .eventually_has(deployment_named("my-app").with_finalizer("compute.datumapis.com/federator"))
+            .await;
     });
 }
 
 #[test]
-fn conditions_and_reasons_are_the_known_ones() {
+fn conditions_and_reasons_are_stable() {
     scenario(async |world| {
         let project = world.project("foreign").await;
         let web = project.run(workload("web").placed("default", &["dfw"], 1)).await;
-        let name = web.spreads_to(&["dfw"]).await.remove(0);
-        chain::runs(world, &project, &name, "dfw", 1).await;
-        let here = project.here();
+        let name = web.until_deployed_to(&["dfw"]).await.remove(0);
+        rollout::until_running(world, &project, &name, "dfw", 1).await;
+        let project_view = project.view();
 
-        here.has(
-            instance(&format!("{name}-0"))
-                .with("Programmed", "True", "Programmed")
-                .with("Running", "True", "Running")
-                .with("Ready", "True", "Running")
-                .with("QuotaGranted", "True", "QuotaDisabled"),
-        )
-        .await;
-        let shown = here.has(deployed(&name).available("True", "StableInstanceFound")).await;
+        project_view
+            .eventually_has(
+                instance(&format!("{name}-0"))
+                    .with_condition("Programmed", "True", "Programmed")
+                    .with_condition("Running", "True", "Running")
+                    .with_condition("Ready", "True", "Running")
+                    .with_condition("QuotaGranted", "True", "QuotaDisabled"),
+            )
+            .await;
+        let shown = project_view
+            .eventually_has(deployment_named(&name).available("True", "StableInstanceFound"))
+            .await;
         let replicas = shown.status.unwrap().conditions.into_iter().find(|c| c.type_ == "ReplicasReady");
         assert_eq!(replicas.map(|c| (c.status, c.reason)), Some(("True".into(), "ReplicasAvailable".into())));
-        let shown = here
-            .has(
-                worked("web")
+        let shown = project_view
+            .eventually_has(
+                workload_named("web")
                     .available("True", "AvailablePlacementFound")
-                    .held_by("compute.datumapis.com/workload-controller"),
+                    .with_finalizer("compute.datumapis.com/workload-controller"),
             )
             .await;
         let placement = &shown.status.unwrap().placements[0];
@@ -120,31 +127,32 @@ fn conditions_and_reasons_are_the_known_ones() {
             (&*placement.name, &*placement.conditions[0].reason),
             ("default", "AvailableDeploymentFound")
         );
-        world.hub().namespace_of(&project).has(binding_of(&name)).await;
+        world.hub().namespace_of(&project).eventually_has(binding_of(&name)).await;
     });
 }
 
 #[test]
-fn in_mode_single_the_cluster_is_called_single() {
+fn in_mode_single_the_cluster_name_is_single() {
     scenario(async |world| {
-        let (plane, _mine) = world.spare_plane().await;
-        let single = world.hire(Role::Single(plane.clone()), Terms::default()).await;
+        let (plane, _reserved) = world.spare_plane().await;
+        let single = world.prepare_process(Role::Single(plane.clone()), ProcessOptions::default()).await;
         single.start().await.unwrap();
         let project = world.namespace(&plane, &format!("single-{}", std::process::id())).await;
         let a = project.deploy(deployment("a").to("dfw")).await;
 
-        let home: Place = world.hub().whole();
-        home.has(
-            namespace(&project.hub_namespace())
-                .labelled("meta.datumapis.com/upstream-cluster-name", "cluster-single"),
-        )
-        .await;
-        chain::runs(world, &project, "a", "dfw", 1).await;
+        let hub_namespace: NamespaceView = world.hub().cluster_scope();
+        hub_namespace
+            .eventually_has(
+                namespace(&project.hub_namespace())
+                    .labelled("meta.datumapis.com/upstream-cluster-name", "cluster-single"),
+            )
+            .await;
+        rollout::until_running(world, &project, "a", "dfw", 1).await;
         let copy = instance("a-0")
             .labelled("meta.datumapis.com/upstream-cluster-name", "cluster-single")
             .labelled("meta.datumapis.com/upstream-namespace", &project.namespace);
-        world.hub().namespace_of(&project).has(copy).await;
+        world.hub().namespace_of(&project).eventually_has(copy).await;
         a.delete().await;
-        chain::is_clean(world, &project).await;
+        rollout::until_clean(world, &project).await;
     });
 }

@@ -1,22 +1,22 @@
-//! What must hold across all planes while the processes of Polis run. One file per group.
+//! Scenarios over all planes with the processes of Polis. One file per group.
 //!
-//! Scenarios run side by side, each in namespaces of its own; those that break things run alone.
+//! Scenarios run in parallel, each in its own namespaces; disruptive ones run alone.
 
-// A scenario is boxed as a whole before it runs; how large it is does not matter.
+// Scenarios are boxed before they run, so their size does not matter.
 #![allow(clippy::large_futures)]
 
 mod bad_input;
-mod chain;
+mod cells_of_a_city;
 mod city_guard;
 mod compatibility;
 mod confinement;
 mod crash_points;
 mod federation;
-mod neighbours;
 mod outages;
 mod ownership;
+mod quiescence;
+mod rbac;
 mod replicas;
-mod rights;
-mod silence;
-mod thrift;
+mod request_budget;
+mod rollout;
 mod upgrade;

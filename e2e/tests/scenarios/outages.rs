@@ -1,94 +1,94 @@
-//! Outages: something ends in the middle of creating, updating, scaling and deleting, and comes back.
+//! Outages: a component fails while deployments are created, updated, scaled and deleted, and is restored.
 //!
-//! Each outage meets four deployments at once, one for each act, and a bystander that nobody touches. Afterwards
-//! everything has converged, nothing is lost, left over or run twice, and the bystander still runs on the machine that
-//! it was started on.
+//! Each outage affects one deployment per operation, and one that is not changed. Afterwards everything has
+//! converged, nothing is lost, left over or run twice, and the unchanged deployment still runs its first
+//! instances.
 
 use std::time::Duration;
 
 use polis_api::compute::{Instance, WorkloadDeployment};
 use polis_e2e::{
-    draft::deployment,
-    planes::Part,
-    project::{Deployed, Project},
-    provider::Start,
-    seek::{deployed, instance},
-    staff::Role,
-    world::{World, alone, federation_parts},
+    builders::deployment,
+    fake_provider::MachineStart,
+    manager_process::Role,
+    matchers::{deployment_named, instance},
+    planes::PlaneComponent,
+    project::{AppliedDeployment, Project},
+    world::{World, disruptive_scenario, federation_components},
 };
 
-use crate::chain;
+use crate::rollout;
 
-/// How long the part stays away: long enough for every controller to notice and to back off a few times.
-const AWAY: Duration = Duration::from_secs(6);
+/// Duration of an outage: long enough for every controller to notice it and to back off a few times.
+const OUTAGE: Duration = Duration::from_secs(6);
 
-/// What ends.
+/// The component that fails.
 enum Outage {
-    Part(Part),
+    Component(PlaneComponent),
     Process(Role),
-    /// The process does not end: it freezes, its connections stay open, and it wakes up in another world.
-    Frozen(Role),
+    /// The process is paused with SIGSTOP: its connections stay open, and it resumes with an outdated cache.
+    Paused(Role),
 }
 
 impl Outage {
     async fn begin(&self, world: &World) {
         match self {
-            Outage::Part(part) => world.kill(part).await,
-            Outage::Process(role) => world.member(role).kill(),
-            Outage::Frozen(role) => world.member(role).pause(),
+            Outage::Component(component) => world.kill(component).await,
+            Outage::Process(role) => world.process(role).kill(),
+            Outage::Paused(role) => world.process(role).pause(),
         }
     }
 
     async fn end(&self, world: &World) {
         match self {
-            Outage::Part(part) => world.restore(part).await,
-            Outage::Process(role) => world.member(role).start().await.unwrap(),
-            Outage::Frozen(role) => world.member(role).resume(),
+            Outage::Component(component) => world.restore(component).await,
+            Outage::Process(role) => world.process(role).start().await.unwrap(),
+            Outage::Paused(role) => world.process(role).resume(),
         }
     }
 
-    /// Whether a user can act while it lasts.
-    fn lets_users_act(&self, project: &Project) -> bool {
-        !matches!(self, Outage::Part(Part::Plane(plane)) if plane == project.name())
+    /// Whether users can write during the outage.
+    fn allows_user_writes(&self, project: &Project) -> bool {
+        !matches!(self, Outage::Component(PlaneComponent::ApiServer(plane)) if plane == project.name())
     }
 }
 
-/// One deployment for each act, in one city, as they are before the outage.
-struct Cast {
-    bystander: Deployed,
-    updated: Deployed,
-    grown: Deployed,
-    shrunk: Deployed,
-    deleted: Deployed,
+/// One deployment per operation, in one city, before the outage.
+struct Deployments {
+    unchanged: AppliedDeployment,
+    updated: AppliedDeployment,
+    grown: AppliedDeployment,
+    shrunk: AppliedDeployment,
+    deleted: AppliedDeployment,
 }
 
-impl Cast {
-    async fn on_stage(world: &World, project: &Project, prefix: &str, city: &str) -> Cast {
-        let put = async |name: &str, replicas: i32| {
+impl Deployments {
+    async fn create(world: &World, project: &Project, prefix: &str, city: &str) -> Deployments {
+        let deploy = async |name: &str, replicas: i32| {
             project.deploy(deployment(&format!("{prefix}-{name}")).to(city).replicas(replicas)).await
         };
-        let (bystander, updated, grown, shrunk, deleted) = tokio::join!(
-            put("bystander", 2),
-            put("updated", 1),
-            put("grown", 1),
-            put("shrunk", 2),
-            put("deleted", 1)
+        let (unchanged, updated, grown, shrunk, deleted) = tokio::join!(
+            deploy("unchanged", 2),
+            deploy("updated", 1),
+            deploy("grown", 1),
+            deploy("shrunk", 2),
+            deploy("deleted", 1)
         );
-        let cast = Cast { bystander, updated, grown, shrunk, deleted };
+        let deployments = Deployments { unchanged, updated, grown, shrunk, deleted };
         for (one, replicas) in [
-            (&cast.bystander, 2),
-            (&cast.updated, 1),
-            (&cast.grown, 1),
-            (&cast.shrunk, 2),
-            (&cast.deleted, 1),
+            (&deployments.unchanged, 2),
+            (&deployments.updated, 1),
+            (&deployments.grown, 1),
+            (&deployments.shrunk, 2),
+            (&deployments.deleted, 1),
         ] {
-            chain::runs(world, project, &one.name, city, replicas).await;
+            rollout::until_running(world, project, &one.name, city, replicas).await;
         }
-        cast
+        deployments
     }
 
-    /// Everything at once.
-    async fn act(&self, project: &Project, prefix: &str, city: &str) {
+    /// Runs all operations at once.
+    async fn run_operations(&self, project: &Project, prefix: &str, city: &str) {
         tokio::join!(
             self.updated.run_image("registry.test/app:2"),
             self.grown.scale(3),
@@ -100,29 +100,32 @@ impl Cast {
         );
     }
 
-    /// What must be true when everything is back.
-    async fn has_converged(&self, world: &World, project: &Project, prefix: &str, city: &str) {
-        let places =
-            [world.cell(city).namespace_of(project), world.hub().namespace_of(project), project.here()];
-        for place in &places {
-            place.has(instance(&self.updated.instance(0)).ready().with_image("registry.test/app:2")).await;
+    /// Waits for the expected state after the outage.
+    async fn until_converged(&self, world: &World, project: &Project, prefix: &str, city: &str) {
+        let views =
+            [world.cell(city).namespace_of(project), world.hub().namespace_of(project), project.view()];
+        for view in &views {
+            view.eventually_has(
+                instance(&self.updated.instance(0)).ready().with_image("registry.test/app:2"),
+            )
+            .await;
         }
-        chain::runs(world, project, &self.updated.name, city, 1).await;
-        chain::runs(world, project, &self.grown.name, city, 3).await;
-        chain::runs(world, project, &self.shrunk.name, city, 1).await;
-        chain::runs(world, project, &format!("{prefix}-created"), city, 2).await;
-        chain::runs(world, project, &self.bystander.name, city, 2).await;
-        for place in &places {
-            place.is_rid_of(deployed(&self.deleted.name)).await;
-            place.is_rid_of(instance(&self.deleted.instance(0))).await;
-            place.is_rid_of(instance(&self.shrunk.instance(1))).await;
+        rollout::until_running(world, project, &self.updated.name, city, 1).await;
+        rollout::until_running(world, project, &self.grown.name, city, 3).await;
+        rollout::until_running(world, project, &self.shrunk.name, city, 1).await;
+        rollout::until_running(world, project, &format!("{prefix}-created"), city, 2).await;
+        rollout::until_running(world, project, &self.unchanged.name, city, 2).await;
+        for view in &views {
+            view.until_gone(deployment_named(&self.deleted.name)).await;
+            view.until_gone(instance(&self.deleted.instance(0))).await;
+            view.until_gone(instance(&self.shrunk.instance(1))).await;
         }
     }
 }
 
-/// Every instance name and how often a machine was started for it.
+/// The number of starts per instance name.
 fn starts(world: &World, project: &Project, city: &str) -> Vec<(String, usize)> {
-    let all: Vec<Start> = world.provider(city).starts_in(&project.hub_namespace());
+    let all: Vec<MachineStart> = world.provider(city).starts_in(&project.hub_namespace());
     let mut names: Vec<String> = all.iter().map(|start| start.name.clone()).collect();
     names.sort();
     names.dedup();
@@ -132,37 +135,40 @@ fn starts(world: &World, project: &Project, city: &str) -> Vec<(String, usize)> 
         .collect()
 }
 
-async fn survives(world: &World, outage: Outage) {
+async fn nothing_is_lost_in(world: &World, outage: Outage) {
     let city = "dfw";
-    let project = world.project("storm").await;
-    let (early, late) =
-        tokio::join!(Cast::on_stage(world, &project, "e", city), Cast::on_stage(world, &project, "l", city));
-    let before = chain::machines(world, &project, city);
+    let project = world.project("outage").await;
+    let (early, late) = tokio::join!(
+        Deployments::create(world, &project, "e", city),
+        Deployments::create(world, &project, "l", city)
+    );
+    let before = rollout::instance_uids(world, &project, city);
 
-    early.act(&project, "e", city).await;
+    early.run_operations(&project, "e", city).await;
     outage.begin(world).await;
-    let during = outage.lets_users_act(&project);
+    let during = outage.allows_user_writes(&project);
     if during {
-        late.act(&project, "l", city).await;
+        late.run_operations(&project, "l", city).await;
     }
-    tokio::time::sleep(AWAY).await;
+    tokio::time::sleep(OUTAGE).await;
     outage.end(world).await;
     if !during {
-        late.act(&project, "l", city).await;
+        late.run_operations(&project, "l", city).await;
     }
 
-    early.has_converged(world, &project, "e", city).await;
-    late.has_converged(world, &project, "l", city).await;
-    let after = chain::machines(world, &project, city);
-    // What nobody changed runs on: the bystanders, and those replicas of the scaled ones that stay.
-    for (prefix, cast) in [("e", &early), ("l", &late)] {
-        let untouched = [
-            cast.bystander.instance(0),
-            cast.bystander.instance(1),
-            cast.grown.instance(0),
-            cast.shrunk.instance(0),
+    early.until_converged(world, &project, "e", city).await;
+    late.until_converged(world, &project, "l", city).await;
+    let after = rollout::instance_uids(world, &project, city);
+    // These instances keep running: those of unchanged deployments, and the remaining replicas of scaled
+    // ones.
+    for (prefix, deployments) in [("e", &early), ("l", &late)] {
+        let kept = [
+            deployments.unchanged.instance(0),
+            deployments.unchanged.instance(1),
+            deployments.grown.instance(0),
+            deployments.shrunk.instance(0),
         ];
-        for name in untouched {
+        for name in kept {
             let machine = before.iter().find(|(known, _)| *known == name).expect("it ran before");
             assert!(after.contains(machine), "{prefix}: {name} was restarted because of the outage");
         }
@@ -171,86 +177,94 @@ async fn survives(world: &World, outage: Outage) {
         let replaced = name.contains("-updated-");
         assert_eq!(count, 1 + usize::from(replaced), "{name} was started {count} times");
     }
-    for place in [world.cell(city).namespace_of(&project), world.hub().namespace_of(&project), project.here()]
+    for view in [world.cell(city).namespace_of(&project), world.hub().namespace_of(&project), project.view()]
     {
-        assert_eq!(place.all::<WorkloadDeployment>().len(), 10, "{place}");
-        assert_eq!(place.all::<Instance>().len(), 18, "{place}");
+        assert_eq!(view.all::<WorkloadDeployment>().len(), 10, "{view}");
+        assert_eq!(view.all::<Instance>().len(), 18, "{view}");
     }
 }
 
 #[test]
-fn nothing_is_lost_when_the_hub_goes_away() {
-    alone(async |world| {
-        let hub = world.stage().planes.layout().hub.clone();
-        survives(world, Outage::Part(Part::Plane(hub))).await;
+fn nothing_is_lost_when_the_hub_is_down() {
+    disruptive_scenario(async |world| {
+        let hub = world.fixture().planes.layout().hub.clone();
+        nothing_is_lost_in(world, Outage::Component(PlaneComponent::ApiServer(hub))).await;
     });
 }
 
 #[test]
-fn nothing_is_lost_when_the_cell_goes_away() {
-    alone(async |world| survives(world, Outage::Part(Part::Plane("dfw".to_owned()))).await);
-}
-
-#[test]
-fn nothing_is_lost_when_the_plane_of_the_project_goes_away() {
-    alone(async |world| {
-        let project = world.stage().planes.layout().projects[0].clone();
-        survives(world, Outage::Part(Part::Plane(project))).await;
+fn nothing_is_lost_when_the_cell_is_down() {
+    disruptive_scenario(async |world| {
+        nothing_is_lost_in(world, Outage::Component(PlaneComponent::ApiServer("dfw".to_owned()))).await
     });
 }
 
 #[test]
-fn nothing_is_lost_when_the_management_process_dies() {
-    alone(async |world| survives(world, Outage::Process(Role::Management)).await);
+fn nothing_is_lost_when_the_plane_of_the_project_is_down() {
+    disruptive_scenario(async |world| {
+        let project = world.fixture().planes.layout().projects[0].clone();
+        nothing_is_lost_in(world, Outage::Component(PlaneComponent::ApiServer(project))).await;
+    });
 }
 
 #[test]
-fn nothing_is_lost_when_the_process_of_the_cell_dies() {
-    alone(async |world| survives(world, Outage::Process(Role::Cell("dfw".to_owned()))).await);
+fn nothing_is_lost_when_the_management_process_is_killed() {
+    disruptive_scenario(async |world| nothing_is_lost_in(world, Outage::Process(Role::Management)).await);
 }
 
 #[test]
-fn nothing_is_lost_when_the_management_process_freezes_and_wakes_up() {
-    alone(async |world| survives(world, Outage::Frozen(Role::Management)).await);
+fn nothing_is_lost_when_the_process_of_the_cell_is_killed() {
+    disruptive_scenario(async |world| {
+        nothing_is_lost_in(world, Outage::Process(Role::Cell("dfw".to_owned()))).await
+    });
 }
 
 #[test]
-fn nothing_is_lost_when_the_process_of_the_cell_freezes_and_wakes_up() {
-    alone(async |world| survives(world, Outage::Frozen(Role::Cell("dfw".to_owned()))).await);
+fn nothing_is_lost_when_the_management_process_is_paused_and_resumed() {
+    disruptive_scenario(async |world| nothing_is_lost_in(world, Outage::Paused(Role::Management)).await);
 }
 
 #[test]
-fn nothing_is_lost_when_any_part_of_the_federation_dies() {
-    for part in federation_parts() {
-        alone(async |world| survives(world, Outage::Part(Part::Federation(part))).await);
+fn nothing_is_lost_when_the_process_of_the_cell_is_paused_and_resumed() {
+    disruptive_scenario(async |world| {
+        nothing_is_lost_in(world, Outage::Paused(Role::Cell("dfw".to_owned()))).await
+    });
+}
+
+#[test]
+fn nothing_is_lost_when_any_component_of_the_federation_is_killed() {
+    for component in federation_components() {
+        disruptive_scenario(async |world| {
+            nothing_is_lost_in(world, Outage::Component(PlaneComponent::Federation(component))).await
+        });
     }
 }
 
-/// A cell goes on by itself: what runs, runs, and a scale-down that has arrived is carried out.
+/// A cell keeps working without the hub: its instances run, and their status is updated.
 #[test]
-fn a_cell_works_on_while_the_hub_is_away() {
-    alone(async |world| {
-        let project = world.project("island").await;
+fn a_cell_keeps_working_while_the_hub_is_down() {
+    disruptive_scenario(async |world| {
+        let project = world.project("hub-down").await;
         project.deploy(deployment("a").to("dfw")).await;
-        chain::runs(world, &project, "a", "dfw", 1).await;
-        let before = chain::machines(world, &project, "dfw");
+        rollout::until_running(world, &project, "a", "dfw", 1).await;
+        let before = rollout::instance_uids(world, &project, "dfw");
         let cell = world.cell("dfw").namespace_of(&project);
 
-        let hub = Part::Plane(world.stage().planes.layout().hub.clone());
+        let hub = PlaneComponent::ApiServer(world.fixture().planes.layout().hub.clone());
         world.kill(&hub).await;
-        // A crash of the machine and its return are noticed without the hub.
-        let behave = |outcome| {
-            let manner = polis_e2e::provider::Manner { outcome, ..Default::default() };
-            world.provider("dfw").behave(&project.hub_namespace(), manner);
+        // The cell reports a crash of the machine and its recovery without the hub.
+        let set_outcome = |outcome| {
+            let behavior = polis_e2e::fake_provider::ProviderBehavior { outcome, ..Default::default() };
+            world.provider("dfw").set_behavior(&project.hub_namespace(), behavior);
         };
-        behave(polis_e2e::provider::Outcome::Crashes("InstanceCrashing"));
-        cell.has(instance("a-0").with("Ready", "False", "InstanceCrashing")).await;
-        cell.has(deployed("a").counting(1, 0, 1)).await;
-        behave(polis_e2e::provider::Outcome::Runs);
-        cell.has(deployed("a").counting(1, 1, 1)).await;
-        assert_eq!(chain::machines(world, &project, "dfw"), before);
+        set_outcome(polis_e2e::fake_provider::MachineOutcome::Crashes("InstanceCrashing"));
+        cell.eventually_has(instance("a-0").with_condition("Ready", "False", "InstanceCrashing")).await;
+        cell.eventually_has(deployment_named("a").with_counts(1, 0, 1)).await;
+        set_outcome(polis_e2e::fake_provider::MachineOutcome::Runs);
+        cell.eventually_has(deployment_named("a").with_counts(1, 1, 1)).await;
+        assert_eq!(rollout::instance_uids(world, &project, "dfw"), before);
 
         world.restore(&hub).await;
-        chain::runs(world, &project, "a", "dfw", 1).await;
+        rollout::until_running(world, &project, "a", "dfw", 1).await;
     });
 }

@@ -1,4 +1,4 @@
-//! O: who owns what, and that nothing is left when its owner goes.
+//! O: owner references and finalizers; nothing is left when an owner is deleted.
 
 use std::time::Instant;
 
@@ -11,17 +11,17 @@ use polis_api::{
     labels,
 };
 use polis_e2e::{
-    draft::{deployment, workload},
-    place::quiet,
-    planes::Part,
-    project::insist,
-    provider::{Manner, Outcome},
-    seek::{deployed, instance, namespace, policy, worked},
-    staff::Role,
-    world::{alone, scenario},
+    builders::{deployment, workload},
+    fake_provider::{MachineOutcome, ProviderBehavior},
+    manager_process::Role,
+    matchers::{deployment_named, instance, namespace, policy, workload_named},
+    planes::PlaneComponent,
+    project::retry,
+    view::quiet_period,
+    world::{disruptive_scenario, scenario},
 };
 
-use crate::chain;
+use crate::rollout;
 
 /// O1.
 #[test]
@@ -29,20 +29,25 @@ fn the_hub_namespace_is_recorded_on_the_deployment_before_anything_is_on_the_hub
     scenario(async |world| {
         let project = world.project("shop").await;
         project.deploy(deployment("a").to("dfw")).await;
-        let recorded = deployed("a")
-            .held_by(finalizers::FEDERATOR)
+        let recorded = deployment_named("a")
+            .with_finalizer(finalizers::FEDERATOR)
             .annotated(annotations::FEDERATION_NAMESPACE, &project.hub_namespace());
-        project.here().has(recorded).await;
-        world.hub().namespace_of(&project).has(deployed("a")).await;
+        project.view().eventually_has(recorded).await;
+        world.hub().namespace_of(&project).eventually_has(deployment_named("a")).await;
 
-        // The first write of all is on the project, and it carries both: the deployment never exists with one of them.
-        let writes = world.member(&Role::Management).tap.writes_about(&project.namespaces());
+        // The first write is on the project and sets both: the deployment never exists with only one of them.
+        let writes = world.process(&Role::Management).requests.writes_in(&project.namespaces());
         assert_eq!(writes[0].plane, project.name(), "{writes:?}");
-        let noted = |d: &WorkloadDeployment| d.annotations().contains_key(annotations::FEDERATION_NAMESPACE);
-        for note in project.eye.journal(world.began()) {
-            if note.key.kind == "WorkloadDeployment" && note.key.namespace == project.namespace {
-                let then: WorkloadDeployment = serde_json::from_value((*note.object).clone()).unwrap();
-                assert_eq!(noted(&then), !then.finalizers().is_empty(), "finalizer and record are one write");
+        let recorded =
+            |d: &WorkloadDeployment| d.annotations().contains_key(annotations::FEDERATION_NAMESPACE);
+        for entry in project.recorder.journal(world.started_at()) {
+            if entry.key.kind == "WorkloadDeployment" && entry.key.namespace == project.namespace {
+                let version: WorkloadDeployment = serde_json::from_value((*entry.object).clone()).unwrap();
+                assert_eq!(
+                    recorded(&version),
+                    !version.finalizers().is_empty(),
+                    "finalizer and annotation are set by one write"
+                );
             }
         }
     });
@@ -50,16 +55,16 @@ fn the_hub_namespace_is_recorded_on_the_deployment_before_anything_is_on_the_hub
 
 /// O2.
 #[test]
-fn a_hub_copy_belongs_to_the_hub_deployment_and_bears_the_identity_of_its_namespace() {
+fn a_hub_copy_is_owned_by_the_hub_deployment_and_has_the_labels_of_its_namespace() {
     scenario(async |world| {
         let project = world.project("shop").await;
         project.deploy(deployment("a").to("dfw")).await;
-        chain::runs(world, &project, "a", "dfw", 1).await;
+        rollout::until_running(world, &project, "a", "dfw", 1).await;
         let hub = world.hub().namespace_of(&project);
-        let owner = hub.has(deployed("a")).await.uid().unwrap_or_default();
+        let owner = hub.eventually_has(deployment_named("a")).await.uid().unwrap_or_default();
 
         let copy = hub
-            .has(
+            .eventually_has(
                 instance("a-0")
                     .owned_by("WorkloadDeployment", "a", &owner)
                     .labelled(labels::UPSTREAM_CLUSTER_NAME, &format!("cluster-{}", project.name()))
@@ -71,79 +76,87 @@ fn a_hub_copy_belongs_to_the_hub_deployment_and_bears_the_identity_of_its_namesp
     });
 }
 
-/// O2, one plane further.
+/// O2, for projections.
 #[test]
-fn a_projection_belongs_to_the_deployment_of_its_own_plane() {
+fn a_projection_is_owned_by_the_deployment_on_its_plane() {
     scenario(async |world| {
         let project = world.project("shop").await;
         project.deploy(deployment("a").to("dfw")).await;
-        let owner = project.here().has(deployed("a")).await.uid().unwrap_or_default();
+        let owner = project.view().eventually_has(deployment_named("a")).await.uid().unwrap_or_default();
         let projection =
-            project.here().has(instance("a-0").owned_by("WorkloadDeployment", "a", &owner)).await;
+            project.view().eventually_has(instance("a-0").owned_by("WorkloadDeployment", "a", &owner)).await;
         assert_eq!(projection.owner_references().len(), 1);
     });
 }
 
 /// O3.
 #[test]
-fn copies_go_with_the_hub_deployment_and_do_not_come_back_while_the_cell_goes_on() {
-    alone(async |world| {
+fn hub_copies_are_deleted_with_the_hub_deployment_and_stay_deleted_while_the_cell_runs() {
+    disruptive_scenario(async |world| {
         let project = world.project("shop").await;
         project.deploy(deployment("a").to("dfw")).await;
-        chain::runs(world, &project, "a", "dfw", 1).await;
+        rollout::until_running(world, &project, "a", "dfw", 1).await;
         let hub = world.hub().namespace_of(&project);
         let cell = world.cell("dfw").namespace_of(&project);
-        let machine = cell.has(instance("a-0")).await.uid().unwrap_or_default();
+        let machine = cell.eventually_has(instance("a-0")).await.uid().unwrap_or_default();
 
-        // Nobody carries deployments to the hub, and nobody carries their end to the cell.
-        world.dismiss(&Role::Management).await;
-        let carrier = Part::Federation(world.stage().planes.federation_parts().remove(0));
-        world.kill(&carrier).await;
+        // Neither the deployment nor its deletion propagates now.
+        world.stop_role(&Role::Management).await;
+        let component = PlaneComponent::Federation(world.fixture().planes.federation_components().remove(0));
+        world.kill(&component).await;
         let api = hub.api::<WorkloadDeployment>();
         drop(
-            insist("delete the hub deployment", async || api.delete("a", &DeleteParams::default()).await)
+            retry("delete the hub deployment", async || api.delete("a", &DeleteParams::default()).await)
                 .await,
         );
-        hub.is_rid_of(instance("a-0")).await;
+        hub.until_gone(instance("a-0")).await;
 
-        // The cell has something to say about its instance, and says it to nobody.
-        let behave = |outcome| {
-            world.provider("dfw").behave(&project.hub_namespace(), Manner { outcome, ..Manner::default() })
+        // The status of the cell's instance changes, and no copy is created for it.
+        let set_outcome = |outcome| {
+            world.provider("dfw").set_behavior(
+                &project.hub_namespace(),
+                ProviderBehavior { outcome, ..ProviderBehavior::default() },
+            )
         };
-        behave(Outcome::Crashes("InstanceCrashing"));
-        cell.has(instance("a-0").being(&machine).with("Ready", "False", "InstanceCrashing")).await;
-        behave(Outcome::Runs);
-        cell.has(instance("a-0").being(&machine).ready()).await;
-        hub.lacks(instance("a-0"), quiet()).await;
+        set_outcome(MachineOutcome::Crashes("InstanceCrashing"));
+        cell.eventually_has(instance("a-0").with_uid(&machine).with_condition(
+            "Ready",
+            "False",
+            "InstanceCrashing",
+        ))
+        .await;
+        set_outcome(MachineOutcome::Runs);
+        cell.eventually_has(instance("a-0").with_uid(&machine).ready()).await;
+        hub.consistently_lacks(instance("a-0"), quiet_period()).await;
 
-        // With everybody back the deployment is carried again, and the machine is still the same.
-        world.restore(&carrier).await;
-        world.reinstate(&Role::Management).await;
-        hub.has(deployed("a")).await;
-        chain::runs(world, &project, "a", "dfw", 1).await;
+        // After the restart the deployment is federated again, with the same machine.
+        world.restore(&component).await;
+        world.restore_role(&Role::Management).await;
+        hub.eventually_has(deployment_named("a")).await;
+        rollout::until_running(world, &project, "a", "dfw", 1).await;
     });
 }
 
 /// O4.
 #[test]
-fn a_deletion_completes_without_the_cell_and_the_cell_follows_when_it_returns() {
-    alone(async |world| {
+fn a_deletion_completes_without_the_cell_and_the_cell_cleans_up_when_it_returns() {
+    disruptive_scenario(async |world| {
         let project = world.project("shop").await;
         let a = project.deploy(deployment("a").to("dfw").replicas(2)).await;
-        chain::runs(world, &project, "a", "dfw", 2).await;
+        rollout::until_running(world, &project, "a", "dfw", 2).await;
 
         let cell = Role::Cell("dfw".to_owned());
-        world.dismiss(&cell).await;
+        world.stop_role(&cell).await;
         a.delete().await;
-        project.here().is_clear_of(&["WorkloadDeployment", "Instance"]).await;
+        project.view().eventually_empty_of(&["WorkloadDeployment", "Instance"]).await;
         world
             .hub()
             .namespace_of(&project)
-            .is_clear_of(&["WorkloadDeployment", "Instance", "PropagationPolicy"])
+            .eventually_empty_of(&["WorkloadDeployment", "Instance", "PropagationPolicy"])
             .await;
 
-        world.reinstate(&cell).await;
-        chain::is_clean(world, &project).await;
+        world.restore_role(&cell).await;
+        rollout::until_clean(world, &project).await;
     });
 }
 
@@ -153,19 +166,20 @@ fn a_project_namespace_can_be_deleted_with_everything_in_it() {
     scenario(async |world| {
         let project = world.project("shop").await;
         let web = project.run(workload("web").placed("main", &["dfw"], 1)).await;
-        let name = web.spreads_to(&["dfw"]).await.remove(0);
-        chain::runs(world, &project, &name, "dfw", 1).await;
+        let name = web.until_deployed_to(&["dfw"]).await.remove(0);
+        rollout::until_running(world, &project, &name, "dfw", 1).await;
 
-        let api: Api<Namespace> = Api::all(project.eye.client().clone());
+        let api: Api<Namespace> = Api::all(project.recorder.client().clone());
         drop(
-            insist("delete the namespace", async || {
+            retry("delete the namespace", async || {
                 api.delete(&project.namespace, &DeleteParams::default()).await
             })
             .await,
         );
-        let whole = polis_e2e::place::Place { eye: project.eye.clone(), namespace: String::new() };
-        whole.is_rid_of(namespace(&project.namespace)).await;
-        chain::is_clean(world, &project).await;
+        let cluster_scope =
+            polis_e2e::view::NamespaceView { recorder: project.recorder.clone(), namespace: String::new() };
+        cluster_scope.until_gone(namespace(&project.namespace)).await;
+        rollout::until_clean(world, &project).await;
     });
 }
 
@@ -176,33 +190,33 @@ fn a_deleted_workload_leaves_nothing_on_any_plane() {
         let project = world.project("shop").await;
         let big = workload("big").placed("one", &["dfw", "ord"], 3).placed("two", &["dfw"], 3);
         let big = project.run(big).await;
-        project.here().has(worked("big").counting(3, 9, 9)).await;
+        project.view().eventually_has(workload_named("big").with_counts(3, 9, 9)).await;
 
         big.delete().await;
-        chain::is_clean(world, &project).await;
+        rollout::until_clean(world, &project).await;
     });
 }
 
 /// O7.
 #[test]
-fn a_deletion_waits_for_a_hub_that_is_away_and_says_so() {
-    alone(async |world| {
+fn a_deletion_waits_for_an_unreachable_hub_and_reports_it() {
+    disruptive_scenario(async |world| {
         let project = world.project("shop").await;
         let a = project.deploy(deployment("a").to("dfw")).await;
-        chain::runs(world, &project, "a", "dfw", 1).await;
+        rollout::until_running(world, &project, "a", "dfw", 1).await;
 
-        let hub = Part::Plane(world.stage().planes.layout().hub.clone());
+        let hub = PlaneComponent::ApiServer(world.fixture().planes.layout().hub.clone());
         world.kill(&hub).await;
         a.delete().await;
-        let leaving = deployed("a")
-            .held_by(finalizers::FEDERATOR)
+        let deleting = deployment_named("a")
+            .with_finalizer(finalizers::FEDERATOR)
             .that("is being deleted", |d| d.metadata.deletion_timestamp.is_some());
-        project.here().has(leaving.clone()).await;
-        crate::bad_input::is_told(&project.here(), "WorkloadDeployment", "a").await;
-        project.here().keeps(leaving, quiet()).await;
+        project.view().eventually_has(deleting.clone()).await;
+        crate::bad_input::until_problem_reported(&project.view(), "WorkloadDeployment", "a").await;
+        project.view().consistently_has(deleting, quiet_period()).await;
 
         world.restore(&hub).await;
-        chain::is_clean(world, &project).await;
+        rollout::until_clean(world, &project).await;
     });
 }
 
@@ -212,54 +226,58 @@ fn a_workload_recreated_at_once_is_not_confused_with_the_old_one() {
     scenario(async |world| {
         let project = world.project("shop").await;
         let old = project.run(workload("web").placed("main", &["dfw", "ord"], 2)).await;
-        let before = old.spreads_to(&["dfw", "ord"]).await;
-        chain::runs(world, &project, &before[0], "dfw", 2).await;
+        let before = old.until_deployed_to(&["dfw", "ord"]).await;
+        rollout::until_running(world, &project, &before[0], "dfw", 2).await;
 
         old.delete().await;
-        project.here().is_rid_of(worked("web").being(&old.uid)).await;
+        project.view().until_gone(workload_named("web").with_uid(&old.uid)).await;
         let new = project
             .run(workload("web").placed("main", &["dfw", "ord"], 1).image("registry.test/new:1"))
             .await;
-        let after = new.spreads_to(&["dfw", "ord"]).await;
-        chain::runs(world, &project, &after[0], "dfw", 1).await;
-        chain::runs(world, &project, &after[1], "ord", 1).await;
+        let after = new.until_deployed_to(&["dfw", "ord"]).await;
+        rollout::until_running(world, &project, &after[0], "dfw", 1).await;
+        rollout::until_running(world, &project, &after[1], "ord", 1).await;
         assert!(before.iter().all(|name| !after.contains(name)), "{before:?} and {after:?} share a name");
         for name in &before {
-            for place in
-                [world.cell("dfw").namespace_of(&project), world.hub().namespace_of(&project), project.here()]
+            for view in
+                [world.cell("dfw").namespace_of(&project), world.hub().namespace_of(&project), project.view()]
             {
-                place.is_rid_of(deployed(name)).await;
-                place.is_rid_of(instance(&format!("{name}-0"))).await;
+                view.until_gone(deployment_named(name)).await;
+                view.until_gone(instance(&format!("{name}-0"))).await;
             }
         }
-        project.here().has(worked("web").being(&new.uid).counting(2, 2, 2)).await;
+        project.view().eventually_has(workload_named("web").with_uid(&new.uid).with_counts(2, 2, 2)).await;
     });
 }
 
-/// O8 for a deployment applied by hand: there the name is the same on every plane.
+/// O8 for a deployment without a workload: its name is the same on every plane.
 #[test]
-fn a_deployment_recreated_at_once_gets_machines_of_its_own() {
+fn a_deployment_recreated_at_once_gets_new_machines() {
     scenario(async |world| {
         let project = world.project("shop").await;
         let old = project.deploy(deployment("a").to("dfw")).await;
-        chain::runs(world, &project, "a", "dfw", 1).await;
-        let first = chain::machines(world, &project, "dfw");
-        let uid = project.here().has(deployed("a")).await.uid().unwrap_or_default();
+        rollout::until_running(world, &project, "a", "dfw", 1).await;
+        let first = rollout::instance_uids(world, &project, "dfw");
+        let uid = project.view().eventually_has(deployment_named("a")).await.uid().unwrap_or_default();
 
         old.delete().await;
-        project.here().is_rid_of(deployed("a").being(&uid)).await;
+        project.view().until_gone(deployment_named("a").with_uid(&uid)).await;
         let at = Instant::now();
         project.deploy(deployment("a").to("dfw").image("registry.test/new:1")).await;
-        for place in
-            [world.cell("dfw").namespace_of(&project), world.hub().namespace_of(&project), project.here()]
+        for view in
+            [world.cell("dfw").namespace_of(&project), world.hub().namespace_of(&project), project.view()]
         {
-            place.has(instance("a-0").ready().with_image("registry.test/new:1")).await;
+            view.eventually_has(instance("a-0").ready().with_image("registry.test/new:1")).await;
         }
-        chain::runs(world, &project, "a", "dfw", 1).await;
-        assert_ne!(chain::machines(world, &project, "dfw"), first);
-        assert!(at.elapsed() < polis_e2e::place::DEADLINE);
+        rollout::until_running(world, &project, "a", "dfw", 1).await;
+        assert_ne!(rollout::instance_uids(world, &project, "dfw"), first);
+        assert!(at.elapsed() < polis_e2e::view::TIMEOUT);
         let copies = world.hub().namespace_of(&project).all::<Instance>();
         assert_eq!(copies.len(), 1);
-        world.hub().namespace_of(&project).has(policy("city-dfw").of_city("dfw").staying()).await;
+        world
+            .hub()
+            .namespace_of(&project)
+            .eventually_has(policy("city-dfw").of_city("dfw").not_deleting())
+            .await;
     });
 }

@@ -1,4 +1,4 @@
-//! Replicas: two processes of the management role, of which one acts, and it is always another one that dies.
+//! Replicas: two management processes with leader election, of which one is killed every five seconds.
 
 use std::{
     collections::BTreeMap,
@@ -12,110 +12,117 @@ use polis_api::{
     kube::{Api, ResourceExt as _},
 };
 use polis_e2e::{
-    draft::workload,
-    eye::Change,
-    place::Place,
-    staff::{Role, Terms},
-    world::{World, alone},
+    builders::workload,
+    manager_process::{ProcessOptions, Role},
+    recorder::ObjectChange,
+    view::NamespaceView,
+    world::{World, disruptive_scenario},
 };
 
-use crate::chain;
+use crate::rollout;
 
-/// Workloads that come; half of them go again.
+/// Number of workloads; half of them are deleted again.
 const WORKLOADS: usize = 200;
-/// Time between two deaths.
-const EVERY: Duration = Duration::from_secs(5);
-/// Time without a word after which the other replica acts. With the lease of an installation, 15 s, nobody would lead
-/// here: a replica lives for ten seconds, and must see the lease idle for the whole of its time to take it.
+/// Time between two kills.
+const KILL_INTERVAL: Duration = Duration::from_secs(5);
+/// Lease duration. With the default of 15 s no replica would become leader: a replica runs for ten seconds,
+/// and can acquire the lease only after it has expired.
 const LEASE: Duration = Duration::from_secs(2);
-/// The lease must have changed hands so often; how many deaths that takes depends on the machine.
-const REIGNS: i32 = 3;
-const MOST_DEATHS: usize = 60;
-/// Once the dying is over, something must come nearer to its end within this time: how long it takes for all of them
-/// depends on the machine.
-const PATIENCE: Duration = Duration::from_secs(90);
+/// Required number of leader changes; how many kills that takes depends on the machine.
+const LEADER_CHANGES: i32 = 3;
+const MAX_KILLS: usize = 60;
+/// After the last kill, the remaining work must decrease within this time: the total time depends on the
+/// machine.
+const PROGRESS_TIMEOUT: Duration = Duration::from_secs(90);
 
 #[test]
-fn two_replicas_of_which_one_dies_every_five_seconds_end_where_one_would() {
-    alone(async |world| {
-        let project = world.project("herd").await;
-        world.member(&Role::Management).kill();
+fn two_replicas_with_a_kill_every_five_seconds_converge_like_one() {
+    disruptive_scenario(async |world| {
+        let project = world.project("replicas").await;
+        world.process(&Role::Management).kill();
         let mut replicas = Vec::new();
         for replica in 1..=2 {
-            let member = world
-                .hire(Role::Management, Terms { replica, elects: Some(LEASE), ..Terms::default() })
+            let process = world
+                .prepare_process(
+                    Role::Management,
+                    ProcessOptions { replica, leader_election: Some(LEASE), ..ProcessOptions::default() },
+                )
                 .await;
-            member.launch().unwrap();
-            replicas.push(member);
+            process.launch().unwrap();
+            replicas.push(process);
         }
 
-        let coming_and_going = async {
-            let herd = stream::iter(0..WORKLOADS).map(async |number| {
+        let workloads = async {
+            let creations = stream::iter(0..WORKLOADS).map(async |number| {
                 let city = if number % 2 == 0 { "dfw" } else { "ord" };
                 let one = project.run(workload(&name(number)).placed("main", &[city], 1)).await;
-                // Every other one goes, at whatever point of its way it is then.
-                if goes(number) {
+                // Every other workload is deleted at some point of its rollout.
+                if is_deleted(number) {
                     tokio::time::sleep(Duration::from_millis(150 * (number as u64 % 40))).await;
                     one.delete().await;
                 }
             });
-            herd.buffer_unordered(8).collect::<Vec<()>>().await;
+            creations.buffer_unordered(8).collect::<Vec<()>>().await;
         };
-        let one_dies = async |death: usize| {
-            tokio::time::sleep(EVERY).await;
-            let victim = &replicas[death % 2];
-            victim.kill();
-            victim.launch().unwrap();
+        let kill_one = async |kill: usize| {
+            tokio::time::sleep(KILL_INTERVAL).await;
+            let replica = &replicas[kill % 2];
+            replica.kill();
+            replica.launch().unwrap();
         };
-        let mut deaths = 0;
-        let dying = async {
+        let mut kills = 0;
+        let killing = async {
             loop {
-                one_dies(deaths).await;
-                deaths += 1;
+                kill_one(kills).await;
+                kills += 1;
             }
         };
-        let began = Instant::now();
+        let started = Instant::now();
         tokio::select! {
-            () = coming_and_going => {}
-            () = dying => {}
+            () = workloads => {}
+            () = killing => {}
         }
-        let took = began.elapsed();
-        // Where all came and went in less time than a few reigns take, the dying goes on while the work is finished.
-        while reigns(world).await < REIGNS {
-            assert!(deaths < MOST_DEATHS, "the lease changed hands {} times only", reigns(world).await);
-            one_dies(deaths).await;
-            deaths += 1;
+        let elapsed = started.elapsed();
+        // If the workloads finish within a few leader changes, the kills continue during the remaining work.
+        while leader_changes(world).await < LEADER_CHANGES {
+            assert!(kills < MAX_KILLS, "the leader changed only {} times", leader_changes(world).await);
+            kill_one(kills).await;
+            kills += 1;
         }
-        let reigns = reigns(world).await;
+        let leader_changes = leader_changes(world).await;
 
-        let here = project.here();
-        let kept = (0..WORKLOADS).filter(|number| !goes(*number)).count();
-        comes_to(&here, |there| {
+        let view = project.view();
+        let kept = (0..WORKLOADS).filter(|number| !is_deleted(*number)).count();
+        until_done(&view, |workloads_now| {
             let runs = |w: &&Workload| {
                 w.status.as_ref().is_some_and(|s| (s.deployments, s.ready_replicas) == (1, 1))
             };
-            let going = there.iter().filter(|w| w.metadata.deletion_timestamp.is_some()).count();
-            going + kept
-                - there.iter().filter(runs).filter(|w| w.metadata.deletion_timestamp.is_none()).count()
+            let deleting = workloads_now.iter().filter(|w| w.metadata.deletion_timestamp.is_some()).count();
+            deleting + kept
+                - workloads_now
+                    .iter()
+                    .filter(runs)
+                    .filter(|w| w.metadata.deletion_timestamp.is_none())
+                    .count()
         })
         .await;
 
-        // No double work: one deployment per workload ever, and one start per instance that stayed.
-        let mut made: BTreeMap<String, usize> = BTreeMap::new();
-        for note in project.eye.journal(world.began()) {
-            if note.key.kind == "WorkloadDeployment"
-                && note.key.namespace == project.namespace
-                && note.change == Change::Came
+        // No duplicate work: one deployment per workload, and one start per remaining instance.
+        let mut created: BTreeMap<String, usize> = BTreeMap::new();
+        for entry in project.recorder.journal(world.started_at()) {
+            if entry.key.kind == "WorkloadDeployment"
+                && entry.key.namespace == project.namespace
+                && entry.change == ObjectChange::Added
             {
-                let of = note
+                let of = entry
                     .object
                     .pointer("/spec/workloadRef/name")
                     .and_then(|name| name.as_str())
                     .unwrap_or("?");
-                *made.entry(of.to_owned()).or_default() += 1;
+                *created.entry(of.to_owned()).or_default() += 1;
             }
         }
-        assert!(made.values().all(|count| *count == 1), "deployments were made twice: {made:?}");
+        assert!(created.values().all(|count| *count == 1), "deployments were created twice: {created:?}");
         let mut starts: BTreeMap<String, usize> = BTreeMap::new();
         for city in world.cities() {
             for start in world.provider(city).starts_in(&project.hub_namespace()) {
@@ -125,16 +132,16 @@ fn two_replicas_of_which_one_dies_every_five_seconds_end_where_one_would() {
         assert!(starts.values().all(|count| *count == 1), "machines were started twice: {starts:?}");
         assert!(starts.len() >= kept, "{} of {kept} machines were started", starts.len());
 
-        for number in (0..WORKLOADS).filter(|number| !goes(*number)) {
-            drop(here.api::<Workload>().delete(&name(number), &Default::default()).await.unwrap());
+        for number in (0..WORKLOADS).filter(|number| !is_deleted(*number)) {
+            drop(view.api::<Workload>().delete(&name(number), &Default::default()).await.unwrap());
         }
-        comes_to(&here, |there| there.len()).await;
-        chain::is_clean(world, &project).await;
+        until_done(&view, |workloads_now| workloads_now.len()).await;
+        rollout::until_clean(world, &project).await;
         println!(
-            "{WORKLOADS} workloads came and {} went within {took:.0?}, through {deaths} deaths and {reigns} reigns; \
-             all was settled and cleared after {:.0?}",
+            "{WORKLOADS} workloads were created and {} deleted within {elapsed:.0?}, with {kills} kills and {leader_changes} leader changes; \
+             everything converged and was deleted after {:.0?}",
             WORKLOADS - kept,
-            began.elapsed()
+            started.elapsed()
         );
     });
 }
@@ -143,33 +150,33 @@ fn name(number: usize) -> String {
     format!("w{number:03}")
 }
 
-fn goes(number: usize) -> bool {
+fn is_deleted(number: usize) -> bool {
     number % 4 < 2
 }
 
-/// Waits until nothing is left to be done, as long as it becomes less.
-async fn comes_to(here: &Place, left: impl Fn(&[Workload]) -> usize) {
-    let mut least = usize::MAX;
-    let mut deadline = Instant::now() + PATIENCE;
+/// Waits until no work is left; fails when the remaining work does not decrease for [`PROGRESS_TIMEOUT`].
+async fn until_done(view: &NamespaceView, left: impl Fn(&[Workload]) -> usize) {
+    let mut lowest = usize::MAX;
+    let mut deadline = Instant::now() + PROGRESS_TIMEOUT;
     loop {
-        let there = here.all::<Workload>();
-        let now = left(&there);
+        let workloads_now = view.all::<Workload>();
+        let now = left(&workloads_now);
         if now == 0 {
             return;
         }
-        if now < least {
-            (least, deadline) = (now, Instant::now() + PATIENCE);
+        if now < lowest {
+            (lowest, deadline) = (now, Instant::now() + PROGRESS_TIMEOUT);
         }
-        let names: Vec<String> = there.iter().map(|workload| workload.name_any()).collect();
-        assert!(Instant::now() < deadline, "{now} have not come to their end, of {names:?}");
+        let names: Vec<String> = workloads_now.iter().map(|workload| workload.name_any()).collect();
+        assert!(Instant::now() < deadline, "{now} have not converged, of {names:?}");
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
 }
 
-/// How often the lease of the management role changed hands.
-async fn reigns(world: &World) -> i32 {
-    let platform = world.stage().planes.layout().platform.clone();
-    let leases: Api<Lease> = Api::namespaced(world.eye(&platform).client().clone(), "compute-system");
+/// Number of leader changes of the management role.
+async fn leader_changes(world: &World) -> i32 {
+    let platform = world.fixture().planes.layout().platform.clone();
+    let leases: Api<Lease> = Api::namespaced(world.recorder(&platform).client().clone(), "compute-system");
     let leases = leases.list(&Default::default()).await.unwrap();
     leases.iter().filter_map(|lease| lease.spec.as_ref()?.lease_transitions).max().unwrap_or(0)
 }

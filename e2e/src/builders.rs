@@ -1,4 +1,4 @@
-//! Drafts: objects that scenarios put on planes, each said in as few words as the scenario needs.
+//! Builders of the objects that scenarios apply, with defaults for everything that a scenario does not state.
 
 use std::collections::BTreeMap;
 
@@ -14,14 +14,14 @@ use polis_api::{
     labels,
 };
 
-/// The one instance type that admission lets pass.
+/// The only instance type that admission accepts.
 pub const INSTANCE_TYPE: &str = "datumcloud/d1-standard-2";
-/// The network that every project of the suite has.
+/// The network in every project namespace.
 pub const NETWORK: &str = "test-network";
-/// The image that instances run unless a scenario says otherwise.
+/// The default image.
 pub const IMAGE: &str = "registry.test/app:1";
 
-/// The template of an instance that runs an image on the test network.
+/// The template of an instance with one container on the test network.
 pub fn template(image: &str) -> InstanceTemplateSpec {
     InstanceTemplateSpec {
         metadata: None,
@@ -50,9 +50,9 @@ pub fn template(image: &str) -> InstanceTemplateSpec {
     }
 }
 
-/// A deployment as somebody applies it by hand: its workload is made up.
-pub fn deployment(name: &str) -> DeploymentDraft {
-    DeploymentDraft(WorkloadDeployment::new(
+/// A deployment without a workload.
+pub fn deployment(name: &str) -> DeploymentBuilder {
+    DeploymentBuilder(WorkloadDeployment::new(
         name,
         WorkloadDeploymentSpec {
             workload_ref: WorkloadReference {
@@ -68,36 +68,36 @@ pub fn deployment(name: &str) -> DeploymentDraft {
     ))
 }
 
-/// A deployment that is not applied yet.
+/// Builds a deployment.
 #[derive(Debug, Clone)]
-pub struct DeploymentDraft(pub WorkloadDeployment);
+pub struct DeploymentBuilder(pub WorkloadDeployment);
 
-impl DeploymentDraft {
-    /// Its city.
+impl DeploymentBuilder {
+    /// Sets the city.
     pub fn to(mut self, city: &str) -> Self {
         self.0.spec.city_code = city.into();
         self
     }
 
-    /// How many instances it has.
+    /// Sets `minReplicas`.
     pub fn replicas(mut self, count: i32) -> Self {
         self.0.spec.scale_settings.min_replicas = count;
         self
     }
 
-    /// What its instances run.
+    /// Sets the image.
     pub fn image(mut self, image: &str) -> Self {
         self.0.spec.template = template(image);
         self
     }
 
-    /// A label of the deployment itself.
+    /// Sets a label of the deployment.
     pub fn labelled(mut self, key: &str, value: &str) -> Self {
         self.0.meta_mut().labels.get_or_insert_default().insert(key.into(), value.into());
         self
     }
 
-    /// A label of every instance.
+    /// Sets a label of every instance.
     pub fn instances_labelled(mut self, key: &str, value: &str) -> Self {
         let metadata = self.0.spec.template.metadata.get_or_insert_with(EmbeddedMetadata::default);
         metadata.labels.insert(key.into(), value.into());
@@ -106,16 +106,16 @@ impl DeploymentDraft {
 }
 
 /// A workload without placements.
-pub fn workload(name: &str) -> WorkloadDraft {
-    WorkloadDraft(Workload::new(name, WorkloadSpec { template: template(IMAGE), placements: Vec::new() }))
+pub fn workload(name: &str) -> WorkloadBuilder {
+    WorkloadBuilder(Workload::new(name, WorkloadSpec { template: template(IMAGE), placements: Vec::new() }))
 }
 
-/// A workload that is not applied yet.
+/// Builds a workload.
 #[derive(Debug, Clone)]
-pub struct WorkloadDraft(pub Workload);
+pub struct WorkloadBuilder(pub Workload);
 
-impl WorkloadDraft {
-    /// So many instances in each of these cities.
+impl WorkloadBuilder {
+    /// Adds a placement with `minReplicas` in each of these cities.
     pub fn placed(mut self, placement: &str, cities: &[&str], replicas: i32) -> Self {
         self.0.spec.placements.push(WorkloadPlacement {
             name: placement.into(),
@@ -125,20 +125,20 @@ impl WorkloadDraft {
         self
     }
 
-    /// What its instances run.
+    /// Sets the image.
     pub fn image(mut self, image: &str) -> Self {
         self.0.spec.template = template(image);
         self
     }
 
-    /// The network of its instances.
+    /// Sets the network.
     pub fn on_network(mut self, name: &str) -> Self {
         self.0.spec.template.spec.network_interfaces[0].network.name = name.into();
         self
     }
 }
 
-/// A policy as Polis writes it, for scenarios that have no Polis.
+/// A policy as Polis writes it, for scenarios without Polis.
 pub fn city_policy(city: &str) -> PropagationPolicy {
     let of_city = || LabelSelector {
         match_labels: Some(BTreeMap::from([(labels::TOPOLOGY_CITY_CODE.to_owned(), city.to_owned())])),

@@ -1,4 +1,4 @@
-//! Grants: plays the quota service of a project, which grants whatever it is asked for.
+//! A fake quota service of a project: grants every claim.
 
 use std::sync::Arc;
 
@@ -12,48 +12,49 @@ use polis_api::{
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::eye::Eye;
+use crate::recorder::PlaneRecorder;
 
-/// The quota service of one project. It leaves when it is dropped.
-pub struct QuotaService {
-    _work: JoinSet<()>,
+/// The fake quota service of one project. It stops when it is dropped.
+pub struct FakeQuotaService {
+    _task: JoinSet<()>,
 }
 
-impl QuotaService {
-    /// Puts the service to work on the plane of a project.
-    pub fn at_work(eye: Arc<Eye>) -> QuotaService {
+impl FakeQuotaService {
+    /// Starts the service on the plane of a project.
+    pub fn start(recorder: Arc<PlaneRecorder>) -> FakeQuotaService {
         let mut work = JoinSet::new();
         work.spawn(async move {
-            let mut changes = eye.changes();
+            let mut changes = recorder.changes();
             loop {
                 changes.mark_unchanged();
-                let waiting = eye.all("ResourceClaim").into_iter().filter(|(_, claim)| waits(claim));
-                let told = waiting.map(|(key, _)| {
-                    let api: Api<ResourceClaim> = Api::namespaced(eye.client().clone(), &key.namespace);
+                let pending =
+                    recorder.all("ResourceClaim").into_iter().filter(|(_, claim)| is_pending(claim));
+                let updates = pending.map(|(key, _)| {
+                    let api: Api<ResourceClaim> = Api::namespaced(recorder.client().clone(), &key.namespace);
                     async move {
                         let patch = Patch::Merge(json!({"status": {"conditions": [{
                             "type": "Granted", "status": "True", "reason": "QuotaAvailable",
-                            "message": "said by the quota service of the suite",
+                            "message": "granted by the fake quota service",
                             "lastTransitionTime": jiff::Timestamp::now().to_string(),
                         }]}}));
                         api.patch_status(&key.name, &PatchParams::default(), &patch).await.is_ok()
                     }
                 });
-                // A mirror is always a little late: what is refused here is looked at again.
-                let told = futures::future::join_all(told).await;
-                if !told.is_empty() {
+                // The recorder lags behind the plane: a failed update is retried.
+                let updates = futures::future::join_all(updates).await;
+                if !updates.is_empty() {
                     tokio::time::sleep(std::time::Duration::from_millis(50)).await;
                 } else if changes.changed().await.is_err() {
                     return;
                 }
             }
         });
-        QuotaService { _work: work }
+        FakeQuotaService { _task: work }
     }
 }
 
-/// Whether nobody has decided on a claim that stays.
-fn waits(claim: &Value) -> bool {
+/// Whether a claim has no decision yet and is not being deleted.
+fn is_pending(claim: &Value) -> bool {
     let conditions = claim.pointer("/status/conditions").and_then(Value::as_array);
     claim["metadata"]["deletionTimestamp"].is_null()
         && !conditions.into_iter().flatten().any(|condition| condition["type"] == "Granted")

@@ -1,4 +1,4 @@
-//! Seek: what a scenario looks for, in words that also tell what was missing.
+//! Matchers: an object by name, with predicates that describe themselves in assertion messages.
 
 use std::{fmt, marker::PhantomData, sync::Arc};
 
@@ -15,44 +15,44 @@ use polis_api::{
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// A kind that can be looked for.
-pub trait Kind:
+/// A kind that matchers support.
+pub trait Matchable:
     Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static
 {
 }
-impl<K> Kind for K where
+impl<K> Matchable for K where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static
 {
 }
 
-type Test<K> = Arc<dyn Fn(&K) -> bool + Send + Sync>;
+type Predicate<K> = Arc<dyn Fn(&K) -> bool + Send + Sync>;
 
-/// One object that is looked for, and what must be true of it.
+/// Matches one object by name and predicates.
 #[derive(Clone)]
-pub struct Seek<K> {
-    /// Its name.
+pub struct Matcher<K> {
+    /// The name of the object.
     pub name: String,
-    wants: Vec<(String, Test<K>)>,
+    predicates: Vec<(String, Predicate<K>)>,
     kind: PhantomData<K>,
 }
 
-impl<K: Kind> Seek<K> {
-    /// Looks for an object by its name alone.
+impl<K: Matchable> Matcher<K> {
+    /// Matches an object by its name alone.
     pub fn named(name: impl Into<String>) -> Self {
-        Seek { name: name.into(), wants: Vec::new(), kind: PhantomData }
+        Matcher { name: name.into(), predicates: Vec::new(), kind: PhantomData }
     }
 
-    /// And something must be true of it, said in words that follow "that".
+    /// Adds a predicate. The description completes the sentence "an object that …".
     pub fn that(
         mut self,
-        words: impl Into<String>,
+        description: impl Into<String>,
         test: impl Fn(&K) -> bool + Send + Sync + 'static,
     ) -> Self {
-        self.wants.push((words.into(), Arc::new(test)));
+        self.predicates.push((description.into(), Arc::new(test)));
         self
     }
 
-    /// And it has a label.
+    /// Requires a label.
     pub fn labelled(self, key: &str, value: &str) -> Self {
         let (key, wanted) = (key.to_owned(), value.to_owned());
         self.that(format!("is labelled {key}={wanted}"), move |object| {
@@ -60,7 +60,7 @@ impl<K: Kind> Seek<K> {
         })
     }
 
-    /// And it has an annotation.
+    /// Requires an annotation.
     pub fn annotated(self, key: &str, value: &str) -> Self {
         let (key, wanted) = (key.to_owned(), value.to_owned());
         self.that(format!("is annotated {key}={wanted}"), move |object| {
@@ -68,51 +68,56 @@ impl<K: Kind> Seek<K> {
         })
     }
 
-    /// And it has a finalizer.
-    pub fn held_by(self, finalizer: &str) -> Self {
+    /// Requires a finalizer.
+    pub fn with_finalizer(self, finalizer: &str) -> Self {
         let wanted = finalizer.to_owned();
-        self.that(format!("is held by {wanted}"), move |object| object.finalizers().contains(&wanted))
+        self.that(format!("has the finalizer {wanted}"), move |object| object.finalizers().contains(&wanted))
     }
 
-    /// And an owner, with this uid.
+    /// Requires an owner reference with this uid.
     pub fn owned_by(self, kind: &str, name: &str, uid: &str) -> Self {
         let (kind, name, uid) = (kind.to_owned(), name.to_owned(), uid.to_owned());
         self.that(format!("is owned by {kind} {name} with uid {uid}"), move |object| {
-            let is = |owner: &OwnerReference| owner.kind == kind && owner.name == name && owner.uid == uid;
-            object.owner_references().iter().any(is)
+            let matches =
+                |owner: &OwnerReference| owner.kind == kind && owner.name == name && owner.uid == uid;
+            object.owner_references().iter().any(matches)
         })
     }
 
-    /// And it is not being deleted.
-    pub fn staying(self) -> Self {
+    /// Requires that the object is not being deleted.
+    pub fn not_deleting(self) -> Self {
         self.that("is not being deleted", |object| object.meta().deletion_timestamp.is_none())
     }
 
-    /// And it is this very object, and no other of its name.
-    pub fn being(self, uid: &str) -> Self {
+    /// Requires this uid.
+    pub fn with_uid(self, uid: &str) -> Self {
         let uid = uid.to_owned();
         self.that(format!("has the uid {uid}"), move |object| object.uid().as_deref() == Some(&*uid))
     }
 
-    /// What is missing in this object; nothing when it is what is looked for.
-    pub fn missing(&self, object: &Value) -> Vec<String> {
+    /// The predicates that do not hold for the object; empty if it matches.
+    pub fn mismatches(&self, object: &Value) -> Vec<String> {
         match serde_json::from_value::<K>(object.clone()) {
-            Err(err) => vec![format!("can be read: {err}")],
-            Ok(object) => self.missing_in(&object),
+            Err(err) => vec![format!("can be parsed: {err}")],
+            Ok(object) => self.mismatches_in(&object),
         }
     }
 
-    /// What is missing in this object, when it has been read.
-    pub fn missing_in(&self, object: &K) -> Vec<String> {
-        self.wants.iter().filter(|(_, test)| !test(object)).map(|(words, _)| words.clone()).collect()
+    /// The predicates that do not hold for the parsed object.
+    pub fn mismatches_in(&self, object: &K) -> Vec<String> {
+        self.predicates
+            .iter()
+            .filter(|(_, test)| !test(object))
+            .map(|(description, _)| description.clone())
+            .collect()
     }
 }
 
-impl<K: Kind> fmt::Display for Seek<K> {
+impl<K: Matchable> fmt::Display for Matcher<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", K::kind(&()), self.name)?;
-        for (at, (words, _)) in self.wants.iter().enumerate() {
-            write!(f, "{} {words}", if at == 0 { " that" } else { " and" })?;
+        for (at, (description, _)) in self.predicates.iter().enumerate() {
+            write!(f, "{} {description}", if at == 0 { " that" } else { " and" })?;
         }
         Ok(())
     }
@@ -123,17 +128,17 @@ pub fn condition<'a>(conditions: &'a [Condition], kind: &str) -> Option<(&'a str
     conditions.iter().find(|condition| condition.type_ == kind).map(|found| (&*found.status, &*found.reason))
 }
 
-/// Looks for the propagation policy of that name.
-pub fn policy(name: &str) -> Seek<PropagationPolicy> {
-    Seek::named(name)
+/// Matches the propagation policy of this name.
+pub fn policy(name: &str) -> Matcher<PropagationPolicy> {
+    Matcher::named(name)
 }
 
-impl Seek<PropagationPolicy> {
-    /// And it sends the deployments of a city, and nothing else, to the cluster of that city.
+impl Matcher<PropagationPolicy> {
+    /// Requires that the policy propagates exactly the deployments of a city to the clusters of the city.
     pub fn of_city(self, city: &str) -> Self {
         let city = city.to_owned();
         self.that(
-            format!("sends exactly the deployments of {city} to the clusters of {city}"),
+            format!("propagates exactly the deployments of {city} to the clusters of {city}"),
             move |policy| {
                 let only_label = |selector: Option<
                     &polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector,
@@ -156,25 +161,21 @@ impl Seek<PropagationPolicy> {
     }
 }
 
-/// Looks for a deployment.
-pub fn deployed(name: &str) -> Seek<WorkloadDeployment> {
-    Seek::named(name)
+/// Matches the deployment of this name.
+pub fn deployment_named(name: &str) -> Matcher<WorkloadDeployment> {
+    Matcher::named(name)
 }
 
-impl Seek<WorkloadDeployment> {
-    /// And its status counts so many replicas, so many of them ready, of so many desired.
-    pub fn counting(self, replicas: i32, ready: i32, desired: i32) -> Self {
-        self.that(
-            format!("counts {replicas} replicas, {ready} ready, {desired} desired"),
-            move |deployment| {
-                let Some(status) = &deployment.status else { return false };
-                (status.replicas, status.ready_replicas, status.desired_replicas)
-                    == (replicas, ready, desired)
-            },
-        )
+impl Matcher<WorkloadDeployment> {
+    /// Requires these replica counts in the status.
+    pub fn with_counts(self, replicas: i32, ready: i32, desired: i32) -> Self {
+        self.that(format!("has {replicas} replicas, {ready} ready, {desired} desired"), move |deployment| {
+            let Some(status) = &deployment.status else { return false };
+            (status.replicas, status.ready_replicas, status.desired_replicas) == (replicas, ready, desired)
+        })
     }
 
-    /// And it is available, or not, for a reason.
+    /// Requires the condition `Available` with this status and reason.
     pub fn available(self, status: &str, reason: &str) -> Self {
         let (wanted, why) = (status.to_owned(), reason.to_owned());
         self.that(format!("has Available={wanted}/{why}"), move |deployment| {
@@ -184,7 +185,7 @@ impl Seek<WorkloadDeployment> {
         })
     }
 
-    /// And its instances are to run this image.
+    /// Requires this image.
     pub fn with_image(self, image: &str) -> Self {
         let wanted = image.to_owned();
         self.that(format!("runs {wanted}"), move |deployment| {
@@ -192,30 +193,30 @@ impl Seek<WorkloadDeployment> {
         })
     }
 
-    /// And its status names the cell that runs it.
+    /// Requires this cell in the status.
     pub fn in_cell(self, cell: &str) -> Self {
         let wanted = cell.to_owned();
-        self.that(format!("says that it runs in {wanted}"), move |deployment| {
+        self.that(format!("has status.cell {wanted}"), move |deployment| {
             deployment.status.as_ref().and_then(|status| status.cell.as_deref()) == Some(&*wanted)
         })
     }
 
-    /// And it wants so many replicas.
-    pub fn wanting(self, replicas: i32) -> Self {
-        self.that(format!("wants {replicas} replicas"), move |d| {
+    /// Requires `minReplicas`.
+    pub fn with_min_replicas(self, replicas: i32) -> Self {
+        self.that(format!("has minReplicas {replicas}"), move |d| {
             d.spec.scale_settings.min_replicas == replicas
         })
     }
 }
 
-/// Looks for an instance.
-pub fn instance(name: &str) -> Seek<Instance> {
-    Seek::named(name)
+/// Matches the instance of this name.
+pub fn instance(name: &str) -> Matcher<Instance> {
+    Matcher::named(name)
 }
 
-impl Seek<Instance> {
-    /// And a condition has a status and, where one is given, a reason.
-    pub fn with(self, kind: &str, status: &str, reason: &str) -> Self {
+impl Matcher<Instance> {
+    /// Requires a condition with this status and, unless it is empty, this reason.
+    pub fn with_condition(self, kind: &str, status: &str, reason: &str) -> Self {
         let (kind, wanted, why) = (kind.to_owned(), status.to_owned(), reason.to_owned());
         self.that(format!("has {kind}={wanted}/{why}"), move |instance| {
             let conditions =
@@ -225,12 +226,12 @@ impl Seek<Instance> {
         })
     }
 
-    /// And it is ready.
+    /// Requires that the instance is ready.
     pub fn ready(self) -> Self {
-        self.with("Ready", "True", "")
+        self.with_condition("Ready", "True", "")
     }
 
-    /// And it runs this image.
+    /// Requires this image.
     pub fn with_image(self, image: &str) -> Self {
         let wanted = image.to_owned();
         self.that(format!("runs {wanted}"), move |instance| image_of(&instance.spec) == Some(&*wanted))
@@ -241,13 +242,13 @@ fn image_of(spec: &polis_api::compute::InstanceSpec) -> Option<&str> {
     Some(&spec.runtime.sandbox.as_ref()?.containers.first()?.image)
 }
 
-/// Looks for a workload.
-pub fn worked(name: &str) -> Seek<Workload> {
-    Seek::named(name)
+/// Matches the workload of this name.
+pub fn workload_named(name: &str) -> Matcher<Workload> {
+    Matcher::named(name)
 }
 
-impl Seek<Workload> {
-    /// And it is available, or not, for a reason.
+impl Matcher<Workload> {
+    /// Requires the condition `Available` with this status and, unless it is empty, this reason.
     pub fn available(self, status: &str, reason: &str) -> Self {
         let (wanted, why) = (status.to_owned(), reason.to_owned());
         self.that(format!("has Available={wanted}/{why}"), move |workload| {
@@ -258,10 +259,10 @@ impl Seek<Workload> {
         })
     }
 
-    /// And it counts so many deployments and replicas, so many of them ready.
-    pub fn counting(self, deployments: i32, replicas: i32, ready: i32) -> Self {
+    /// Requires these counts in the status.
+    pub fn with_counts(self, deployments: i32, replicas: i32, ready: i32) -> Self {
         self.that(
-            format!("counts {deployments} deployments, {replicas} replicas, {ready} ready"),
+            format!("has {deployments} deployments, {replicas} replicas, {ready} ready"),
             move |workload| {
                 let Some(status) = &workload.status else { return false };
                 (status.deployments, status.replicas, status.ready_replicas) == (deployments, replicas, ready)
@@ -270,14 +271,14 @@ impl Seek<Workload> {
     }
 }
 
-/// Looks for a namespace.
-pub fn namespace(name: &str) -> Seek<Namespace> {
-    Seek::named(name)
+/// Matches the namespace of this name.
+pub fn namespace(name: &str) -> Matcher<Namespace> {
+    Matcher::named(name)
 }
 
-/// Looks for the binding that Karmada makes for a deployment.
-pub fn binding_of(deployment: &str) -> Seek<ResourceBinding> {
-    Seek::named(polis_api::names::binding("WorkloadDeployment", deployment))
+/// Matches Karmada's ResourceBinding of a deployment.
+pub fn binding_of(deployment: &str) -> Matcher<ResourceBinding> {
+    Matcher::named(polis_api::names::binding("WorkloadDeployment", deployment))
 }
 
 #[cfg(test)]
@@ -285,20 +286,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_looked_for_reads_like_a_sentence() {
-        let sought = deployed("a").labelled("x", "y").wanting(3);
-        assert_eq!(sought.to_string(), "WorkloadDeployment a that is labelled x=y and wants 3 replicas");
+    fn a_matcher_describes_itself() {
+        let matcher = deployment_named("a").labelled("x", "y").with_min_replicas(3);
+        assert_eq!(matcher.to_string(), "WorkloadDeployment a that is labelled x=y and has minReplicas 3");
     }
 
     #[test]
-    fn what_is_missing_is_told_in_the_same_words() {
+    fn mismatches_are_described_in_the_same_words() {
         let found = WorkloadDeployment { spec: Default::default(), ..Default::default() };
-        let missing = deployed("a").wanting(0).counting(1, 1, 1).missing_in(&found);
-        assert_eq!(missing, ["counts 1 replicas, 1 ready, 1 desired"]);
+        let mismatches =
+            deployment_named("a").with_min_replicas(0).with_counts(1, 1, 1).mismatches_in(&found);
+        assert_eq!(mismatches, ["has 1 replicas, 1 ready, 1 desired"]);
     }
 
     #[test]
-    fn a_policy_of_a_city_selects_deployments_of_the_city_and_nothing_else() {
+    fn a_city_policy_selects_only_deployments_of_the_city() {
         let good = serde_json::json!({
             "metadata": {"name": "city-dfw"},
             "spec": {
@@ -307,13 +309,13 @@ mod tests {
                 "placement": {"clusterAffinity": {"labelSelector": {"matchLabels": {"topology.datum.net/city-code": "dfw"}}}},
             },
         });
-        assert!(policy("city-dfw").of_city("dfw").missing(&good).is_empty());
-        assert_eq!(policy("city-dfw").of_city("ord").missing(&good).len(), 1);
+        assert!(policy("city-dfw").of_city("dfw").mismatches(&good).is_empty());
+        assert_eq!(policy("city-dfw").of_city("ord").mismatches(&good).len(), 1);
         let mut more = good.clone();
         let again = more["spec"]["resourceSelectors"][0].clone();
         more["spec"]["resourceSelectors"].as_array_mut().unwrap().push(again);
         assert_eq!(
-            policy("city-dfw").of_city("dfw").missing(&more).len(),
+            policy("city-dfw").of_city("dfw").mismatches(&more).len(),
             1,
             "a second selector is too many"
         );
