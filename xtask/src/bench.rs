@@ -1,35 +1,35 @@
-//! `cargo xtask bench`: Polis beside its peers, in one run on one machine.
+//! `cargo xtask bench`: runs the benchmarks, with Polis and its peers on one machine in one run.
 //!
 //! A benchmark is a bench target of the crate that it measures. It prints a table and writes
-//! `target/bench/<name>.json`; it judges nothing, so it is no part of `cargo xtask test`.
+//! `target/bench/<name>.json`. It has no pass or fail, so `cargo xtask test` does not run it.
 
 use anyhow::{Context, Result, bail};
 
 use crate::crds::root;
-use crate::e2e::{On, Setting};
+use crate::e2e::{PlaneBackend, SuiteConfig};
 use crate::outside;
 
 /// The benchmarks: name of the bench target, and what it compares.
 const BENCHES: &[(&str, &str)] = &[
-    ("engine", "idle and busy watches of thousands of projects, beside stock kube"),
-    ("apiserver", "the embedded API server beside kube-apiserver and etcd, and what a plane costs"),
-    ("federation", "the embedded federation beside Karmada, and how it is with a thousand members"),
-    ("pipeline", "from a workload to its instance and back, and what that costs in requests"),
-    ("admission", "answers of the webhooks that ask nobody for access"),
-    ("projects", "a thousand projects that come and go: engaged, served, flooded, and gone without a trace"),
-    ("quota", "how long an instance waits for its grant, beside a cell that looks every second"),
-    ("up", "start, memory, latency and throughput of `polis up`, beside a real Karmada"),
+    ("engine", "idle and busy watches of thousands of projects, compared with kube-rs"),
+    ("apiserver", "the embedded API server compared with kube-apiserver and etcd, and the cost of a plane"),
+    ("federation", "the embedded federation compared with Karmada, and with a thousand members"),
+    ("pipeline", "latency from a workload to its projected instance, and requests per workload"),
+    ("admission", "responses of the webhooks without access reviews"),
+    ("projects", "a thousand projects: opened, served, flooded and deleted"),
+    ("quota", "how long an instance waits for its grant, compared with polling every second"),
+    ("up", "start, memory, latency and throughput of `polis up`, compared with Karmada"),
 ];
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Which benchmarks; all of them when none is named.
+    /// Which benchmarks to run; all if none is named.
     #[arg(value_name = "NAME", value_parser = known)]
     names: Vec<String>,
-    /// What the planes of `pipeline` are made of.
-    #[arg(long, value_enum, default_value_t = On::Embedded)]
-    on: On,
-    /// Says what there is and runs nothing.
+    /// What the planes of `pipeline` run on.
+    #[arg(long, value_enum, default_value_t = PlaneBackend::Embedded)]
+    on: PlaneBackend,
+    /// List the benchmarks without running them.
     #[arg(long)]
     list: bool,
 }
@@ -39,7 +39,7 @@ fn known(name: &str) -> Result<String, String> {
         true => Ok(name.to_owned()),
         false => {
             let names: Vec<&str> = BENCHES.iter().map(|(name, _)| *name).collect();
-            Err(format!("there is no such benchmark; there are: {}", names.join(", ")))
+            Err(format!("there is no such benchmark; use one of: {}", names.join(", ")))
         }
     }
 }
@@ -55,7 +55,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     for (name, about) in BENCHES.iter().filter(|(name, _)| wanted(name)) {
         println!("== {name}: {about}");
         if *name == "pipeline" {
-            // It measures the controllers as they are shipped: as the process `polis manager`.
+            // The benchmark starts the `polis` binary.
             cargo(&["build", "--release", "--workspace", "--all-features", "--bin", "polis"], args.on)?;
         }
         cargo(&["bench", "--workspace", "--all-features", "--bench", name], args.on)
@@ -64,9 +64,12 @@ pub(crate) fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
-fn cargo(args: &[&str], on: On) -> Result<()> {
-    let status =
-        outside::command("cargo").args(args).current_dir(root()).envs(Setting::on(on).variables()).status();
+fn cargo(args: &[&str], on: PlaneBackend) -> Result<()> {
+    let status = outside::command("cargo")
+        .args(args)
+        .current_dir(root())
+        .envs(SuiteConfig::on(on).variables())
+        .status();
     if !status.context("failed to start cargo")?.success() {
         bail!("cargo {} failed: see above", args.join(" "));
     }

@@ -1,6 +1,6 @@
-//! `cargo xtask bundle`: `deploy/` as an OCI artifact, as GitOps tools take it.
+//! `cargo xtask bundle`: writes `deploy/` as an OCI artifact for GitOps tools.
 //!
-//! The media types are those of Flux, whose OCIRepository reads it; others take the one layer for what it is, a tar.
+//! The media types are those of Flux's OCIRepository; other tools can read the only layer as a tar archive.
 
 use std::{
     collections::BTreeMap,
@@ -16,8 +16,8 @@ use crate::oci::{self, Entry, Layout};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Folder of the layout.
-    #[arg(long, default_value = "target/bundle", value_name = "FOLDER")]
+    /// Directory of the layout.
+    #[arg(long, default_value = "target/bundle", value_name = "DIR")]
     out: PathBuf,
 }
 
@@ -37,10 +37,10 @@ fn version() -> &'static str {
     env!("CARGO_PKG_VERSION")
 }
 
-/// Writes the layout; gives the digest of the artifact.
-fn write(folder: &Path, out: &Path) -> Result<String> {
+/// Writes the layout; returns the digest of the artifact.
+fn write(dir: &Path, out: &Path) -> Result<String> {
     let mut files = BTreeMap::new();
-    collect(folder, "", &mut files)?;
+    collect(dir, "", &mut files)?;
     let mut layout = Layout::create(out)?;
     let content = oci::gzip(&oci::tar(&files)?)?;
     let layer = layout.blob("application/vnd.cncf.flux.content.v1.tar+gzip", &content)?;
@@ -54,8 +54,8 @@ fn write(folder: &Path, out: &Path) -> Result<String> {
     Ok(artifact["digest"].as_str().unwrap_or_default().to_owned())
 }
 
-fn collect(folder: &Path, prefix: &str, files: &mut BTreeMap<String, Entry>) -> Result<()> {
-    for entry in fs::read_dir(folder).with_context(|| format!("failed to list {}", folder.display()))? {
+fn collect(dir: &Path, prefix: &str, files: &mut BTreeMap<String, Entry>) -> Result<()> {
+    for entry in fs::read_dir(dir).with_context(|| format!("failed to list {}", dir.display()))? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let inside = if prefix.is_empty() { name.into_owned() } else { format!("{prefix}/{name}") };
@@ -75,7 +75,7 @@ mod tests {
     use crate::oci::reading;
 
     #[test]
-    fn the_unpacked_bundle_is_deploy_file_by_file_and_the_same_each_time() {
+    fn the_unpacked_bundle_equals_deploy_and_is_reproducible() {
         let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let deploy = root().join("deploy");
         assert_eq!(write(&deploy, one.path()).unwrap(), write(&deploy, two.path()).unwrap());
@@ -86,9 +86,9 @@ mod tests {
         let packed = reading::blob(one.path(), &manifest["layers"][0]);
         let unpacked = one.path().join("unpacked");
         tar::Archive::new(flate2::read::GzDecoder::new(packed.as_slice())).unpack(&unpacked).unwrap();
-        let files = |home: &Path| -> BTreeMap<PathBuf, Vec<u8>> {
-            let files = reading::files(home).into_iter();
-            files.map(|(path, text)| (path.strip_prefix(home).unwrap().to_owned(), text)).collect()
+        let files = |dir: &Path| -> BTreeMap<PathBuf, Vec<u8>> {
+            let files = reading::files(dir).into_iter();
+            files.map(|(path, text)| (path.strip_prefix(dir).unwrap().to_owned(), text)).collect()
         };
         assert_eq!(files(&unpacked), files(&deploy));
         assert!(unpacked.join("overlays/cell/kustomization.yaml").is_file());

@@ -19,7 +19,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if args.check { check() } else { write() }
 }
 
-/// Fails when a generated file differs from what the code says.
+/// Fails when a generated file differs from the code.
 pub(crate) fn check() -> Result<()> {
     let wanted = polis_api::crds::files();
     let drift = drift(&root(), &wanted)?;
@@ -35,10 +35,10 @@ fn write() -> Result<()> {
     let drift = drift(&root(), &wanted)?;
     for (path, text) in &wanted {
         let path = root().join(path);
-        fs::create_dir_all(path.parent().expect("a generated file lies in a folder"))?;
+        fs::create_dir_all(path.parent().expect("a generated file has a parent directory"))?;
         fs::write(&path, text).with_context(|| format!("failed to write {}", path.display()))?;
     }
-    for path in strays(&root(), &wanted)? {
+    for path in orphans(&root(), &wanted)? {
         fs::remove_file(&path).with_context(|| format!("failed to remove {}", path.display()))?;
     }
     println!("{} generated files, {} of them changed {}", wanted.len(), drift.len(), drift.join(", "));
@@ -47,39 +47,39 @@ fn write() -> Result<()> {
 
 /// The root of the repository: the parent of this package.
 pub(crate) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository").to_owned()
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in the repository").to_owned()
 }
 
-/// Files that differ from what the code says, and files that no kind stands behind any more.
+/// Files that differ from the code, and files that no kind generates any more.
 fn drift(root: &Path, wanted: &[(PathBuf, String)]) -> Result<Vec<String>> {
     let mut drift: Vec<String> = wanted
         .iter()
         .filter(|(path, text)| fs::read_to_string(root.join(path)).ok().as_ref() != Some(text))
         .map(|(path, _)| path.display().to_string())
         .collect();
-    for stray in strays(root, wanted)? {
-        drift.push(format!("{} (no kind stands behind it)", stray.strip_prefix(root)?.display()));
+    for orphan in orphans(root, wanted)? {
+        drift.push(format!("{} (no kind generates it)", orphan.strip_prefix(root)?.display()));
     }
     Ok(drift)
 }
 
-/// YAML files beside generated ones that nothing generates. `kustomization.yaml` is written by hand.
-fn strays(root: &Path, wanted: &[(PathBuf, String)]) -> Result<Vec<PathBuf>> {
+/// YAML files next to generated ones that nothing generates, except for `kustomization.yaml`.
+fn orphans(root: &Path, wanted: &[(PathBuf, String)]) -> Result<Vec<PathBuf>> {
     let known: BTreeSet<PathBuf> = wanted.iter().map(|(path, _)| root.join(path)).collect();
-    let folders: BTreeSet<&Path> = known.iter().filter_map(|path| path.parent()).collect();
-    let mut strays = Vec::new();
-    for folder in folders.into_iter().filter(|folder| folder.is_dir()) {
-        for entry in fs::read_dir(folder)? {
+    let dirs: BTreeSet<&Path> = known.iter().filter_map(|path| path.parent()).collect();
+    let mut orphans = Vec::new();
+    for dir in dirs.into_iter().filter(|dir| dir.is_dir()) {
+        for entry in fs::read_dir(dir)? {
             let path = entry?.path();
             let generated = path.extension().is_some_and(|e| e == "yaml")
                 && path.file_name().is_some_and(|n| n != "kustomization.yaml");
             if generated && !known.contains(&path) {
-                strays.push(path);
+                orphans.push(path);
             }
         }
     }
-    strays.sort();
-    Ok(strays)
+    orphans.sort();
+    Ok(orphans)
 }
 
 #[cfg(test)]
@@ -91,14 +91,14 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_a_missing_and_a_left_over_file_are_each_named() {
+    fn changed_missing_and_orphaned_files_are_named() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("crds")).unwrap();
         fs::write(dir.path().join("crds/a.yaml"), "old").unwrap();
         fs::write(dir.path().join("crds/gone.yaml"), "").unwrap();
         fs::write(dir.path().join("crds/kustomization.yaml"), "").unwrap();
         let drift = drift(dir.path(), &mk_wanted()).unwrap();
-        assert_eq!(drift, ["crds/a.yaml", "crds/b.yaml", "crds/gone.yaml (no kind stands behind it)"]);
+        assert_eq!(drift, ["crds/a.yaml", "crds/b.yaml", "crds/gone.yaml (no kind generates it)"]);
     }
 
     #[test]

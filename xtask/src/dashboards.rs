@@ -1,4 +1,5 @@
-//! `cargo xtask dashboards`: the JSON of the dashboards, from `deploy/components/dashboards/description.yaml`.
+//! `cargo xtask dashboards`: writes the JSON of the dashboards from
+//! `deploy/components/dashboards/description.yaml`.
 
 use std::{fs, path::PathBuf};
 
@@ -54,16 +55,16 @@ struct Query {
 
 /// Columns of Grafana's grid.
 const COLUMNS: usize = 24;
-/// Rows of the grid that a panel takes.
+/// Height of a panel in grid rows.
 const HEIGHT: usize = 8;
 
 pub(crate) fn run(args: Args) -> Result<()> {
     if args.check { check() } else { write() }
 }
 
-/// Fails when a dashboard is not as the description says.
+/// Fails when a dashboard differs from its description.
 pub(crate) fn check() -> Result<()> {
-    let drifted: Vec<String> = pages()?
+    let drifted: Vec<String> = files()?
         .into_iter()
         .filter(|(path, text)| fs::read_to_string(path).ok().as_ref() != Some(text))
         .map(|(path, _)| path.display().to_string())
@@ -75,32 +76,32 @@ pub(crate) fn check() -> Result<()> {
 }
 
 fn write() -> Result<()> {
-    for (path, text) in pages()? {
+    for (path, text) in files()? {
         fs::write(&path, text).with_context(|| format!("failed to write {}", path.display()))?;
     }
     Ok(())
 }
 
-fn folder() -> PathBuf {
+fn dir() -> PathBuf {
     root().join("deploy/components/dashboards")
 }
 
 fn description() -> Result<Description> {
-    let path = folder().join("description.yaml");
+    let path = dir().join("description.yaml");
     let text = fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))?;
     serde_saphyr::from_str(&text).with_context(|| format!("failed to read {}", path.display()))
 }
 
-/// Each file with its text.
-fn pages() -> Result<Vec<(PathBuf, String)>> {
-    let page = |dashboard: &Dashboard| {
-        let text = serde_json::to_string_pretty(&draw(dashboard))?;
-        Ok((folder().join(format!("{}.json", dashboard.name)), text + "\n"))
+/// The files and their content.
+fn files() -> Result<Vec<(PathBuf, String)>> {
+    let file = |dashboard: &Dashboard| {
+        let text = serde_json::to_string_pretty(&render(dashboard))?;
+        Ok((dir().join(format!("{}.json", dashboard.name)), text + "\n"))
     };
-    description()?.dashboards.iter().map(page).collect()
+    description()?.dashboards.iter().map(file).collect()
 }
 
-fn draw(dashboard: &Dashboard) -> Value {
+fn render(dashboard: &Dashboard) -> Value {
     let source = json!({"type": "prometheus", "uid": "${datasource}"});
     let mut panels = Vec::new();
     let mut y = 0;
@@ -109,13 +110,13 @@ fn draw(dashboard: &Dashboard) -> Value {
         panels.push(json!({"id": id, "type": "row", "title": row.title, "collapsed": false, "panels": [],
             "gridPos": {"x": 0, "y": y, "w": COLUMNS, "h": 1}}));
         let width = COLUMNS / row.panels.len().clamp(1, 4);
-        for (place, panel) in row.panels.iter().enumerate() {
+        for (column, panel) in row.panels.iter().enumerate() {
             let targets = panel.queries.iter().zip('A'..).map(|(query, letter)| {
                 json!({"refId": letter.to_string(), "expr": query.expr, "legendFormat": query.legend, "datasource": source})
             });
             let id = panels.len() + 1;
             panels.push(json!({"id": id, "type": "timeseries", "title": panel.title, "datasource": source,
-                "gridPos": {"x": place * width, "y": y + 1, "w": width, "h": HEIGHT},
+                "gridPos": {"x": column * width, "y": y + 1, "w": width, "h": HEIGHT},
                 "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
                 "targets": targets.collect::<Vec<_>>()}));
         }
@@ -138,17 +139,17 @@ mod tests {
 
     use super::*;
 
-    fn sources(folder: &Path) -> Vec<PathBuf> {
-        let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    fn sources(dir: &Path) -> Vec<PathBuf> {
+        let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
         entries.flat_map(|path| if path.is_dir() { sources(&path) } else { vec![path] }).collect()
     }
 
-    /// The metrics that the rooms of the manager register, read from their source: a family that has counted nothing yet is
-    /// not on the page of a running manager.
+    /// The metrics that the crates of the manager register, from their source: a running manager does not
+    /// export a family without samples.
     fn registered() -> BTreeSet<String> {
         let mut names = BTreeSet::new();
-        for room in ["engine", "management", "cell", "admission"] {
-            for file in sources(&root().join(format!("crates/{room}/src"))) {
+        for name in ["engine", "management", "cell", "admission"] {
+            for file in sources(&root().join(format!("crates/{name}/src"))) {
                 let source = fs::read_to_string(file).unwrap();
                 for call in source.split("registry.register(").skip(1) {
                     let name = call.trim_start().strip_prefix('"').and_then(|rest| rest.split('"').next());
@@ -159,13 +160,13 @@ mod tests {
         names
     }
 
-    /// The metrics that a text names.
+    /// The metrics in a text.
     fn named(text: &str) -> BTreeSet<String> {
         let words = text.split(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '_'));
         words.filter(|word| word.starts_with("polis_")).map(str::to_owned).collect()
     }
 
-    /// The name under which a metric is registered: what is scraped has endings, by type.
+    /// The name under which a metric is registered, without the suffixes of scraped samples.
     fn family(metric: &str) -> &str {
         let endings = ["_total", "_bucket", "_count", "_sum"];
         endings.iter().find_map(|ending| metric.strip_suffix(ending)).unwrap_or(metric)
@@ -173,39 +174,40 @@ mod tests {
 
     #[test]
     fn every_metric_of_the_manager_is_on_a_dashboard() {
-        let drawn: String = pages().unwrap().into_iter().map(|(_, text)| text).collect();
-        let drawn: BTreeSet<String> = named(&drawn).iter().map(|metric| family(metric).to_owned()).collect();
-        let unseen: Vec<String> = registered().difference(&drawn).cloned().collect();
-        assert!(unseen.is_empty(), "{unseen:?}");
+        let shown: String = files().unwrap().into_iter().map(|(_, text)| text).collect();
+        let shown: BTreeSet<String> = named(&shown).iter().map(|metric| family(metric).to_owned()).collect();
+        let missing: Vec<String> = registered().difference(&shown).cloned().collect();
+        assert!(missing.is_empty(), "{missing:?}");
     }
 
     #[test]
-    fn every_metric_is_on_the_page_of_metrics_and_nothing_else_is() {
-        let page = fs::read_to_string(root().join("docs/operations/metrics.md")).unwrap();
-        let told: BTreeSet<String> = named(&page).iter().map(|metric| family(metric).to_owned()).collect();
-        assert_eq!(told, registered());
+    fn the_metrics_page_has_exactly_the_registered_metrics() {
+        let file = fs::read_to_string(root().join("docs/operations/metrics.md")).unwrap();
+        let documented: BTreeSet<String> =
+            named(&file).iter().map(|metric| family(metric).to_owned()).collect();
+        assert_eq!(documented, registered());
     }
 
     #[test]
-    fn the_files_are_as_the_description_says_and_all_of_them_are_applied() {
+    fn the_files_match_the_description_and_are_in_the_kustomization() {
         if std::env::var_os("POLIS_WRITE_DOCS").is_some() {
             write().unwrap();
         }
         check().unwrap();
-        let kustomization = fs::read_to_string(folder().join("kustomization.yaml")).unwrap();
-        for (path, _) in pages().unwrap() {
+        let kustomization = fs::read_to_string(dir().join("kustomization.yaml")).unwrap();
+        for (path, _) in files().unwrap() {
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
             assert!(kustomization.contains(&format!("- {name}\n")), "{name} is not in kustomization.yaml");
         }
     }
 
     #[test]
-    fn panels_do_not_lie_on_each_other() {
+    fn panels_do_not_overlap() {
         for dashboard in description().unwrap().dashboards {
-            let page = draw(&dashboard);
+            let file = render(&dashboard);
             let mut cells = BTreeSet::new();
-            for panel in page["panels"].as_array().unwrap() {
-                let at = |side: &str| panel["gridPos"][side].as_u64().unwrap();
+            for panel in file["panels"].as_array().unwrap() {
+                let at = |field: &str| panel["gridPos"][field].as_u64().unwrap();
                 for (x, y) in (at("x")..at("x") + at("w"))
                     .flat_map(|x| (at("y")..at("y") + at("h")).map(move |y| (x, y)))
                 {

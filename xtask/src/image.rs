@@ -1,7 +1,7 @@
-//! `cargo xtask image`: the image of `polis` as an OCI layout, without a daemon.
+//! `cargo xtask image`: writes the image of `polis` as an OCI layout, without a daemon.
 //!
-//! One layer with one program and nothing else: no shell, no libraries, no package manager. So the program must be
-//! static. A bill of materials, made from the lock file, refers to the image by its digest.
+//! The image has one layer with one program and nothing else: no shell, no libraries, no package manager. So
+//! the program must be static. An SBOM, generated from the lock file, refers to the image by its digest.
 
 use std::{
     collections::BTreeMap,
@@ -19,18 +19,18 @@ use crate::outside;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Folder of the layout.
-    #[arg(long, default_value = "target/image", value_name = "FOLDER")]
+    /// Directory of the layout.
+    #[arg(long, default_value = "target/image", value_name = "DIR")]
     out: PathBuf,
-    /// Take this program instead of building one. It must be static.
+    /// Use this program instead of building one. It must be static.
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
-    /// Unpack the image and run its program with nothing else around it: no devices, no files. Takes user namespaces.
+    /// Unpack the image and run its program in an otherwise empty root. Needs user namespaces.
     #[arg(long = "try")]
-    tried: bool,
+    try_out: bool,
 }
 
-/// Where the program is in the image; the pods' `args` follow it.
+/// Path of the program in the image; the pods' `args` follow it.
 const PROGRAM: &str = "usr/bin/polis";
 /// As in `deploy/base/manager`.
 const USER: &str = "65532:65532";
@@ -50,11 +50,11 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let digest = write(&out, program, &packages()?)?;
     let manifest: Value = serde_json::from_slice(&oci::blob(&out, &oci::index(&out)?["manifests"][0])?)?;
     let packed = manifest["layers"][0]["size"].as_u64().and_then(|size| usize::try_from(size).ok());
-    if args.tried {
+    if args.try_out {
         println!("{}", try_out(&out)?);
     }
     println!(
-        "{}: {digest}\nthe program has {}, its layer {}\npush it with: skopeo copy oci:{}:{} docker://…",
+        "{}: {digest}\nprogram {}, layer {}\npush it with: skopeo copy oci:{}:{} docker://…",
         out.display(),
         mebibytes(size),
         mebibytes(packed.unwrap_or_default()),
@@ -64,40 +64,40 @@ pub(crate) fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
-/// Near enough for people.
+/// Rounded down to a tenth, for display.
 fn mebibytes(bytes: usize) -> String {
     format!("{}.{} MiB", bytes >> 20, ((bytes & 0xf_ffff) * 10) >> 20)
 }
 
-/// Unpacks the image of a layout into a folder. Gives its configuration.
-fn unpack(image: &Path, folder: &Path) -> Result<Value> {
+/// Unpacks the image of a layout into a directory; returns its configuration.
+fn unpack(image: &Path, dir: &Path) -> Result<Value> {
     let read =
         |descriptor: &Value| -> Result<Value> { Ok(serde_json::from_slice(&oci::blob(image, descriptor)?)?) };
     let manifest = read(&oci::index(image)?["manifests"][0])?;
     for layer in manifest["layers"].as_array().into_iter().flatten() {
         let packed = oci::blob(image, layer)?;
-        tar::Archive::new(flate2::read::GzDecoder::new(packed.as_slice())).unpack(folder)?;
+        tar::Archive::new(flate2::read::GzDecoder::new(packed.as_slice())).unpack(dir)?;
     }
     read(&manifest["config"])
 }
 
-/// Runs the program of an image with nothing else around it; gives what it says its version is.
+/// Runs the program of an image in an otherwise empty root; returns its version.
 fn try_out(image: &Path) -> Result<String> {
     let scratch = tempfile::tempdir()?;
     let config = unpack(image, scratch.path())?;
     let entry = config["config"]["Entrypoint"][0].as_str().unwrap_or_default();
-    let output = within(scratch.path(), entry).arg("version").output().context("failed to start unshare")?;
-    let said = [&output.stdout[..], &output.stderr[..]].map(String::from_utf8_lossy).concat();
-    if !output.status.success() || !said.contains(&format!("polis {}", version())) {
-        bail!("the program of the image does not say that it is polis {}, but: {said}", version());
+    let output = chroot(scratch.path(), entry).arg("version").output().context("failed to start unshare")?;
+    let output_text = [&output.stdout[..], &output.stderr[..]].map(String::from_utf8_lossy).concat();
+    if !output.status.success() || !output_text.contains(&format!("polis {}", version())) {
+        bail!("the program of the image does not print version {} of polis, but: {output_text}", version());
     }
-    Ok(said.trim().to_owned())
+    Ok(output_text.trim().to_owned())
 }
 
-/// Something that is run with a folder as the root of all files.
-fn within(folder: &Path, program: &str) -> Command {
+/// A command that runs a program with a directory as its root.
+fn chroot(dir: &Path, program: &str) -> Command {
     let mut command = outside::command("unshare");
-    command.args(["--map-root-user", "chroot"]).arg(folder).arg(program);
+    command.args(["--map-root-user", "chroot"]).arg(dir).arg(program);
     command
 }
 
@@ -105,14 +105,15 @@ fn version() -> &'static str {
     env!("CARGO_PKG_VERSION")
 }
 
-/// Builds the program so that it needs nothing of the machine that it runs on.
+/// Builds a static program.
 fn build() -> Result<PathBuf> {
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    // With a target of its own name: flags for it do not reach build scripts and macros, which cannot be static.
+    // With an explicit target, its flags do not apply to build scripts and macros, which cannot be static.
     let status = outside::command("cargo")
         .args(["build", "--release", "--locked", "--bin", "polis", "--target", &target])
         .env("RUSTFLAGS", flags())
-        // Names of functions stay for backtraces, and panics say their line anyway; tables of lines would be most of the image.
+        // Function names stay for backtraces, and panics have their line anyway; line tables would be most of
+        // the image.
         .env("CARGO_PROFILE_RELEASE_DEBUG", "none")
         .current_dir(root())
         .status()
@@ -120,36 +121,37 @@ fn build() -> Result<PathBuf> {
     if !status.success() {
         bail!("cargo build ended with {status}");
     }
-    let folder = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-    Ok(folder.join(target).join("release/polis"))
+    let dir = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    Ok(dir.join(target).join("release/polis"))
 }
 
-/// With it the C library is part of the program. It finds names by `/etc/hosts` and `/etc/resolv.conf`, which are in every pod.
+/// Links the C library statically. It resolves names with `/etc/hosts` and `/etc/resolv.conf`, which every
+/// pod has.
 const STATIC: &str = "target-feature=+crt-static";
 
-/// A static program cannot ask the C library at run time whether it has `getrandom`, and would read `/dev/urandom` instead,
-/// which a bare root has not. Every Linux since 3.17 has the call.
+/// A static program cannot detect at run time whether the C library has `getrandom`, and would read
+/// `/dev/urandom`, which an empty root does not have. Every Linux since 3.17 has the system call.
 const RANDOM: &str = "--cfg getrandom_backend=\"linux_getrandom\"";
 
-/// Static, and without the paths of this machine, which would make the program another one elsewhere.
+/// Static linking, and no paths of this machine, so that the build is reproducible elsewhere.
 fn flags() -> String {
-    let home =
+    let cargo_home =
         std::env::var("CARGO_HOME").or_else(|_| std::env::var("HOME").map(|home| format!("{home}/.cargo")));
     let mut flags = format!("-C {STATIC} {RANDOM} --remap-path-prefix={}=/polis", root().display());
-    if let Ok(home) = home {
-        flags += &format!(" --remap-path-prefix={home}=/cargo");
+    if let Ok(cargo_home) = cargo_home {
+        flags += &format!(" --remap-path-prefix={cargo_home}=/cargo");
     }
     flags
 }
 
-/// Whether this is an ELF program that names no interpreter, which would load libraries.
+/// Whether this is an ELF program without an interpreter, which would load libraries.
 fn is_static(program: &[u8]) -> bool {
     const INTERPRETER: u32 = 3;
     let number = |at: usize, size: usize| -> Option<u64> {
         let bytes = program.get(at..at + size)?;
         Some(bytes.iter().rev().fold(0, |sum, byte| (sum << 8) | u64::from(*byte)))
     };
-    // 64 bit, little endian: what the image says it is for.
+    // 64 bit, little endian, as the image declares.
     if program.get(..6) != Some(&[0x7f, b'E', b'L', b'F', 2, 1]) {
         return false;
     }
@@ -160,7 +162,7 @@ fn is_static(program: &[u8]) -> bool {
     (0..count).all(|row| kind(row).is_some_and(|kind| kind != u64::from(INTERPRETER)))
 }
 
-/// Writes the layout; gives the digest of the image.
+/// Writes the layout; returns the digest of the image.
 fn write(out: &Path, program: Vec<u8>, packages: &[Value]) -> Result<String> {
     let mut layout = Layout::create(out)?;
     let layer = oci::tar(&BTreeMap::from([(PROGRAM.to_owned(), Entry { mode: 0o755, content: program })]))?;
@@ -189,14 +191,14 @@ fn write(out: &Path, program: Vec<u8>, packages: &[Value]) -> Result<String> {
     let image = layout.manifest(&image, &platform)?;
 
     let empty = layout.blob("application/vnd.oci.empty.v1+json", b"{}")?;
-    let bill = layout.blob(SBOM, bill_of_materials(packages).to_string().as_bytes())?;
-    let refers = json!({"schemaVersion": 2, "mediaType": oci::MANIFEST, "artifactType": SBOM, "config": empty, "layers": [bill], "subject": image});
-    layout.manifest(&refers, &json!({"artifactType": SBOM}))?;
+    let sbom_blob = layout.blob(SBOM, sbom(packages).to_string().as_bytes())?;
+    let referrer = json!({"schemaVersion": 2, "mediaType": oci::MANIFEST, "artifactType": SBOM, "config": empty, "layers": [sbom_blob], "subject": image});
+    layout.manifest(&referrer, &json!({"artifactType": SBOM}))?;
     layout.finish()?;
     Ok(image["digest"].as_str().unwrap_or_default().to_owned())
 }
 
-/// The packages that the program is made of.
+/// The packages of the program.
 fn packages() -> Result<Vec<Value>> {
     let output = outside::command("cargo")
         .args(["metadata", "--format-version=1", "--locked"])
@@ -204,21 +206,22 @@ fn packages() -> Result<Vec<Value>> {
         .output()
         .context("failed to start cargo")?;
     let metadata: Value =
-        serde_json::from_slice(&output.stdout).context("failed to read what cargo metadata says")?;
+        serde_json::from_slice(&output.stdout).context("failed to parse the output of cargo metadata")?;
     Ok(metadata["packages"].as_array().cloned().unwrap_or_default())
 }
 
-/// SPDX 2.3. Without the time of its making, which would make every bill another one.
-fn bill_of_materials(packages: &[Value]) -> Value {
-    let word = |package: &Value, field: &str| package[field].as_str().unwrap_or("NOASSERTION").to_owned();
+/// An SBOM in SPDX 2.3, without its creation time, so that it is reproducible.
+fn sbom(packages: &[Value]) -> Value {
+    let field_text =
+        |package: &Value, field: &str| package[field].as_str().unwrap_or("NOASSERTION").to_owned();
     let mut rows: Vec<Value> = packages
         .iter()
         .map(|package| {
-            let (name, version) = (word(package, "name"), word(package, "version"));
+            let (name, version) = (field_text(package, "name"), field_text(package, "version"));
             let purl = format!("pkg:cargo/{name}@{version}");
             json!({"SPDXID": format!("SPDXRef-{name}-{version}").replace(['_', '+'], "-"), "name": name, "versionInfo": version,
-                "downloadLocation": "NOASSERTION", // the purl says which package it is, wherever it was fetched from
-                "licenseDeclared": word(package, "license").replace('/', " OR "),
+                "downloadLocation": "NOASSERTION", // the purl identifies the package, wherever it was fetched from
+                "licenseDeclared": field_text(package, "license").replace('/', " OR "),
                 "externalRefs": [{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": purl}]})
         })
         .collect();
@@ -243,8 +246,8 @@ mod tests {
         ]
     }
 
-    /// A small program, static as the one of the image is: it looks a name up.
-    fn mk_program(home: &Path) -> Vec<u8> {
+    /// A small static program that resolves a name.
+    fn mk_program(dir: &Path) -> Vec<u8> {
         let source = r#"
             use std::net::ToSocketAddrs;
             fn main() {
@@ -252,22 +255,22 @@ mod tests {
                 let mut found = (name.as_str(), 443).to_socket_addrs().expect("it is found");
                 println!("{name} is {}", found.next().expect("an address").ip());
             }"#;
-        fs::write(home.join("main.rs"), source).unwrap();
+        fs::write(dir.join("main.rs"), source).unwrap();
         let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
         let built = Command::new(rustc)
             .args(["--edition=2024", "-C", STATIC, "-o", "program", "main.rs"])
-            .current_dir(home)
+            .current_dir(dir)
             .output()
             .unwrap();
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-        fs::read(home.join("program")).unwrap()
+        fs::read(dir.join("program")).unwrap()
     }
 
     #[test]
-    fn a_program_runs_from_the_unpacked_image_with_nothing_else_around_it() {
-        let home = tempfile::tempdir().unwrap();
-        let (image, unpacked) = (home.path().join("image"), home.path().join("root"));
-        let program = mk_program(home.path());
+    fn a_program_runs_from_the_unpacked_image_in_an_empty_root() {
+        let dir = tempfile::tempdir().unwrap();
+        let (image, unpacked) = (dir.path().join("image"), dir.path().join("root"));
+        let program = mk_program(dir.path());
         assert!(is_static(&program));
         let digest = write(&image, program, &mk_packages()).unwrap();
 
@@ -287,58 +290,63 @@ mod tests {
         let entry = config["config"]["Entrypoint"][0].as_str().unwrap();
         let file = unpacked.join(entry.trim_start_matches('/'));
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o755);
-        assert_eq!(reading::files(&unpacked).len(), 1, "the program and nothing else");
-        // As the kubelet puts it there.
+        assert_eq!(reading::files(&unpacked).len(), 1, "only the program");
+        // The kubelet mounts this file.
         fs::create_dir(unpacked.join("etc")).unwrap();
         fs::write(unpacked.join("etc/hosts"), "127.0.0.7 hub.example\n").unwrap();
-        let said = within(&unpacked, entry).arg("hub.example").output().unwrap();
-        let words = [&said.stdout[..], &said.stderr[..]].map(String::from_utf8_lossy).concat();
-        assert_eq!(words, "hub.example is 127.0.0.7\n");
-        // It is not polis, and whoever tries it out is told.
-        assert!(try_out(&image).unwrap_err().to_string().contains("does not say that it is polis"));
+        let output = chroot(&unpacked, entry).arg("hub.example").output().unwrap();
+        let text = [&output.stdout[..], &output.stderr[..]].map(String::from_utf8_lossy).concat();
+        assert_eq!(text, "hub.example is 127.0.0.7\n");
+        // The program is not polis, and the check reports that.
+        assert!(try_out(&image).unwrap_err().to_string().contains("does not print version"));
     }
 
     #[test]
-    fn the_same_program_gives_the_same_image_to_the_byte() {
+    fn the_same_program_gives_a_byte_identical_image() {
         let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let mut other_order = mk_packages();
         other_order.reverse();
         let first = write(one.path(), b"program".to_vec(), &mk_packages()).unwrap();
         let second = write(two.path(), b"program".to_vec(), &other_order).unwrap();
         assert_eq!(first, second);
-        let strip = |home: &Path| -> Vec<(PathBuf, Vec<u8>)> {
-            let files = reading::files(home).into_iter();
-            files.map(|(path, text)| (path.strip_prefix(home).unwrap().to_owned(), text)).collect()
+        let strip = |dir: &Path| -> Vec<(PathBuf, Vec<u8>)> {
+            let files = reading::files(dir).into_iter();
+            files.map(|(path, text)| (path.strip_prefix(dir).unwrap().to_owned(), text)).collect()
         };
         assert_eq!(strip(one.path()), strip(two.path()));
         assert_ne!(first, write(two.path(), b"another".to_vec(), &mk_packages()).unwrap());
     }
 
     #[test]
-    fn the_bill_of_materials_refers_to_the_image_and_names_every_package() {
-        let home = tempfile::tempdir().unwrap();
-        let image = write(home.path(), b"program".to_vec(), &mk_packages()).unwrap();
-        let index = reading::index(home.path());
-        let refers: Value =
-            serde_json::from_slice(&reading::blob(home.path(), &index["manifests"][1])).unwrap();
-        assert_eq!(refers["subject"]["digest"], image.as_str());
-        let bill: Value = serde_json::from_slice(&reading::blob(home.path(), &refers["layers"][0])).unwrap();
-        let named: Vec<&str> =
-            bill["packages"].as_array().unwrap().iter().map(|row| row["name"].as_str().unwrap()).collect();
+    fn the_sbom_refers_to_the_image_and_lists_every_package() {
+        let dir = tempfile::tempdir().unwrap();
+        let image = write(dir.path(), b"program".to_vec(), &mk_packages()).unwrap();
+        let index = reading::index(dir.path());
+        let referrer: Value =
+            serde_json::from_slice(&reading::blob(dir.path(), &index["manifests"][1])).unwrap();
+        assert_eq!(referrer["subject"]["digest"], image.as_str());
+        let sbom_blob: Value =
+            serde_json::from_slice(&reading::blob(dir.path(), &referrer["layers"][0])).unwrap();
+        let named: Vec<&str> = sbom_blob["packages"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|row| row["name"].as_str().unwrap())
+            .collect();
         assert_eq!(named, ["a", "b"]);
-        assert_eq!(bill["packages"][1]["licenseDeclared"], "MIT OR Apache-2.0");
+        assert_eq!(sbom_blob["packages"][1]["licenseDeclared"], "MIT OR Apache-2.0");
     }
 
     #[test]
-    fn a_program_that_loads_libraries_is_told_from_a_static_one() {
+    fn a_program_that_loads_libraries_is_distinguished_from_a_static_one() {
         let mut elf = vec![0; 64 + 2 * 56];
         elf[..6].copy_from_slice(&[0x7f, b'E', b'L', b'F', 2, 1]);
         (elf[32], elf[54], elf[56]) = (64, 56, 2);
         (elf[64], elf[64 + 56]) = (1, 2);
         assert!(is_static(&elf));
         elf[64 + 56] = 3;
-        assert!(!is_static(&elf), "it names an interpreter");
+        assert!(!is_static(&elf), "it has an interpreter");
         assert!(!is_static(b"#!/bin/sh"));
-        assert!(!is_static(&elf[..70]), "cut off");
+        assert!(!is_static(&elf[..70]), "it is truncated");
     }
 }

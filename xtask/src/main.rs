@@ -1,6 +1,6 @@
 //! Tasks of this repository, run as `cargo xtask <task>`.
 //!
-//! One file per task. A task says in its `--help` what it does, what it needs and how long it takes.
+//! One file per task. The `--help` of a task describes what it does, what it needs and how long it takes.
 
 use clap::{Parser, Subcommand};
 
@@ -10,11 +10,16 @@ mod bundle;
 mod crds;
 mod dashboards;
 mod e2e;
+mod go_tool;
+mod graph;
 mod image;
 mod oci;
 mod outside;
+mod scenarios;
 mod test;
 mod testbed;
+mod words;
+mod workflows;
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "Tasks of this repository", max_term_width = 100)]
@@ -31,9 +36,9 @@ enum Task {
     /// they are skipped, in one line, unless CI=true makes that an error.
     /// Takes, on two cores: about 18 minutes warm with --fast, 33 in full; up to 60 without any caches.
     Test(test::Args),
-    /// Build, start, look at and stop a bed of real etcd, Kubernetes and Karmada processes.
+    /// Build, start, inspect and stop a test cluster of real etcd, Kubernetes and Karmada processes.
     ///
-    /// Needs: Go 1.25 or newer, 6 GB of disk for Go's caches, 2 GB of memory while a bed runs.
+    /// Needs: Go 1.25 or newer, 6 GB of disk for Go's caches, 2 GB of memory while it runs.
     /// Takes: about 8 minutes on two cores to build once; 10 to 30 seconds to start.
     Testbed(testbed::Args),
     /// Run the scenarios over all planes: project, hub, cells, with the controllers as real processes.
@@ -49,10 +54,10 @@ enum Task {
     ///
     /// Needs: Rust. Takes: a second. `--check` writes nothing and fails when a file has drifted.
     Crds(crds::Args),
-    /// Hold the alert rules to their cases with Prometheus' own promtool.
+    /// Test the alert rules with promtool.
     ///
-    /// Needs: promtool on the PATH, or Go 1.26 or newer to build it. Takes: seconds; about three minutes on two
-    /// cores to build once.
+    /// Needs: promtool on the PATH, or Go 1.26 or newer to build it. Takes: seconds; about three minutes on
+    /// two cores to build once.
     Alerts(alerts::Args),
     /// Write the JSON of the dashboards from their description.
     ///
@@ -66,6 +71,18 @@ enum Task {
     ///
     /// Needs: Rust. Takes: a second.
     Bundle(bundle::Args),
+    /// Check names, comments and pages against the vocabulary of the project.
+    ///
+    /// Needs: Rust and git. Takes: a second.
+    Words(words::Args),
+    /// Write the dependency graph of the crates into docs/dev/architecture.md.
+    ///
+    /// Needs: Rust. Takes: a second.
+    Graph(graph::Args),
+    /// Check the workflows with actionlint.
+    ///
+    /// Needs: actionlint on the PATH, or Go 1.25 or newer to build it. Takes: a second; 20 to build once.
+    Workflows(workflows::Args),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -79,5 +96,8 @@ fn main() -> anyhow::Result<()> {
         Task::Dashboards(args) => dashboards::run(args),
         Task::Image(args) => image::run(args),
         Task::Bundle(args) => bundle::run(args),
+        Task::Words(args) => words::run(args),
+        Task::Graph(args) => graph::run(args),
+        Task::Workflows(args) => workflows::run(args),
     }
 }

@@ -1,12 +1,12 @@
-//! Programs, started as somebody at a terminal starts them.
+//! Starts programs without the environment that cargo sets for this task.
 //!
-//! `cargo xtask` is `cargo run`, which tells the task about its own package in the environment. A build script that asks for
-//! one of those variables (ring's does) would run again, and everything above it be compiled anew, whenever a task follows a
-//! command that was typed, and the other way round.
+//! `cargo xtask` is `cargo run`, which sets variables of the task's package. A build script that depends on
+//! one of them (ring's does) would run again, and everything above it would be compiled again, whenever a
+//! task follows a command that was run without xtask, or the other way round.
 
 use std::{env, ffi::OsStr, process::Command};
 
-/// A command that knows nothing of this task's package.
+/// A command without the variables of this task's package.
 pub(crate) fn command(program: &str) -> Command {
     let mut command = Command::new(program);
     env::vars_os().filter(|(name, _)| is_of_this_package(name)).for_each(|(name, _)| {
@@ -25,14 +25,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cargo_says_of_this_package_is_taken_out_and_what_a_person_set_stays() {
+    fn variables_of_this_package_are_removed_and_others_stay() {
         for of_this in ["CARGO_PKG_NAME", "CARGO_PKG_VERSION_MAJOR", "CARGO_MANIFEST_DIR"] {
             assert!(is_of_this_package(OsStr::new(of_this)), "{of_this}");
         }
         for set in ["CARGO_TARGET_DIR", "CARGO_HOME", "RUSTFLAGS", "PATH"] {
             assert!(!is_of_this_package(OsStr::new(set)), "{set}");
         }
-        // Under cargo these are set, and the command does without.
+        // Cargo sets them for this test, and the command removes them.
         let removed: Vec<_> = command("true")
             .get_envs()
             .filter(|(_, value)| value.is_none())

@@ -1,14 +1,15 @@
-//! `cargo xtask test`: every check of this repository, in the order in which a failure is cheapest.
+//! `cargo xtask test`: every check of this repository, cheapest first.
 //!
-//! Each check is a command; its output is passed through as it comes, and the closing lines of the test
-//! runners in it are added up. A check that runs no tests of its own (format, lints, drift) counts as one.
-//! All checks run, also after a failure, so that one run tells everything that is wrong.
+//! Each check is a command. Its output is printed, and the summary lines of the test runners in it are added
+//! up. A check without tests (format, lints, drift) counts as one. All checks run, even after a failure, so
+//! that one run covers all problems.
 //!
-//! Suites wait most of the time, for processes to start and for windows of quiet to pass, so those on embedded planes and
-//! those on real engines run side by side, in two lanes; a lane says what a command said when that command has ended.
+//! Suites mostly wait, for processes to start and for quiet periods to pass, so those on embedded planes and
+//! those on real engines run in parallel, in two lanes; a lane prints the output of a command when it has
+//! ended.
 //!
-//! A test that fails among others is run once more by itself. If it passes then, it was starved or shares something with
-//! its neighbours: that is a defect to look at, and it is named at the end, but it does not fail the whole.
+//! A test that fails among others runs once more by itself. If it passes then, it lacked CPU or shares state
+//! with other tests: that is a defect, and it is listed at the end, but the run does not fail.
 
 use std::{
     env,
@@ -23,8 +24,9 @@ use anyhow::{Context, Result, anyhow, bail};
 use serde_json::Value;
 
 use crate::crds::{self, root};
-use crate::e2e::{IN_THE_GATE, Kinds, On, Setting, Staff};
-use crate::{alerts, dashboards, outside};
+use crate::e2e::{CrdVersion, DeploymentMode, PlaneBackend, RENDERED_SCENARIOS, SuiteConfig};
+use crate::go_tool::GoTool;
+use crate::{alerts, dashboards, graph, outside, scenarios, words, workflows};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -33,26 +35,26 @@ pub(crate) struct Args {
     fast: bool,
 }
 
-/// Suites that run against real etcd, kube-apiserver and Karmada: test target, the parts of it that run here (all when
-/// none is named), and what it shows. They are behind the feature `engines` of their crates.
+/// Suites on real etcd, kube-apiserver and Karmada: test target, filters (none for all tests), and what it
+/// covers. They require the feature `engines` of their crates.
 ///
-/// Not here, because of the minutes they take: the other groups of `scenarios` (most outages, crash points, replicas,
-/// silence); run those with `cargo xtask e2e`.
+/// The other groups of `scenarios` take too many minutes (most outages, crash points, replicas, quiescence);
+/// run those with `cargo xtask e2e`.
 const ENGINE_SUITES: &[(&str, &[&str], &str)] = &[
     ("kinds", &[], "our CRDs on kube-apiserver, and a table of manifests"),
-    ("packaging", &[], "every overlay applied, and the manager run as its Deployment says"),
+    ("packaging", &[], "every overlay applied, and the manager run as in its Deployment"),
     ("propagation", &[], "deployments through Karmada and back"),
-    ("survival", &[], "the bed itself: kills, restarts, two at once"),
+    ("survival", &[], "the test bed itself: kills, restarts, two at once"),
     ("real", &[], "the engine's lists and watches against kube-apiserver"),
-    ("admitted", &[], "every rule of admission through kubectl, with the webhooks behind kube-apiserver"),
-    ("quota_on_real", &[], "the stories of quota, with a kube-apiserver as the project's plane"),
+    ("admitted", &[], "every admission rule through kubectl, with the webhooks behind kube-apiserver"),
+    ("quota_on_real", &[], "quota, with a kube-apiserver as the project's plane"),
     ("karmada", &[], "the suite of the embedded federation, on Karmada"),
     ("joined", &[], "a real API server as a member of the embedded federation"),
-    ("planes", &[], "what the scenarios rely on, of Karmada itself"),
-    ("differential", &[], "the embedded API server beside kube-apiserver, answer by answer"),
-    ("kubectl", &[], "an unmodified kubectl in front of the embedded API server"),
-    ("go_controllers", &[], "Karmada and kube-controller-manager at work on an embedded plane"),
-    ("laptop", &[], "polis up in front of a real Karmada, and with a real cell behind its own hub"),
+    ("planes", &[], "what the scenarios require of Karmada"),
+    ("differential", &[], "the embedded API server and kube-apiserver, response by response"),
+    ("kubectl", &[], "an unmodified kubectl on the embedded API server"),
+    ("go_controllers", &[], "Karmada and kube-controller-manager on an embedded plane"),
+    ("laptop", &[], "polis up with a real Karmada, and with a real cell behind its own hub"),
     (
         "scenarios",
         &[
@@ -61,20 +63,19 @@ const ENGINE_SUITES: &[(&str, &[&str], &str)] = &[
             "ownership::",
             "bad_input::",
             "confinement::",
-            "rights::",
+            "rbac::",
             "city_guard::",
-            "neighbours::",
+            "cells_of_a_city::",
             "upgrade::",
-            "outages::nothing_is_lost_when_the_hub_goes_away",
-            "outages::nothing_is_lost_when_the_management_process_dies",
+            "outages::nothing_is_lost_when_the_hub_is_down",
+            "outages::nothing_is_lost_when_the_management_process_is_killed",
         ],
         "the whole pipeline over project, hub and cells",
     ),
 ];
 
-/// The groups of `scenarios` that run on embedded planes. Not here, because of the minutes they take: crash points,
-/// replicas and silence; and thrift, which counts what a busy machine makes more of. Run those with
-/// `cargo xtask e2e --on embedded`.
+/// The groups of `scenarios` on embedded planes. Crash points, replicas and quiescence take too many minutes,
+/// and a busy machine exceeds the request budgets; run those with `cargo xtask e2e --on embedded`.
 const EMBEDDED_SCENARIOS: &[&str] = &[
     "compatibility::",
     "federation::",
@@ -82,23 +83,23 @@ const EMBEDDED_SCENARIOS: &[&str] = &[
     "bad_input::",
     "confinement::",
     "outages::",
-    "rights::",
+    "rbac::",
     "city_guard::",
-    "neighbours::",
+    "cells_of_a_city::",
     "upgrade::",
 ];
 
-/// The groups of `scenarios` that run with the manager of today on planes that serve the kinds of the last release.
+/// The groups of `scenarios` with the current manager on planes with the CRDs of the last release.
 const SKEWED_SCENARIOS: &[&str] = &["federation::", "upgrade::"];
 
-/// Whose Deployments, rights and files the processes run with, besides those of the harness: those of the overlays. Real
-/// planes, to which what an operator applies is applied.
-const RENDERED: &[Staff] = &[Staff::Overlays, Staff::SingleCluster];
+/// Deployment modes of the suite besides the default: with the Deployments, permissions and files of the
+/// overlays, on real engines.
+const RENDERED: &[DeploymentMode] = &[DeploymentMode::Overlays, DeploymentMode::SingleCluster];
 
-/// Where some planes are real and some are not.
-const MIXED: &[On] = &[On::RealCell, On::RealHub];
+/// Sets of planes of which some are real.
+const MIXED: &[PlaneBackend] = &[PlaneBackend::RealCell, PlaneBackend::RealHub];
 
-/// The groups of `scenarios` that run there: what goes from plane to plane.
+/// The groups of `scenarios` that run there: those that cross planes.
 const MIXED_SCENARIOS: &[&str] = &["federation::"];
 
 pub(crate) fn run(args: Args) -> Result<()> {
@@ -113,6 +114,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
     );
     tally.outcome("generated files", crds::check());
     tally.outcome("dashboards", dashboards::check());
+    tally.outcome("words", words::check());
+    tally.outcome("scenario ids", scenarios::check());
+    tally.outcome("crate graph", graph::check());
     if succeeds("cargo", &["deny", "--version"]) {
         tally.command("licences", &["deny", "check", "licenses", "bans", "sources"]);
     }
@@ -154,14 +158,14 @@ pub(crate) fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
-/// What cargo knows of the workspace.
-fn metadata() -> Result<Value> {
+/// The metadata of the workspace.
+pub(crate) fn metadata() -> Result<Value> {
     let metadata = outside::command("cargo")
         .args(["metadata", "--format-version=1", "--no-deps"])
         .current_dir(root())
         .output()
         .context("failed to start cargo")?;
-    serde_json::from_slice(&metadata.stdout).context("failed to read what cargo metadata says")
+    serde_json::from_slice(&metadata.stdout).context("failed to parse the output of cargo metadata")
 }
 
 fn targets<'a>(packages: impl IntoIterator<Item = &'a Value>, kind: &str) -> Vec<&'a Value> {
@@ -170,7 +174,7 @@ fn targets<'a>(packages: impl IntoIterator<Item = &'a Value>, kind: &str) -> Vec
     targets.filter(|target| each(&target["kind"]).any(|known| known == kind)).collect()
 }
 
-/// The README's first command names no binary, so there may be only one to run.
+/// Checks that `cargo run`, the first command of the README, has only one binary to run.
 fn only_program(metadata: &Value) -> Result<()> {
     let each = |value: &'static str| metadata[value].as_array().into_iter().flatten();
     let defaults: Vec<&Value> = each("workspace_default_members").collect();
@@ -179,10 +183,12 @@ fn only_program(metadata: &Value) -> Result<()> {
     if names == ["polis"] {
         return Ok(());
     }
-    bail!("`cargo run` must run polis, and would choose among {names:?}: see default-members in Cargo.toml")
+    bail!(
+        "`cargo run` must run polis, but the default members have the binaries {names:?}: see default-members in Cargo.toml"
+    )
 }
 
-/// Test targets that need nothing but Rust: those that no feature is required for.
+/// Test targets without required features.
 fn targets_without_features(metadata: &Value) -> Vec<String> {
     let tests = targets(metadata["packages"].as_array().into_iter().flatten(), "test");
     let needs =
@@ -191,31 +197,30 @@ fn targets_without_features(metadata: &Value) -> Vec<String> {
     plain.filter_map(|target| target["name"].as_str().map(str::to_owned)).collect()
 }
 
-/// The suites on embedded planes. The scenarios start the controllers as they are shipped, as the process `polis manager`:
-/// the unit tests, which have tests of that program among them, have built it.
+/// The suites on embedded planes. The scenarios start the `polis` binary, which the unit tests have built.
 fn embedded(tally: &mut Tally, _fast: bool) {
-    let embedded = Setting::on(On::Embedded);
-    suite(tally, "planes", &[], "what the scenarios rely on", embedded);
-    let shows = "the whole pipeline over project, hub and cells";
-    suite(tally, "scenarios", EMBEDDED_SCENARIOS, shows, embedded);
-    let skewed = Setting { kinds: Kinds::Released, ..embedded };
-    suite(tally, "scenarios", SKEWED_SCENARIOS, "today's manager and the kinds of the last release", skewed);
+    let embedded = SuiteConfig::on(PlaneBackend::Embedded);
+    suite(tally, "planes", &[], "what the scenarios require of the federation", embedded);
+    let covers = "the whole pipeline over project, hub and cells";
+    suite(tally, "scenarios", EMBEDDED_SCENARIOS, covers, embedded);
+    let skewed = SuiteConfig { kinds: CrdVersion::Released, ..embedded };
+    suite(
+        tally,
+        "scenarios",
+        SKEWED_SCENARIOS,
+        "the current manager and the CRDs of the last release",
+        skewed,
+    );
 }
 
-/// What needs programs that are built with Go: the alerts, held to their cases by promtool, and the suites on real engines.
-/// Or one line that says why they were left out.
+/// The checks that need Go programs: alerts with promtool, workflows with actionlint, and the suites on real
+/// engines. Prints why it skips them.
 fn engines(tally: &mut Tally, fast: bool) {
     let suites = ENGINE_SUITES.len() + RENDERED.len() + MIXED.len();
     let go = polis_testbed::go::find().map(drop);
-    match alerts::find() {
-        Err(err) => tally.outcome("alerts", Err(err)),
-        Ok(Some(promtool)) => tally.outcome("alerts", alerts::check(&promtool)),
-        Ok(None) if !fast && go.is_ok() => {
-            tally.outcome("alerts", alerts::build().and_then(|promtool| alerts::check(&promtool)));
-        }
-        Ok(None) if !fast && in_ci() => tally.outcome("alerts", Err(anyhow!("no promtool, and no Go"))),
-        Ok(None) => tally.skip("the cases of the alerts", 1, "there is no promtool: `cargo xtask alerts`"),
-    }
+    let can_build = !fast && go.is_ok();
+    tools(tally, "alerts", &alerts::PROMTOOL, can_build, alerts::check);
+    tools(tally, "workflows", &workflows::ACTIONLINT, can_build, workflows::check);
     const REAL: &str = "suites on real engines";
     if fast {
         return tally.skip(REAL, suites, "--fast was given");
@@ -227,44 +232,63 @@ fn engines(tally: &mut Tally, fast: bool) {
         return tally.skip(REAL, suites, &missing.to_string());
     }
     tally.command("real engines", &["xtask", "testbed", "build"]);
-    for (target, parts, shows) in ENGINE_SUITES {
-        suite(tally, target, parts, shows, Setting::on(On::Real));
+    for (target, parts, covers) in ENGINE_SUITES {
+        suite(tally, target, parts, covers, SuiteConfig::on(PlaneBackend::Real));
     }
-    for staff in RENDERED {
-        let setting = Setting { staff: *staff, ..Setting::on(On::Real) };
-        suite(tally, "scenarios", IN_THE_GATE, "the pipeline as deploy/ renders it", setting);
+    for deployment in RENDERED {
+        let config = SuiteConfig { deployment: *deployment, ..SuiteConfig::on(PlaneBackend::Real) };
+        suite(tally, "scenarios", RENDERED_SCENARIOS, "the pipeline as deploy/ renders it", config);
     }
     for on in MIXED {
-        let shows = "what travels between planes of both sorts";
-        suite(tally, "scenarios", MIXED_SCENARIOS, shows, Setting::on(*on));
+        let covers = "propagation between embedded and real planes";
+        suite(tally, "scenarios", MIXED_SCENARIOS, covers, SuiteConfig::on(*on));
     }
 }
 
-/// Whether everything has to run: what cannot is then a failure.
+/// A check with a tool that is a Go program. Without the tool, and without Go to build it, it is skipped, or
+/// fails in CI.
+fn tools(tally: &mut Tally, title: &str, tool: &GoTool, can_build: bool, check: fn() -> Result<()>) {
+    match tool.find() {
+        Err(err) => tally.outcome(title, Err(err)),
+        Ok(None) if !can_build && in_ci() => {
+            tally.outcome(title, Err(anyhow!("there is no {} and no Go to build it", tool.name)));
+        }
+        Ok(None) if !can_build => {
+            tally.skip(title, 1, &format!("there is no {}: `cargo xtask {title}`", tool.name))
+        }
+        Ok(_) => tally.outcome(title, check()),
+    }
+}
+
+/// Whether a check that cannot run is a failure.
 fn in_ci() -> bool {
     env::var("CI").is_ok_and(|ci| ci == "true")
 }
 
-/// One suite of which all tests share their planes, and so one process: not for nextest.
-fn suite(tally: &mut Tally, target: &str, parts: &[&str], shows: &str, setting: Setting) {
+/// Runs a suite whose tests share their planes, and so need one process: nextest cannot run it.
+fn suite(tally: &mut Tally, target: &str, parts: &[&str], covers: &str, config: SuiteConfig) {
     let args = ["test", "--workspace", "--all-features", "--no-fail-fast", "--test", target, "--"];
-    let title = match setting.on {
-        On::Real if setting.staff == Staff::Overlays => format!("{target} under the overlays: {shows}"),
-        On::Real if setting.staff == Staff::SingleCluster => {
-            format!("{target} under the overlay of a single cluster: {shows}")
+    let title = match config.on {
+        PlaneBackend::Real if config.deployment == DeploymentMode::Overlays => {
+            format!("{target} under the overlays: {covers}")
         }
-        On::Embedded if setting.kinds == Kinds::Released => format!("{target} with older kinds: {shows}"),
-        On::Real => format!("{target} on real engines: {shows}"),
-        On::Embedded => format!("{target} on embedded planes: {shows}"),
-        On::RealCell => format!("{target} on embedded planes with a real cell: {shows}"),
-        On::RealHub => format!("{target} on embedded planes with a real hub: {shows}"),
+        PlaneBackend::Real if config.deployment == DeploymentMode::SingleCluster => {
+            format!("{target} under the overlay of a single cluster: {covers}")
+        }
+        PlaneBackend::Embedded if config.kinds == CrdVersion::Released => {
+            format!("{target} with the CRDs of the last release: {covers}")
+        }
+        PlaneBackend::Real => format!("{target} on real engines: {covers}"),
+        PlaneBackend::Embedded => format!("{target} on embedded planes: {covers}"),
+        PlaneBackend::RealCell => format!("{target} on embedded planes with a real cell: {covers}"),
+        PlaneBackend::RealHub => format!("{target} on embedded planes with a real hub: {covers}"),
     };
-    // Scenarios wait most of the time: more of them than cores do no harm.
-    let side_by_side = if target == "scenarios" { vec!["--test-threads=8"] } else { Vec::new() };
-    tally.command_in(&title, &[&args[..], &side_by_side, parts].concat(), setting);
+    // Scenarios mostly wait, so more of them than cores run in parallel.
+    let threads = if target == "scenarios" { vec!["--test-threads=8"] } else { Vec::new() };
+    tally.command_in(&title, &[&args[..], &threads, parts].concat(), config);
 }
 
-/// What has passed, failed and been skipped so far.
+/// The results so far.
 #[derive(Default)]
 struct Tally {
     passed: usize,
@@ -273,7 +297,7 @@ struct Tally {
     failures: Vec<String>,
     /// Tests that passed only by themselves.
     unsteady: Vec<String>,
-    /// Another tally speaks at the same time, so what a command says is kept until it ends.
+    /// Whether another lane prints at the same time: the output of a command is then buffered until it ends.
     in_lane: bool,
 }
 
@@ -288,18 +312,18 @@ impl Tally {
 
     /// Runs `cargo <args>` and adds up the tests that it reports.
     fn command(&mut self, title: &str, args: &[&str]) {
-        self.command_in(title, args, Setting::on(On::Real));
+        self.command_in(title, args, SuiteConfig::on(PlaneBackend::Real));
     }
 
-    /// The same, for scenarios, which run in several settings.
-    fn command_in(&mut self, title: &str, args: &[&str], setting: Setting) {
+    /// As [`Tally::command`], for suites with a configuration.
+    fn command_in(&mut self, title: &str, args: &[&str], config: SuiteConfig) {
         println!("\n== {title}: cargo {}", args.join(" "));
         let start = Instant::now();
-        match stream("cargo", args, setting, self.in_lane) {
-            Err(err) => self.fail(title, &format!("cargo did not start: {err}")),
-            Ok((mut success, said)) => {
-                let mut counts = said.counts;
-                if !success && self.pass_by_themselves(args, &said, setting) {
+        match stream("cargo", args, config, self.in_lane) {
+            Err(err) => self.fail(title, &format!("failed to start cargo: {err}")),
+            Ok((mut success, output)) => {
+                let mut counts = output.counts;
+                if !success && self.pass_one_by_one(args, &output, config) {
                     success = true;
                     counts.passed += counts.failed;
                     counts.failed = 0;
@@ -318,11 +342,11 @@ impl Tally {
         println!("   {title}: {:.0?}", start.elapsed());
     }
 
-    /// Runs the tests that failed once more, one after the other, and says whether they all passed.
-    fn pass_by_themselves(&mut self, args: &[&str], first: &Said, setting: Setting) -> bool {
+    /// Runs the failed tests once more, one by one; returns whether they all passed.
+    fn pass_one_by_one(&mut self, args: &[&str], first: &RunOutput, config: SuiteConfig) -> bool {
         let Some(again) = again(args, first) else { return false };
         println!("\n== once more, by themselves: cargo {}", again.join(" "));
-        let passed = match stream("cargo", &again, setting, self.in_lane) {
+        let passed = match stream("cargo", &again, config, self.in_lane) {
             Ok((success, second)) => success && second.counts.passed >= first.failed.len(),
             Err(_) => false,
         };
@@ -332,7 +356,7 @@ impl Tally {
         passed
     }
 
-    /// Counts one check that is not a command.
+    /// Records a check that is not a command.
     fn outcome(&mut self, title: &str, outcome: Result<()>) {
         println!("\n== {title}");
         match outcome {
@@ -353,15 +377,15 @@ impl Tally {
     }
 }
 
-/// What one command said.
+/// The output of one command.
 #[derive(Default)]
-struct Said {
+struct RunOutput {
     counts: Counts,
-    /// Tests that `cargo test` reported as failed; nextest is asked to try again by itself.
+    /// Tests that `cargo test` reported as failed; nextest retries by itself.
     failed: Vec<String>,
 }
 
-impl Said {
+impl RunOutput {
     fn read(&mut self, line: &str) {
         self.counts.read(line);
         let failed = line.strip_prefix("test ").and_then(|line| line.strip_suffix(" ... FAILED"));
@@ -369,9 +393,9 @@ impl Said {
     }
 }
 
-/// The command that runs only what failed, unless something else failed too: a compilation, or a test in documentation,
-/// whose name cannot be asked for.
-fn again<'a>(args: &[&'a str], first: &'a Said) -> Option<Vec<&'a str>> {
+/// The command that runs only the failed tests; `None` if something else failed too: a compilation, or a doc
+/// test, which cannot be selected by name.
+fn again<'a>(args: &[&'a str], first: &'a RunOutput) -> Option<Vec<&'a str>> {
     let all_named = !first.failed.is_empty() && first.failed.len() == first.counts.failed;
     if !all_named || first.failed.iter().any(|name| name.contains(' ')) {
         return None;
@@ -382,7 +406,7 @@ fn again<'a>(args: &[&'a str], first: &'a Said) -> Option<Vec<&'a str>> {
     Some(again)
 }
 
-/// What one runner said at its end.
+/// The counts in the summary of a test runner.
 #[derive(Default, PartialEq, Eq, Debug, Clone, Copy)]
 struct Counts {
     passed: usize,
@@ -391,8 +415,8 @@ struct Counts {
 }
 
 impl Counts {
-    /// Adds the closing line of `cargo test` ("test result: ok. 3 passed; 0 failed; 1 ignored; …") or of
-    /// nextest ("Summary [ 1.2s] 4 tests run: 3 passed, 1 failed, 2 skipped"); any other line adds nothing.
+    /// Adds the summary of `cargo test` ("test result: ok. 3 passed; 0 failed; 1 ignored; …") or of nextest
+    /// ("Summary [ 1.2s] 4 tests run: 3 passed, 1 failed, 2 skipped"); ignores other lines.
     fn read(&mut self, line: &str) {
         let Some((_, tail)) = line.split_once("test result: ").or_else(|| line.split_once(" tests run: "))
         else {
@@ -411,42 +435,42 @@ impl Counts {
     }
 }
 
-/// Runs a command in the root of the repository and reads the counts from what it says, which is passed through as it
-/// comes, or in one piece at its end.
-fn stream(program: &str, args: &[&str], setting: Setting, at_the_end: bool) -> Result<(bool, Said)> {
+/// Runs a command in the root of the repository and parses the counts in its output. Prints each line as it
+/// arrives, or all lines at the end.
+fn stream(program: &str, args: &[&str], config: SuiteConfig, at_the_end: bool) -> Result<(bool, RunOutput)> {
     let mut child = outside::command(program)
         .args(args)
         .current_dir(root())
-        .envs(setting.variables())
+        .envs(config.variables())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
     let (out, err) = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
-    let kept = Mutex::new(String::new());
-    let say = |line: &str| match at_the_end {
-        true => kept.lock().expect("no reader panics").extend([line, "\n"]),
+    let buffered = Mutex::new(String::new());
+    let print_line = |line: &str| match at_the_end {
+        true => buffered.lock().expect("no reader panics").extend([line, "\n"]),
         false => println!("{line}"),
     };
-    // nextest reports on stderr, cargo test on stdout: both are read.
-    let (mut said, errors) = thread::scope(|scope| {
-        let errors = scope.spawn(|| read(err, say));
-        (read(out, say), errors.join().expect("reading lines does not panic"))
+    // nextest prints to stderr, cargo test to stdout.
+    let (mut output, errors) = thread::scope(|scope| {
+        let errors = scope.spawn(|| read(err, print_line));
+        (read(out, print_line), errors.join().expect("reading lines does not panic"))
     });
-    print!("{}", kept.into_inner().expect("no reader panics"));
-    said.counts.passed += errors.counts.passed;
-    said.counts.failed += errors.counts.failed;
-    said.counts.skipped += errors.counts.skipped;
-    Ok((child.wait()?.success(), said))
+    print!("{}", buffered.into_inner().expect("no reader panics"));
+    output.counts.passed += errors.counts.passed;
+    output.counts.failed += errors.counts.failed;
+    output.counts.skipped += errors.counts.skipped;
+    Ok((child.wait()?.success(), output))
 }
 
-fn read(from: impl std::io::Read, say: impl Fn(&str)) -> Said {
-    let mut said = Said::default();
+fn read(from: impl std::io::Read, print_line: impl Fn(&str)) -> RunOutput {
+    let mut output = RunOutput::default();
     for line in BufReader::new(from).split(b'\n').map_while(Result::ok) {
         let line = String::from_utf8_lossy(&line);
-        say(&line);
-        said.read(&line);
+        print_line(&line);
+        output.read(&line);
     }
-    said
+    output
 }
 
 fn succeeds(program: &str, args: &[&str]) -> bool {
@@ -471,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn cargo_run_must_have_one_program_to_run() {
+    fn cargo_run_must_have_exactly_one_binary() {
         let package = |id: &str, bin: &str| json!({"id": id, "targets": [{"name": bin, "kind": ["bin"]}]});
         let packages = json!([package("cli", "polis"), package("runtime", "polis-shim")]);
         let metadata = |defaults: Value| json!({"packages": packages, "workspace_default_members": defaults});
@@ -481,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn a_test_that_needs_a_feature_is_no_plain_one() {
+    fn a_target_with_required_features_is_not_a_plain_test() {
         let target = |name: &str, kind: &str, needs: &[&str]| json!({"name": name, "kind": [kind], "required-features": needs});
         let metadata = json!({"packages": [
             {"targets": [target("api", "lib", &[]), target("plain", "test", &[]), target("real", "test", &["engines"])]},
@@ -491,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn closing_lines_of_cargo_test_add_up() {
+    fn summaries_of_cargo_test_add_up() {
         let counts = counts(&[
             "running 3 tests",
             "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s",
@@ -501,51 +525,52 @@ mod tests {
     }
 
     #[test]
-    fn only_what_failed_is_run_once_more() {
+    fn only_failed_tests_run_once_more() {
         let args = ["test", "--test", "scenarios", "--", "--test-threads=8", "outages::"];
-        let mut said = Said::default();
+        let mut output = RunOutput::default();
         for line in [
             "test outages::hub ... ok",
             "test outages::cell ... FAILED",
             "test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured",
         ] {
-            said.read(line);
+            output.read(line);
         }
         let expected = ["test", "--test", "scenarios", "--", "--test-threads=1", "--exact", "outages::cell"];
-        assert_eq!(again(&args, &said), Some(expected.to_vec()));
+        assert_eq!(again(&args, &output), Some(expected.to_vec()));
     }
 
     #[test]
-    fn what_cannot_be_asked_for_by_name_is_not_run_once_more() {
-        let failed = |names: &[&str], count: usize| Said {
+    fn failures_that_cannot_be_selected_by_name_do_not_run_once_more() {
+        let failed = |names: &[&str], count: usize| RunOutput {
             counts: Counts { failed: count, ..Counts::default() },
             failed: names.iter().map(|name| (*name).to_owned()).collect(),
         };
         let args = ["test", "--workspace"];
         assert_eq!(again(&args, &failed(&[], 0)), None, "it did not compile");
-        assert_eq!(again(&args, &failed(&["a"], 2)), None, "one that failed was not named");
+        assert_eq!(again(&args, &failed(&["a"], 2)), None, "one failed test has no name");
         assert_eq!(again(&args, &failed(&["src/lib.rs - Queue (line 3)"], 1)), None);
     }
 
     #[test]
-    fn the_summary_of_nextest_is_understood() {
+    fn the_summary_of_nextest_is_parsed() {
         let counts = counts(&["     Summary [   1.2s] 6 tests run: 5 passed (1 slow), 1 failed, 2 skipped"]);
         assert_eq!(counts, Counts { passed: 5, failed: 1, skipped: 2 });
     }
 
     #[test]
-    fn what_a_command_says_is_counted_on_both_of_its_streams_in_a_lane_and_outside() {
+    fn both_output_streams_are_counted_in_a_lane_and_outside() {
         let script =
             "echo 'test result: ok. 2 passed; 0 failed; 1 ignored'; echo '3 tests run: 3 passed' >&2";
         for in_lane in [false, true] {
-            let (success, said) = stream("sh", &["-c", script], Setting::on(On::Embedded), in_lane).unwrap();
+            let (success, output) =
+                stream("sh", &["-c", script], SuiteConfig::on(PlaneBackend::Embedded), in_lane).unwrap();
             assert!(success);
-            assert_eq!(said.counts, Counts { passed: 5, failed: 0, skipped: 1 });
+            assert_eq!(output.counts, Counts { passed: 5, failed: 0, skipped: 1 });
         }
     }
 
     #[test]
-    fn a_line_that_only_speaks_of_tests_counts_nothing() {
+    fn other_lines_are_not_counted() {
         assert_eq!(counts(&["3 passed, 0 failed", "test foo ... ok"]), Counts::default());
     }
 }
