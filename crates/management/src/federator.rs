@@ -301,7 +301,7 @@ impl Federator {
                         project,
                         deployment,
                         EventType::Warning,
-                        "WithdrawalFailed",
+                        "HubCleanupFailed",
                         "Withdraw",
                         &note,
                     );

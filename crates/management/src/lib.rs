@@ -72,7 +72,7 @@ pub fn declare(
 
     let metrics = engine.handle().registry();
     let latency = PropagationLatency::new(clock.clone(), &metrics);
-    let unresolved = UnresolvedObjects::new(engine.recorder("strangers"), &metrics);
+    let unresolved = UnresolvedObjects::new(engine.recorder("unresolved-objects"), &metrics);
 
     let workload = WorkloadController {
         projects: projects.clone(),

@@ -126,7 +126,7 @@ mod tests {
     fn an_object_is_counted_until_it_is_resolved_or_deleted() {
         let engine = Engine::new();
         let metrics = engine.handle().registry();
-        let unresolved = UnresolvedObjects::new(engine.recorder("strangers"), &metrics);
+        let unresolved = UnresolvedObjects::new(engine.recorder("unresolved-objects"), &metrics);
         let counts = |count: &str| {
             let line = format!("polis_compute_hub_objects_unresolved {count}");
             assert!(metrics.render().lines().any(|found| found == line), "{count}");

@@ -4,8 +4,8 @@
 //! Writes  platform: Project (finalizer, status) · project: LocationBinding (initial bindings, optional)
 //!         hub: Namespace (delete, optional)
 //! Order   finalizer → plane with its `default` namespace → initial bindings → Ready.
-//!         Deletion: all objects on the plane, while it still serves and controllers are engaged; then the plane;
-//!         then its hub namespaces; then the finalizer.
+//!         Deletion: all objects on the plane, while it still serves and controllers are engaged; then the
+//!         plane; then its hub namespaces; then the finalizer.
 //!
 //! A project stays `Ready` while its plane is emptied, because controllers with finalizers there must finish
 //! their work. There is no timeout, and nothing is forced. The [`PlaneProvisioner`] empties the plane; a task

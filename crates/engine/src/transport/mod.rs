@@ -209,8 +209,8 @@ where
                 Ok(response) => Ok(response.map(Body::any)),
                 Err(error) => {
                     let error: BoxError = error.into();
-                    // An in-process plane may return a `TransportError`. For other errors it is unknown whether the
-                    // request was processed.
+                    // An in-process plane may return a `TransportError`. For other errors it is unknown
+                    // whether the request was processed.
                     Err(match error.downcast::<TransportError>() {
                         Ok(exact) => *exact,
                         Err(other) => TransportError::Broken { why: other.to_string().into() },

@@ -282,7 +282,7 @@ impl FederationState {
                 work_key.0
             );
             if let Some(work) = self.hub.works.get(&names::execution_namespace(&work_key.0), &work_key.1) {
-                self.record_event(&work, true, "FightOverObject", &message).await;
+                self.record_event(&work, true, "DriftConflict", &message).await;
             }
         }
         pause
