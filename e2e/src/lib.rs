@@ -19,6 +19,11 @@
 //! });
 //! ```
 //!
+//! ```text
+//!   scenario ─► World ─► manager processes ─► proxies ─► planes (embedded or real)
+//!                 └────► view, matchers ◄─── recorder ◄────┘
+//! ```
+//!
 //! | module | content |
 //! |---|---|
 //! | [`world`] | the shared fixture, and the environment of one scenario |

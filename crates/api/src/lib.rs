@@ -6,6 +6,12 @@
 //! generated from the kinds. It has no I/O and no clock. Every other crate may depend on it; it depends on no
 //! crate of the workspace.
 //!
+//! ```text
+//!   compute ─ networking ─ quota ─ milo ─ karmada      kinds
+//!      │  labels, annotations, finalizers, conditions, reasons, names
+//!      └─► crds ─► deploy/base/crds, testbed/crds, embedded planes
+//! ```
+//!
 //! - [`compute`]: the kinds of Polis, `compute.datumapis.com/v1alpha`;
 //! - [`networking`], [`quota`], [`milo`], [`karmada`]: kinds of other projects, with the fields that Polis
 //!   uses;

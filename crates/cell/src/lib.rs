@@ -5,6 +5,14 @@
 //! sets its conditions and copies it to the hub. The two communicate only through objects of the cell.
 //! [`declare`] registers both with an engine.
 //!
+//! ```text
+//!   federation ─► WorkloadDeployment ─► DeploymentController ─► Instance ◄─ runtime
+//!                        ▲ status            │                     │
+//!                        └───────────────────┘                     ▼
+//!                                            InstanceController ─► ResourceClaim (project plane)
+//!                                                               └─► Instance copy (hub)
+//! ```
+//!
 //! A cell works without the hub and the project planes: while they are unreachable, instances keep running,
 //! scaling works and status in the cell stays current. The hub copies follow when the hub is back. Only a
 //! deleted Instance waits: it keeps its finalizer until its hub copy is deleted, so its replacement (same

@@ -6,6 +6,11 @@
 //! the existing objects match the desired state, there is nothing to do. Controllers, admission, the runtime
 //! and the CLI depend on this crate; it depends on `polis-api` only.
 //!
+//! ```text
+//!   controller: read objects ─► core: decide ─► controller: write objects
+//!                (cache)        (pure, a table of tests)   (engine)
+//! ```
+//!
 //! Project plane
 //! - [`admission`]: validation and defaults of workloads;
 //! - [`cities`]: the cities that a project may use;

@@ -4,6 +4,12 @@
 //! and policies to the hub observe no difference. The crate has two parts: decisions, as pure functions over
 //! plain data, and thin controllers that execute them.
 //!
+//! ```text
+//!   object + PropagationPolicy ─► ResourceBinding ─► Work per member ─► object on the member
+//!            (hub)                   (placement)       (hub)                  │
+//!   status on the hub ◄─ aggregate ◄─ ResourceBinding status ◄─ Work status ◄─┘
+//! ```
+//!
 //! - [`names`]: names of bindings, Works and execution namespaces;
 //! - [`matching`], [`claim`]: which policy an object belongs to, and the labels and annotations that record
 //!   it;

@@ -6,6 +6,12 @@
 //! project planes that do not serve LocationBinding, and [`UnknownProjectDiagnostics`] reports hub namespaces
 //! of unknown projects. The controllers communicate only through objects of the projects and the hub.
 //! [`declare`] registers them with an engine.
+//!
+//! ```text
+//!   Workload ─► WorkloadController ─► WorkloadDeployment ─► Federator ─► hub: WorkloadDeployment, policy
+//!      ▲ status                              ▲ status ──────────┘
+//!   project: Instance (projection) ◄──────────────────────── Projector ◄─ hub: Instance (copy)
+//! ```
 
 mod city_guard;
 mod diagnostics;

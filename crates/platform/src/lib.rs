@@ -10,6 +10,11 @@
 //!
 //! [`hub_namespaces`] deletes the hub namespaces of a deleted project.
 //!
+//! ```text
+//!   Project ─► projects ─► plane with namespace `default`      cell ready ─► locations ─► LocationBinding
+//!   ResourceClaim ─► quota ─► Granted or denied                NetworkBinding ─► networks ─► addresses
+//! ```
+//!
 //! Each module is an ordinary controller that its `declare` function registers with an engine. Each can be
 //! left out and replaced by the real service without other changes. They communicate with Polis only through
 //! objects on planes.

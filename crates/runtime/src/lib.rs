@@ -5,6 +5,12 @@
 //! provider of this crate: it runs containers as host processes, each with a small shim, so that containers
 //! keep running while Polis restarts.
 //!
+//! ```text
+//!   Instance ─► controller ─► Provider ─► shim (one per container) ─► launcher: limits, sandbox ─► program
+//!       ▲ status    ▲            │             │
+//!       └───────────┘ ◄──────────┴─ events ◄───┘ state and output in the instance directory
+//! ```
+//!
 //! - [`provider`]: the provider interface;
 //! - [`process`]: the process provider: images, environment, addresses, restarts, instance directories;
 //! - `shim`: the process that supervises a container, and the launcher that applies limits and the sandbox;
