@@ -29,6 +29,28 @@ pub(super) fn remove_titles_and_empty_defaults(crd: &mut Value) {
     });
 }
 
+/// Joins the lines of each paragraph of a description: doc comments are wrapped at the width of the source, and
+/// `kubectl explain` wraps at the width of the terminal.
+pub(super) fn unwrap_descriptions(crd: &mut Value) {
+    visit(root(crd), "", &mut |_, node| {
+        if let Some(Value::String(text)) = node.get_mut("description") {
+            *text = unwrapped(text);
+        }
+    });
+}
+
+fn unwrapped(text: &str) -> String {
+    let mut joined = String::with_capacity(text.len());
+    for line in text.lines() {
+        let starts_block = line.is_empty() || line.starts_with(['-', '*', ' ']);
+        if !joined.is_empty() {
+            joined.push(if starts_block || joined.ends_with('\n') { '\n' } else { ' ' });
+        }
+        joined.push_str(line);
+    }
+    joined
+}
+
 /// Removes `nullable`: then `null` means absent, as in Kubernetes' own kinds, and is never stored.
 pub(super) fn remove_nullable(crd: &mut Value) {
     visit(root(crd), "", &mut |_, node| {

@@ -131,6 +131,7 @@ fn derived<K: CustomResourceExt>() -> Value {
     let mut crd = serde_json::to_value(K::crd()).expect("a CRD is serializable as JSON");
     finish::set_list_kind(&mut crd);
     finish::remove_titles_and_empty_defaults(&mut crd);
+    finish::unwrap_descriptions(&mut crd);
     finish::restore_int_or_string(&mut crd);
     finish::add_type_and_metadata(&mut crd);
     crd

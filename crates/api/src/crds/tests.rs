@@ -2,6 +2,8 @@
 
 use std::sync::LazyLock;
 
+use serde_json::json;
+
 use super::*;
 
 /// The CRDs of the Polis kinds, built once: deriving a schema takes 0.1 s in a debug build.
@@ -210,6 +212,17 @@ fn a_deployment_scales_by_its_replicas() {
     assert_eq!(scale["specReplicasPath"], ".spec.replicas");
     assert_eq!(scale["statusReplicasPath"], ".status.replicas");
     assert_eq!(scale["labelSelectorPath"], ".status.selector");
+}
+
+#[test]
+fn the_lines_of_a_paragraph_are_joined_in_descriptions() {
+    let text = "First line\nof a paragraph.\n\nSecond\nparagraph:\n- one\n- two";
+    let mut crd = json!({"spec": {"versions": [{"schema": {"openAPIV3Schema": {"description": text}}}]}});
+    finish::unwrap_descriptions(&mut crd);
+    assert_eq!(
+        crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["description"],
+        "First line of a paragraph.\n\nSecond paragraph:\n- one\n- two"
+    );
 }
 
 #[test]
