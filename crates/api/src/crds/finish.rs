@@ -29,8 +29,8 @@ pub(super) fn remove_titles_and_empty_defaults(crd: &mut Value) {
     });
 }
 
-/// Joins the lines of each paragraph of a description: doc comments are wrapped at the width of the source, and
-/// `kubectl explain` wraps at the width of the terminal.
+/// Joins the lines of each paragraph of a description: doc comments are wrapped at the width of the source,
+/// and `kubectl explain` wraps at the width of the terminal.
 pub(super) fn unwrap_descriptions(crd: &mut Value) {
     visit(root(crd), "", &mut |_, node| {
         if let Some(Value::String(text)) = node.get_mut("description") {
