@@ -4,12 +4,13 @@
 //! [`PolicyDecision`]; the binding determines the effect of a denial (deny, warn, audit). `authorizer` is not
 //! supported: a policy that references it is rejected.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
 use crate::schema::cel::check::TypeEnv;
+use crate::schema::cel::cost::{Budget, DEPTH_MAX, MEMORY_MAX};
 use crate::schema::cel::eval::{Activation, EvalError, EvalResult, Evaluation, LazyVariables};
 use crate::schema::cel::types::Ty;
 use crate::schema::cel::value::{Val, ValueSchema};
@@ -322,11 +323,12 @@ impl CompiledPolicy {
             MatchResult::Failed(_) => return PolicyDecision::default(),
             MatchResult::Yes => {}
         }
-        let variables = Variables { policy: self, inputs, generated: RefCell::new(BTreeMap::new()) };
+        let variables =
+            Variables { policy: self, inputs, generated: RefCell::default(), memory: Cell::default() };
         let mut decision = PolicyDecision::default();
         let mut budget = BUDGET;
         for (i, validation) in self.validations.iter().enumerate() {
-            let denied = match evaluate(&validation.expression, inputs, Some(&variables), &mut budget) {
+            let denied = match evaluate(&validation.expression, inputs, &variables, &mut budget) {
                 Ok(Val::Bool(true)) => continue,
                 Ok(_) => Denial {
                     validation: Some(i),
@@ -343,7 +345,7 @@ impl CompiledPolicy {
             decision.denials.push(denied);
         }
         for (key, program) in &self.annotations {
-            match evaluate(program, inputs, Some(&variables), &mut budget) {
+            match evaluate(program, inputs, &variables, &mut budget) {
                 Ok(Val::Text(value)) if !value.trim().is_empty() => {
                     let value = value.trim();
                     let end = (0..=ANNOTATION_MAX.min(value.len()))
@@ -370,11 +372,11 @@ impl Validation {
     fn denial_message<'a>(
         &'a self,
         inputs: &PolicyInputs<'a>,
-        variables: &dyn LazyVariables<'a>,
+        variables: &Variables<'_, 'a>,
         budget: &mut u64,
     ) -> String {
         if let Some(program) = &self.message_expression
-            && let Ok(Val::Text(generated)) = evaluate(program, inputs, Some(variables), budget)
+            && let Ok(Val::Text(generated)) = evaluate(program, inputs, variables, budget)
         {
             let generated = generated.trim();
             if !generated.is_empty() && !generated.contains('\n') && generated.len() <= MESSAGE_MAX {
@@ -403,7 +405,10 @@ fn matches_all(conditions: &[Program], inputs: &PolicyInputs<'_>) -> MatchResult
     let mut budget = MATCH_BUDGET;
     let mut failures = Vec::new();
     for condition in conditions {
-        match evaluate(condition, inputs, None, &mut budget) {
+        let (result, used) =
+            run(condition, inputs, None, Budget { cost: CALL_MAX.min(budget), memory: MEMORY_MAX });
+        budget = budget.saturating_sub(used.cost);
+        match result {
             Ok(Val::Bool(false)) => return MatchResult::No,
             Ok(_) => {}
             Err(why) => failures.push(evaluation_error(condition.source(), &why)),
@@ -416,26 +421,37 @@ fn matches_all(conditions: &[Program], inputs: &PolicyInputs<'_>) -> MatchResult
     }
 }
 
+/// Evaluates an expression of a policy; the cost limit of an expression applies within the `budget` of the
+/// policy. The variables that are already evaluated stay in memory.
 fn evaluate<'a>(
     program: &'a Program,
     inputs: &PolicyInputs<'a>,
-    variables: Option<&dyn LazyVariables<'a>>,
+    variables: &Variables<'_, 'a>,
     budget: &mut u64,
 ) -> EvalResult<'a> {
+    let memory = MEMORY_MAX.saturating_sub(variables.memory.get());
+    let (result, used) =
+        run(program, inputs, Some(variables), Budget { cost: CALL_MAX.min(*budget), memory });
+    *budget = budget.saturating_sub(used.cost);
+    result
+}
+
+/// Evaluates an expression on the inputs of a policy, and returns what it used of the limit.
+fn run<'a>(
+    program: &'a Program,
+    inputs: &PolicyInputs<'a>,
+    variables: Option<&dyn LazyVariables<'a>>,
+    limit: Budget,
+) -> (EvalResult<'a>, Budget) {
     let of = |value: &'a Value| Val::of(value, ValueSchema::Unknown);
     let scope = Activation::new(None, "object", of(inputs.object));
     let scope = Activation::new(Some(&scope), "oldObject", of(inputs.old_object));
     let scope = Activation::new(Some(&scope), "request", of(inputs.request));
     let scope = Activation::new(Some(&scope), "params", of(inputs.params));
     let scope = Activation::new(Some(&scope), "namespaceObject", of(inputs.namespace_object));
-    let limit = CALL_MAX.min(*budget);
-    let evaluation = match variables {
-        Some(variables) => Evaluation::with_variables(limit, variables),
-        None => Evaluation::new(limit),
-    };
-    let result = evaluation.eval(program.expr(), &scope);
-    *budget = budget.saturating_sub(evaluation.cost());
-    result
+    let evaluation = Evaluation::new(program, limit, variables);
+    let result = evaluation.run(&scope);
+    (result, evaluation.used())
 }
 
 /// The variables of a policy on one request. Each is evaluated once, on first use.
@@ -443,25 +459,43 @@ struct Variables<'p, 'a> {
     policy: &'a CompiledPolicy,
     inputs: &'p PolicyInputs<'a>,
     generated: RefCell<BTreeMap<usize, EvalResult<'a>>>,
+    /// Memory that the evaluated variables take.
+    memory: Cell<u64>,
 }
 
 impl<'a> LazyVariables<'a> for Variables<'_, 'a> {
-    fn get(&self, name: &str, limit: u64) -> Option<(EvalResult<'a>, u64)> {
+    fn get(&self, name: &str, limit: Budget) -> Option<(EvalResult<'a>, Budget)> {
         let at = self.policy.variables.iter().position(|(n, _)| n == name)?;
         if let Some(generated) = self.generated.borrow().get(&at) {
-            return Some((generated.clone(), 0));
+            return Some((generated.clone(), Budget::default()));
         }
         let (_, program) = self.policy.variables.get(at)?;
         // A variable references only earlier variables (checked at compilation), so the recursion ends.
-        let mut left = limit;
-        let result = evaluate(program, self.inputs, Some(self), &mut left);
-        let result = result.map_err(|why| match why {
-            EvalError::TooCostly => why,
+        let before = self.memory.get();
+        let (result, mut used) = run(program, self.inputs, Some(self), limit);
+        // What the evaluation used includes the variables that it evaluated first.
+        self.memory.set(before.saturating_add(used.memory));
+        let result = result.and_then(|value| nested(value, &mut used)).map_err(|why| match why {
+            why if why.is_limit() => why,
             why => EvalError::Other(format!("composited variable \"{name}\" fails to evaluate: {why}")),
         });
         self.generated.borrow_mut().insert(at, result.clone());
-        Some((result, limit - left))
+        Some((result, used))
     }
+}
+
+/// Rejects a value in which lists and maps nest too deeply, and charges for the check. Variables can nest
+/// other variables any number of times.
+fn nested<'a>(value: Val<'a>, used: &mut Budget) -> EvalResult<'a> {
+    if !matches!(value, Val::List(_) | Val::Map(_) | Val::Optional(Some(_))) {
+        return Ok(value);
+    }
+    let extent = value.extent(MEMORY_MAX).ok_or(EvalError::TooLarge)?;
+    used.cost = used.cost.saturating_add(extent.nodes / 10);
+    if value.depth() > DEPTH_MAX {
+        return Err(EvalError::Other(format!("the value has more than {DEPTH_MAX} levels")));
+    }
+    Ok(value)
 }
 
 #[cfg(test)]
@@ -537,6 +571,41 @@ mod tests {
         assert!(denials(&policy(spec("Ignore")), json!({})).is_empty());
         let lazy = json!({"variables": [{"name": "bad", "expression": "object.none.x"}], "validations": [{"expression": "true || variables.bad == 1"}]});
         assert!(denials(&policy(lazy), json!({})).is_empty(), "an unused variable is not evaluated");
+    }
+
+    #[test]
+    fn hostile_variables_fail_within_the_limits() {
+        // Each variable holds the one before twice: 2^40 values as a tree, 40 in memory.
+        let mut doubled = vec![json!({"name": "v0", "expression": "['a', 'b']"})];
+        // Each variable nests the one before 40 times.
+        let mut nested = doubled.clone();
+        for i in 1..=40 {
+            let before = i - 1;
+            let (open, close) = ("[".repeat(40), "]".repeat(40));
+            doubled.push(json!({"name": format!("v{i}"), "expression": format!("[variables.v{before}, variables.v{before}]")}));
+            nested.push(
+                json!({"name": format!("v{i}"), "expression": format!("{open}variables.v{before}{close}")}),
+            );
+        }
+        // Each variable keeps 2 MB.
+        let large: Vec<Value> = (0..20)
+            .map(|i| json!({"name": format!("v{i}"), "expression": "object.text + object.text"}))
+            .collect();
+        let each: Vec<String> = (0..20).map(|i| format!("variables.v{i}.size() > 0")).collect();
+        let one = |expression: &str| vec![expression.to_owned()];
+        for (variables, expressions, words) in [
+            (doubled.clone(), one("variables.v40 == variables.v40"), "take more than 16 MiB of memory"),
+            (doubled, one("'%s'.format([variables.v40]) != ''"), "take more than 16 MiB of memory"),
+            (nested, one("variables.v40.size() == 1"), "the value has more than 100 levels"),
+            (large, each, "take more than 16 MiB of memory"),
+        ] {
+            let validations: Vec<Value> = expressions.iter().map(|e| json!({"expression": e})).collect();
+            let spec = json!({"variables": variables, "validations": validations});
+            let started = std::time::Instant::now();
+            let denied = denials(&policy(spec), json!({"text": "a".repeat(1_000_000)}));
+            assert!(denied.last().is_some_and(|denial| denial.0.contains(words)), "{words}: {denied:?}");
+            assert!(started.elapsed().as_secs() < 2, "{:?}", started.elapsed());
+        }
     }
 
     #[test]

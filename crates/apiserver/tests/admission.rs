@@ -15,9 +15,9 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
-use polis_apiserver::{PlaneSpec, Server, WebhookCall, WebhookTransport};
+use polis_apiserver::{PlaneSpec, Server, Storage, WebhookCall, WebhookTransport};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -190,4 +190,50 @@ async fn a_policy_in_the_plane_of_a_catalogue_applies_to_all_planes_that_share_i
         .create(&PostParams::default(), &mk(json!({"metadata": {"name": "free"}})))
         .await
         .expect("another catalogue");
+}
+
+#[tokio::test]
+async fn a_hostile_policy_fails_writes_of_its_plane_and_can_be_deleted_after_a_restart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("polis.redb");
+    let start = || Server::builder().storage(Storage::Redb(file.clone())).build();
+    let configmap = |name: &str| mk::<ConfigMap>(json!({"metadata": {"name": name}}));
+    let write = PostParams::default();
+    {
+        let server = start().await.expect("a server");
+        for plane in ["hostile", "neighbour"] {
+            server.create_plane(PlaneSpec::standalone(plane)).await.expect("a plane");
+        }
+        let client = mk_client(&server, "hostile");
+        let everything =
+            json!({"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"]});
+        let policies: Api<ValidatingAdmissionPolicy> = Api::all(client.clone());
+        let policy = json!({"metadata": {"name": "p"}, "spec": {"failurePolicy": "Fail",
+            "matchConstraints": {"resourceRules": [everything]},
+            "validations": [{"expression": "lists.range(2000000000).size() > 0"}]}});
+        policies.create(&write, &mk(policy)).await.expect("a policy");
+        let binding =
+            json!({"metadata": {"name": "b"}, "spec": {"policyName": "p", "validationActions": ["Deny"]}});
+        let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(client);
+        bindings.create(&write, &mk(binding)).await.expect("a binding");
+        assert_denied_by_cost(&server, &configmap("first")).await;
+    }
+    let server = eventually("the store to be closed", || async { start().await.ok() }).await;
+    assert_denied_by_cost(&server, &configmap("second")).await;
+    let neighbour: Api<ConfigMap> = Api::default_namespaced(mk_client(&server, "neighbour"));
+    neighbour.create(&write, &configmap("free")).await.expect("another plane is not affected");
+    let client = mk_client(&server, "hostile");
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(client.clone());
+    policies.delete("p", &DeleteParams::default()).await.expect("policies do not apply to policies");
+    let own: Api<ConfigMap> = Api::default_namespaced(client);
+    own.create(&write, &configmap("third")).await.expect("the policy is gone");
+}
+
+async fn assert_denied_by_cost(server: &Server, configmap: &ConfigMap) {
+    let api: Api<ConfigMap> = Api::default_namespaced(mk_client(server, "hostile"));
+    let refused = api.create(&PostParams::default(), configmap).await.expect_err("the policy fails");
+    let kube::Error::Api(status) = refused else { panic!("{refused}") };
+    assert_eq!(status.code, 422, "{status:?}");
+    assert!(status.message.contains("running out of cost budget"), "{}", status.message);
+    api.list(&ListParams::default()).await.expect("the server still serves");
 }

@@ -12,8 +12,20 @@ const SIZE_MAX: usize = 4 << 20;
 
 /// Compiles the pattern of a schema. The error is one line.
 pub fn compile(pattern: &str) -> Result<Regex, String> {
+    build(pattern, SIZE_MAX)
+}
+
+/// Compiles a pattern of a CEL expression: tenants may compute many of them, and a search may need as much
+/// memory again.
+pub(crate) fn compile_bounded(pattern: &str) -> Result<Regex, String> {
+    const SIZE_MAX: usize = 1 << 20;
+    build(pattern, SIZE_MAX)
+}
+
+fn build(pattern: &str, size: usize) -> Result<Regex, String> {
     let translated = translate(pattern)?;
-    RegexBuilder::new(&translated).size_limit(SIZE_MAX).nest_limit(100).build().map_err(|e| match e {
+    let mut builder = RegexBuilder::new(&translated);
+    builder.size_limit(size).dfa_size_limit(size).nest_limit(100).build().map_err(|e| match e {
         regex::Error::CompiledTooBig(_) => "expression nests or repeats too much".to_owned(),
         other => {
             let text = other.to_string();

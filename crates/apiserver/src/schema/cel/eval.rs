@@ -1,29 +1,47 @@
 //! CEL evaluator with a cost limit.
 //!
 //! Costs are those of Kubernetes: 1 for a variable, a field or a call, and a tenth of the size for strings
-//! and lists. Evaluation stops at the limit, so a rule cannot block the server. The parser bounds the nesting
-//! of an expression, and with it the recursion here.
+//! and lists. Evaluation stops at the limit, so a rule cannot block the server. What an expression computes is
+//! charged before it is allocated, against the cost and against a limit of memory: see [`cost`](super::cost).
+//! The parser bounds the nesting of an expression, and with it the recursion here.
 
-use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use kube_cel::cel::IdedExpr;
 use kube_cel::cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, LiteralValue, operators};
 
-use super::library;
-use super::value::{Key, Val};
-use crate::schema::pattern;
+use super::cost::{self, Budget, Extent};
+use super::value::{Iter, Key, Text, Val};
+use super::{Program, library, regexes};
 
 /// An evaluation error, with the messages of cel-go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum EvalError {
     NoSuchKey(String),
     NoOverload,
+    /// The cost limit is exceeded.
     TooCostly,
+    /// The memory limit is exceeded.
+    TooLarge,
     Other(String),
+}
+
+impl EvalError {
+    /// Whether a limit stopped the evaluation. No operator or macro may ignore such an error.
+    pub(crate) fn is_limit(&self) -> bool {
+        matches!(self, Self::TooCostly | Self::TooLarge)
+    }
+}
+
+/// The start of a text, for messages: an error must not carry a value of megabytes.
+pub(crate) fn shown(text: &str) -> &str {
+    const SHOWN_MAX: usize = 1024;
+    let end = (0..=SHOWN_MAX.min(text.len())).rev().find(|i| text.is_char_boundary(*i)).unwrap_or(0);
+    &text[..end]
 }
 
 impl fmt::Display for EvalError {
@@ -32,6 +50,12 @@ impl fmt::Display for EvalError {
             Self::NoSuchKey(key) => write!(f, "no such key: {key}"),
             Self::NoOverload => f.write_str("no such overload"),
             Self::TooCostly => f.write_str("operation cancelled: actual cost limit exceeded"),
+            Self::TooLarge => write!(
+                f,
+                "operation cancelled: the values of the expression take more than {} MiB of memory; compute \
+                 shorter strings and lists",
+                cost::MEMORY_MAX >> 20
+            ),
             Self::Other(text) => f.write_str(text),
         }
     }
@@ -59,15 +83,18 @@ impl<'s, 'a> Activation<'s, 'a> {
 
 /// Variables that are evaluated on first use: `variables.x` of an admission policy.
 pub(crate) trait LazyVariables<'a> {
-    /// The value of a variable and the cost of its evaluation; `None` if there is no such variable.
-    fn get(&self, name: &str, limit: u64) -> Option<(EvalResult<'a>, u64)>;
+    /// The value of a variable and what its evaluation used; `None` if there is no such variable.
+    fn get(&self, name: &str, limit: Budget) -> Option<(EvalResult<'a>, Budget)>;
 }
 
-/// One evaluation, with its cost so far and its cost limit.
+/// One evaluation of a program, with what it used so far and its limit.
 pub(crate) struct Evaluation<'v, 'a> {
-    cost: Cell<u64>,
-    limit: u64,
+    program: &'a Program,
+    used: Cell<Budget>,
+    limit: Budget,
     variables: Option<&'v dyn LazyVariables<'a>>,
+    /// Compiled patterns that are not literals of the program.
+    patterns: RefCell<HashMap<String, regexes::Compiled>>,
 }
 
 const TEXT_FACTOR: f64 = 0.1;
@@ -77,31 +104,84 @@ fn tenth(size: usize) -> u64 {
 }
 
 impl<'v, 'a> Evaluation<'v, 'a> {
-    /// An evaluation with the cost limit `limit`.
-    pub(crate) fn new(limit: u64) -> Self {
-        Self { cost: Cell::new(0), limit, variables: None }
+    /// An evaluation of a program. `variables.x` is looked up in `variables`, if any.
+    pub(crate) fn new(
+        program: &'a Program,
+        limit: Budget,
+        variables: Option<&'v dyn LazyVariables<'a>>,
+    ) -> Self {
+        Self { program, used: Cell::default(), limit, variables, patterns: RefCell::default() }
     }
 
-    /// The same, where `variables.x` is looked up in `variables`.
-    pub(crate) fn with_variables(limit: u64, variables: &'v dyn LazyVariables<'a>) -> Self {
-        Self { cost: Cell::new(0), limit, variables: Some(variables) }
+    /// Evaluates the program.
+    pub(crate) fn run(&self, scope: &Activation<'_, 'a>) -> EvalResult<'a> {
+        self.eval(self.program.expr(), scope)
     }
 
-    /// The cost so far.
-    pub(crate) fn cost(&self) -> u64 {
-        self.cost.get()
+    /// The cost and memory so far.
+    pub(crate) fn used(&self) -> Budget {
+        self.used.get()
+    }
+
+    fn left(&self) -> Budget {
+        let used = self.used.get();
+        Budget {
+            cost: self.limit.cost.saturating_sub(used.cost),
+            memory: self.limit.memory.saturating_sub(used.memory),
+        }
     }
 
     fn charge(&self, cost: u64) -> Result<(), EvalError> {
-        let total = self.cost.get().saturating_add(cost);
-        self.cost.set(total);
-        if total > self.limit { Err(EvalError::TooCostly) } else { Ok(()) }
+        self.spend(Budget { cost, memory: 0 })
     }
 
-    /// Evaluates an expression.
-    pub(crate) fn eval(&self, expr: &'a IdedExpr, scope: &Activation<'_, 'a>) -> EvalResult<'a> {
+    fn spend(&self, amount: Budget) -> Result<(), EvalError> {
+        let used = self.used.get();
+        let used = Budget {
+            cost: used.cost.saturating_add(amount.cost),
+            memory: used.memory.saturating_add(amount.memory),
+        };
+        self.used.set(used);
+        if used.cost > self.limit.cost {
+            return Err(EvalError::TooCostly);
+        }
+        if used.memory > self.limit.memory { Err(EvalError::TooLarge) } else { Ok(()) }
+    }
+
+    /// Takes the memory of values whose cost is charged otherwise.
+    fn allocate(&self, extent: Extent) -> Result<(), EvalError> {
+        self.spend(Budget { cost: 0, memory: extent.memory() })
+    }
+
+    /// Takes the cost and the memory of a result, before it is computed.
+    fn produce(&self, extent: Extent) -> Result<(), EvalError> {
+        self.spend(Budget { cost: extent.cost(), memory: extent.memory() })
+    }
+
+    /// A value that was read from the object. A string of format `byte`, `date-time` or `duration` is converted
+    /// at every access.
+    fn read(&self, value: Val<'a>) -> EvalResult<'a> {
+        match &value {
+            Val::Bytes(bytes) => self.produce(Extent::text(bytes.len() as u64))?,
+            Val::Foreign(foreign) => self.charge(foreign.bytes.div_ceil(10))?,
+            _ => {}
+        }
+        Ok(value)
+    }
+
+    fn optional(&self, found: Option<Val<'a>>) -> EvalResult<'a> {
+        Ok(Val::Optional(found.map(|value| self.read(value)).transpose()?.map(Rc::new)))
+    }
+
+    fn eval(&self, expr: &'a IdedExpr, scope: &Activation<'_, 'a>) -> EvalResult<'a> {
         match &expr.expr {
-            Expr::Literal(literal) => Ok(literal_value(literal)),
+            Expr::Literal(literal) => {
+                let value = literal_value(literal);
+                if let Val::Bytes(bytes) = &value {
+                    self.allocate(Extent::text(bytes.len() as u64))?;
+                }
+                Ok(value)
+            }
             Expr::Ident(name) => {
                 self.charge(1)?;
                 match scope.get(name) {
@@ -113,10 +193,9 @@ impl<'v, 'a> Evaluation<'v, 'a> {
             Expr::Select(select) => {
                 if let (Some(variables), Expr::Ident(name)) = (self.variables, &select.operand.expr)
                     && name == "variables"
-                    && let Some((outcome, cost)) =
-                        variables.get(&select.field, self.limit.saturating_sub(self.cost.get()))
+                    && let Some((outcome, used)) = variables.get(&select.field, self.left())
                 {
-                    self.charge(cost.saturating_add(2))?;
+                    self.spend(Budget { cost: used.cost.saturating_add(2), ..used })?;
                     return if select.test { outcome.map(|_| Val::Bool(true)) } else { outcome };
                 }
                 let operand = self.eval(&select.operand, scope)?;
@@ -127,19 +206,20 @@ impl<'v, 'a> Evaluation<'v, 'a> {
                     Val::Optional(None) => return Ok(Val::Optional(None)),
                     other => (other, false),
                 };
-                let found = operand.field(&select.field);
+                let found = operand.field(&select.field).map(|value| self.read(value)).transpose()?;
                 match (select.test, found) {
                     (true, found) => Ok(Val::Bool(found.is_some())),
                     (false, found) if optional => Ok(Val::Optional(found.map(Rc::new))),
                     (false, Some(value)) => Ok(value),
-                    (false, None) if operand.keys().is_some() => {
-                        Err(EvalError::NoSuchKey(select.field.clone()))
+                    (false, None) if operand.is_map() => {
+                        Err(EvalError::NoSuchKey(shown(&select.field).to_owned()))
                     }
                     (false, None) => Err(EvalError::NoOverload),
                 }
             }
             Expr::List(list) => {
                 self.charge(10)?;
+                self.allocate(Extent::values(1 + list.elements.len() as u64))?;
                 let mut items = Vec::with_capacity(list.elements.len());
                 for (i, element) in list.elements.iter().enumerate() {
                     let value = self.eval(element, scope)?;
@@ -154,6 +234,7 @@ impl<'v, 'a> Evaluation<'v, 'a> {
             }
             Expr::Map(map) => {
                 self.charge(30)?;
+                self.allocate(Extent::values(1 + 2 * map.entries.len() as u64))?;
                 let mut entries = BTreeMap::new();
                 for entry in &map.entries {
                     let EntryExpr::MapEntry(entry) = &entry.expr else { return Err(EvalError::NoOverload) };
@@ -192,7 +273,7 @@ impl<'v, 'a> Evaluation<'v, 'a> {
             }
             (operators::NOT_STRICTLY_FALSE, [a]) => {
                 return match self.eval_bool(a, scope) {
-                    Err(EvalError::TooCostly) => Err(EvalError::TooCostly),
+                    Err(error) if error.is_limit() => Err(error),
                     result => Ok(Val::Bool(result != Ok(false))),
                 };
             }
@@ -256,7 +337,7 @@ impl<'v, 'a> Evaluation<'v, 'a> {
         decides: bool,
     ) -> EvalResult<'a> {
         let left = self.eval_bool(a, scope);
-        if matches!(left, Err(EvalError::TooCostly)) {
+        if left.as_ref().is_err_and(EvalError::is_limit) {
             return left.map(Val::Bool);
         }
         if left == Ok(decides) {
@@ -264,7 +345,7 @@ impl<'v, 'a> Evaluation<'v, 'a> {
         }
         match (left, self.eval_bool(b, scope)) {
             (_, Ok(right)) if right == decides => Ok(Val::Bool(decides)),
-            (_, Err(EvalError::TooCostly)) => Err(EvalError::TooCostly),
+            (_, Err(error)) if error.is_limit() => Err(error),
             (Err(error), _) | (_, Err(error)) => Err(error),
             _ => Ok(Val::Bool(!decides)),
         }
@@ -291,30 +372,15 @@ impl<'v, 'a> Evaluation<'v, 'a> {
 
     fn comprehension(&self, c: &'a ComprehensionExpr, scope: &Activation<'_, 'a>) -> EvalResult<'a> {
         let range = self.eval(&c.iter_range, scope)?;
-        let iterations: Vec<(Val<'a>, Option<Val<'a>>)> = match (range.is_list(), c.iter_var2.is_some()) {
-            (true, false) => {
-                range.items().ok_or(EvalError::NoOverload)?.into_iter().map(|v| (v, None)).collect()
-            }
-            (true, true) => range
-                .items()
-                .ok_or(EvalError::NoOverload)?
-                .into_iter()
-                .enumerate()
-                .map(|(i, v)| (Val::Int(i as i64), Some(v)))
-                .collect(),
-            (false, two) => {
-                let keys = range.keys().ok_or(EvalError::NoOverload)?;
-                keys.into_iter()
-                    .map(|k| (k.clone(), if two { k.as_key().and_then(|k| range.at_key(&k)) } else { None }))
-                    .collect()
-            }
-        };
+        let iterations = entries(&range, c.iter_var2.is_some()).ok_or(EvalError::NoOverload)?;
         let mut accumulated = self.eval(&c.accu_init, scope)?;
         for (first, second) in iterations {
             self.charge(1)?;
-            let with_first = Activation::new(Some(scope), &c.iter_var, first);
+            let with_first = Activation::new(Some(scope), &c.iter_var, self.read(first)?);
             let with_second = match (&c.iter_var2, second) {
-                (Some(name), Some(value)) => Some(Activation::new(Some(&with_first), name, value)),
+                (Some(name), Some(value)) => {
+                    Some(Activation::new(Some(&with_first), name, self.read(value)?))
+                }
                 _ => None,
             };
             let item_scope = with_second.as_ref().unwrap_or(&with_first);
@@ -368,6 +434,7 @@ impl<'v, 'a> Evaluation<'v, 'a> {
         self.charge(2)?;
         let mut items = std::mem::take(items);
         if test.map_or(Ok(true), |test| self.eval_bool(test, scope))? {
+            self.allocate(Extent::values(1))?;
             let value = self.eval(element, scope)?;
             Rc::make_mut(&mut items).push(value);
         }
@@ -386,14 +453,7 @@ impl<'v, 'a> Evaluation<'v, 'a> {
         scope: &Activation<'_, 'a>,
     ) -> EvalResult<'a> {
         let range = self.eval(target, scope)?;
-        let keys: Vec<Val<'a>> = match range.size() {
-            Some(length) if range.is_list() => (0..length as i64).map(Val::Int).collect(),
-            _ => range.keys().ok_or(EvalError::NoOverload)?,
-        };
-        let values: Vec<Val<'a>> = match range.items() {
-            Some(items) => items,
-            None => keys.iter().filter_map(|k| range.at_key(&k.as_key()?)).collect(),
-        };
+        let iterations = entries(&range, true).ok_or(EvalError::NoOverload)?;
         let (test, body) = match rest {
             [body] => (None, body),
             [test, body] => (Some(test), body),
@@ -401,8 +461,9 @@ impl<'v, 'a> Evaluation<'v, 'a> {
         };
         let (mut list, mut map, mut count) = (Vec::new(), BTreeMap::new(), 0);
         let mut deferred_error = None;
-        for (key, value) in keys.into_iter().zip(values) {
+        for (key, value) in iterations {
             self.charge(3)?;
+            let value = self.read(value.ok_or(EvalError::NoOverload)?)?;
             let with_key = Activation::new(Some(scope), first, key.clone());
             let inner = Activation::new(Some(&with_key), second, value);
             if !test.map_or(Ok(true), |test| self.eval_bool(test, &inner))? {
@@ -413,17 +474,22 @@ impl<'v, 'a> Evaluation<'v, 'a> {
                     // An element that determines the result overrides errors of other elements.
                     Ok(holds) if holds != (name == "all") => return Ok(Val::Bool(holds)),
                     Ok(_) => {}
-                    Err(EvalError::TooCostly) => return Err(EvalError::TooCostly),
+                    Err(error) if error.is_limit() => return Err(error),
                     Err(error) => deferred_error = Some(error),
                 },
                 "existsOne" | "exists_one" => count += u64::from(self.eval_bool(body, &inner)?),
-                "transformList" => list.push(self.eval(body, &inner)?),
+                "transformList" => {
+                    self.allocate(Extent::values(1))?;
+                    list.push(self.eval(body, &inner)?)
+                }
                 "transformMap" => {
+                    self.allocate(Extent::values(2))?;
                     drop(map.insert(key.as_key().ok_or(EvalError::NoOverload)?, self.eval(body, &inner)?))
                 }
                 _ => {
                     let entry = self.eval(body, &inner)?;
-                    for key in entry.keys().ok_or(EvalError::NoOverload)?.iter().filter_map(Val::as_key) {
+                    for key in entry.keys().ok_or(EvalError::NoOverload)? {
+                        self.produce(Extent::values(2))?;
                         let value = entry.at_key(&key).ok_or(EvalError::NoOverload)?;
                         map.insert(key, value);
                     }
@@ -453,6 +519,10 @@ impl<'v, 'a> Evaluation<'v, 'a> {
             }
             (operators::NEGATE, None, [Val::Double(d)]) => Ok(Val::Double(-d)),
             ("size", Some(value), []) | ("size", None, [value]) => {
+                // Counting the characters of 1,000 bytes takes about as long as one operation.
+                if let Val::Text(text) = value {
+                    self.charge(text.len() as u64 / 1000)?;
+                }
                 value.size().map(|n| Val::Int(n as i64)).ok_or(EvalError::NoOverload)
             }
             ("contains" | "startsWith" | "endsWith", Some(Val::Text(text)), [Val::Text(part)]) => {
@@ -469,8 +539,16 @@ impl<'v, 'a> Evaluation<'v, 'a> {
             }
             ("matches", Some(Val::Text(text)), [Val::Text(regex)])
             | ("matches", None, [Val::Text(text), Val::Text(regex)]) => {
-                self.charge(tenth(text.len() + 1).saturating_mul((regex.len() as u64).div_ceil(4).max(1)))?;
-                matches(text, regex).map(Val::Bool)
+                self.search(text, regex).map(|regex| Val::Bool(regex.is_match(text)))
+            }
+            ("find", Some(Val::Text(text)), [Val::Text(regex)]) => {
+                let found = self.search(text, regex)?.find(text).map_or("", |found| found.as_str());
+                self.produce(Extent::text(found.len() as u64))?;
+                Ok(Val::text(found))
+            }
+            ("findAll", Some(Val::Text(text)), [Val::Text(regex)]) => self.find_all(text, regex, None),
+            ("findAll", Some(Val::Text(text)), [Val::Text(regex), Val::Int(limit)]) => {
+                self.find_all(text, regex, usize::try_from(*limit).ok())
             }
             ("dyn", None, [value]) => Ok(value.clone()),
             ("type", None, [value]) => Ok(Val::Type(value.type_name())),
@@ -500,15 +578,76 @@ impl<'v, 'a> Evaluation<'v, 'a> {
             ("optional.none", []) => return Ok(Val::Optional(None)),
             ("optional.ofNonZeroValue", [value]) => {
                 let zero = matches!(value, Val::Null | Val::Bool(false) | Val::Int(0) | Val::Uint(0))
-                    || value.size() == Some(0)
+                    || value.cost_size() == 0
                     || matches!(value, Val::Double(d) if *d == 0.0);
                 return Ok(Val::Optional((!zero).then(|| Rc::new(value.clone()))));
             }
             _ => {}
         }
-        let size: usize = target.iter().copied().chain(args).map(|v| v.size().unwrap_or(1)).sum();
-        self.charge(tenth(size).max(1))?;
+        let inputs: Vec<&Val<'a>> = target.into_iter().chain(args).collect();
+        let mut left = self.left().memory;
+        let mut extents = Vec::with_capacity(inputs.len());
+        // The call copies its arguments, so they must fit beside what the evaluation holds already.
+        for input in &inputs {
+            let extent = input.extent(left).ok_or(EvalError::TooLarge)?;
+            self.charge(extent.cost())?;
+            left = left.saturating_sub(extent.memory());
+            extents.push(extent);
+        }
+        let output = cost::output_size(name, &inputs, &extents).ok_or(EvalError::NoOverload)?;
+        self.charge(cost::work(name, &inputs, &extents))?;
+        self.produce(output)?;
         library::call(name, target, args)
+    }
+
+    /// The compiled pattern for a search in a text, charged as in Kubernetes, or by the expanded size of the
+    /// pattern if `{n,m}` makes it far larger than its text. A pattern that is not a literal is compiled here
+    /// and charged for it.
+    fn search(&self, text: &str, pattern: &str) -> Result<Arc<regex::Regex>, EvalError> {
+        let weight = regexes::weight(pattern);
+        let factor = (pattern.len() as u64).div_ceil(4).max(weight / 16).max(1);
+        self.charge(tenth(text.len() + 1).saturating_mul(factor))?;
+        let compiled = match self.program.literal_pattern(pattern) {
+            Some(compiled) => compiled.clone(),
+            None => self.compile(pattern, weight)?,
+        };
+        compiled.map_err(|why| EvalError::Other(format!("error parsing regexp: {}", shown(&why))))
+    }
+
+    fn compile(&self, pattern: &str, weight: u64) -> Result<regexes::Compiled, EvalError> {
+        /// Patterns that are kept for the next use. A loop over more patterns compiles them again.
+        const KEPT_MAX: usize = 8;
+        if let Some(compiled) = self.patterns.borrow().get(pattern) {
+            return Ok(compiled.clone());
+        }
+        self.charge(regexes::compile_cost(weight))?;
+        let mut patterns = self.patterns.borrow_mut();
+        if patterns.len() >= KEPT_MAX {
+            patterns.clear();
+        }
+        let compiled = regexes::compile(pattern);
+        patterns.insert(pattern.to_owned(), compiled.clone());
+        Ok(compiled)
+    }
+
+    fn find_all(&self, text: &str, regex: &str, limit: Option<usize>) -> EvalResult<'a> {
+        let regex = self.search(text, regex)?;
+        let mut all = Vec::new();
+        for found in regex.find_iter(text).take(limit.unwrap_or(usize::MAX)) {
+            self.produce(Extent::text(found.len() as u64))?;
+            // A search may read the rest of the text for every match, 300 bytes in about a microsecond.
+            self.charge((text.len() - found.start()) as u64 / 300)?;
+            all.push(Val::text(found.as_str()));
+        }
+        Ok(Val::list(all))
+    }
+
+    /// Whether two values are equal, and the cost of the comparison: a tenth per compared value and byte.
+    fn compared(&self, a: &Val<'a>, b: &Val<'a>) -> Result<(bool, u64), EvalError> {
+        let limit = self.left().cost.saturating_add(1).saturating_mul(10);
+        let mut steps = limit;
+        let equal = a.equals(b, &mut steps).ok_or(EvalError::TooCostly)?;
+        Ok((equal, (limit - steps).div_ceil(10)))
     }
 
     /// Evaluates a binary operator; `None` if the name is not a binary operator.
@@ -524,10 +663,19 @@ impl<'v, 'a> Evaluation<'v, 'a> {
         };
         let outcome = match name {
             operators::EQUALS | operators::NOT_EQUALS => {
-                let size = a.size().unwrap_or(1).min(b.size().unwrap_or(1));
-                Some(self.charge(tenth(size)).map(|()| Val::Bool(a.equals(b) == (name == operators::EQUALS))))
+                let least = tenth(a.cost_size().min(b.cost_size()));
+                Some(self.compared(a, b).and_then(|(equal, cost)| {
+                    self.charge(cost.max(least))?;
+                    Ok(Val::Bool(equal == (name == operators::EQUALS)))
+                }))
             }
             operators::LESS | operators::LESS_EQUALS | operators::GREATER | operators::GREATER_EQUALS => {
+                if let Err(error) = self.charge(match (a, b) {
+                    (Val::Text(_) | Val::Bytes(_), _) => tenth(a.cost_size().min(b.cost_size())),
+                    _ => 0,
+                }) {
+                    return Some(Err(error));
+                }
                 Some(match a.compare(b) {
                     Some(order) => Ok(Val::Bool(match name {
                         operators::LESS => order.is_lt(),
@@ -542,23 +690,26 @@ impl<'v, 'a> Evaluation<'v, 'a> {
                 })
             }
             operators::IN => Some(self.contained(a, b)),
-            operators::INDEX => Some(index(a, b)),
+            operators::INDEX => Some(index(a, b).and_then(|value| self.read(value))),
             operators::OPT_INDEX => Some(match a {
                 Val::Optional(None) => Ok(Val::Optional(None)),
-                Val::Optional(Some(inner)) => Ok(Val::Optional(index(inner, b).ok().map(Rc::new))),
-                a => Ok(Val::Optional(index(a, b).ok().map(Rc::new))),
+                Val::Optional(Some(inner)) => self.optional(index(inner, b).ok()),
+                a => self.optional(index(a, b).ok()),
             }),
             operators::OPT_SELECT => Some(match (a, b) {
                 (Val::Optional(None), _) => Ok(Val::Optional(None)),
-                (Val::Optional(Some(inner)), Val::Text(field)) => {
-                    Ok(Val::Optional(inner.field(field).map(Rc::new)))
-                }
-                (a, Val::Text(field)) => Ok(Val::Optional(a.field(field).map(Rc::new))),
+                (Val::Optional(Some(inner)), Val::Text(field)) => self.optional(inner.field(field)),
+                (a, Val::Text(field)) => self.optional(a.field(field)),
                 _ => Err(EvalError::NoOverload),
             }),
             operators::ADD => match (a, b) {
                 (Val::Text(a), Val::Text(b)) => Some(
-                    self.charge(tenth(a.len() + b.len())).map(|()| Val::Text(Cow::Owned(format!("{a}{b}")))),
+                    self.produce(Extent { nodes: 0, bytes: (a.len() + b.len()) as u64 })
+                        .map(|()| Val::text([&**a, &**b].concat())),
+                ),
+                (Val::Bytes(a), Val::Bytes(b)) => Some(
+                    self.produce(Extent { nodes: 0, bytes: (a.len() + b.len()) as u64 })
+                        .map(|()| Val::Bytes([&**a, &**b].concat().into())),
                 ),
                 (a, b) if a.is_list() && b.is_list() => Some(self.concatenate(a, b)),
                 _ => arithmetic(i64::checked_add, u64::checked_add, |a, b| a + b),
@@ -587,22 +738,49 @@ impl<'v, 'a> Evaluation<'v, 'a> {
     }
 
     fn concatenate(&self, a: &Val<'a>, b: &Val<'a>) -> EvalResult<'a> {
-        let mut items = a.items().ok_or(EvalError::NoOverload)?;
+        let size = a.cost_size() + b.cost_size();
+        self.spend(Budget { cost: tenth(size), memory: Extent::values(size as u64).memory() })?;
+        let mut items = Vec::with_capacity(size);
+        items.extend(a.items().ok_or(EvalError::NoOverload)?);
         items.extend(b.items().ok_or(EvalError::NoOverload)?);
-        self.charge(tenth(items.len()))?;
         Ok(Val::list(items))
     }
 
     fn contained(&self, a: &Val<'a>, b: &Val<'a>) -> EvalResult<'a> {
         if let Some(items) = b.items() {
-            self.charge(items.len() as u64)?;
-            return Ok(Val::Bool(items.iter().any(|item| item.equals(a))));
+            // As in Kubernetes 1 per element; large elements cost more.
+            let mut least = b.cost_size() as u64;
+            self.charge(least)?;
+            for item in items {
+                let (equal, cost) = self.compared(&item, a)?;
+                self.charge(cost.saturating_sub(least))?;
+                least = least.saturating_sub(cost);
+                if equal {
+                    return Ok(Val::Bool(true));
+                }
+            }
+            return Ok(Val::Bool(false));
         }
-        if b.keys().is_some() {
-            return Ok(Val::Bool(a.as_key().is_some_and(|k| b.at_key(&k).is_some())));
+        if b.is_map() {
+            let found =
+                a.as_key().and_then(|key| b.at_key(&key)).map(|value| self.read(value)).transpose()?;
+            return Ok(Val::Bool(found.is_some()));
         }
         Err(EvalError::NoOverload)
     }
+}
+
+/// The iterations of a loop over a list or map: elements, keys, or with two variables indexes and elements or
+/// keys and values. The values are not copied into a list first: a list of zeros takes twelve times its JSON.
+fn entries<'v, 'a>(range: &'v Val<'a>, two: bool) -> Option<Iter<'v, (Val<'a>, Option<Val<'a>>)>> {
+    if let Some(items) = range.items() {
+        return Some(match two {
+            true => Box::new(items.enumerate().map(|(i, v)| (Val::Int(i as i64), Some(v)))),
+            false => Box::new(items.map(|v| (v, None))),
+        });
+    }
+    let keys = range.keys()?;
+    Some(Box::new(keys.map(move |k| (k.value(), if two { range.at_key(&k) } else { None }))))
 }
 
 /// Two-variable macros, which the parser does not expand.
@@ -615,7 +793,7 @@ pub(crate) fn is_two_variable_macro(name: &str, args: usize) -> bool {
 }
 
 fn index<'a>(container: &Val<'a>, key: &Val<'a>) -> EvalResult<'a> {
-    if let Some(items) = container.items() {
+    if container.is_list() {
         let at = match key {
             Val::Int(i) => *i,
             Val::Uint(u) => i64::try_from(*u).unwrap_or(i64::MAX),
@@ -624,16 +802,16 @@ fn index<'a>(container: &Val<'a>, key: &Val<'a>) -> EvalResult<'a> {
         };
         return usize::try_from(at)
             .ok()
-            .and_then(|i| items.get(i).cloned())
+            .and_then(|i| container.item(i))
             .ok_or_else(|| EvalError::Other(format!("index out of bounds: {at}")));
     }
     let key = key.as_key().ok_or(EvalError::NoOverload)?;
     match container.at_key(&key) {
         Some(value) => Ok(value),
-        None if container.keys().is_some() => Err(EvalError::NoSuchKey(match key {
+        None if container.is_map() => Err(EvalError::NoSuchKey(match key {
             Key::Bool(b) => b.to_string(),
             Key::Int(i) => i.to_string(),
-            Key::Text(text) => text,
+            Key::Text(text) => shown(&text).to_owned(),
         })),
         None => Err(EvalError::NoOverload),
     }
@@ -646,7 +824,7 @@ fn literal_value(literal: &LiteralValue) -> Val<'_> {
         LiteralValue::Double(d) => Val::Double(*d.inner()),
         LiteralValue::Int(i) => Val::Int(*i.inner()),
         LiteralValue::Null => Val::Null,
-        LiteralValue::String(s) => Val::Text(Cow::Borrowed(s.inner())),
+        LiteralValue::String(s) => Val::Text(Text::Borrowed(s.inner())),
         LiteralValue::UInt(u) => Val::Uint(*u.inner()),
     }
 }
@@ -654,23 +832,4 @@ fn literal_value(literal: &LiteralValue) -> Val<'_> {
 fn type_named<'a>(name: &str) -> Option<Val<'a>> {
     let known = ["int", "uint", "double", "bool", "string", "bytes", "list", "map", "null_type", "type"];
     known.into_iter().find(|k| *k == name).map(Val::Type)
-}
-
-fn matches(text: &str, regex: &str) -> Result<bool, EvalError> {
-    /// Maximum number of cached compiled patterns: rules on list elements evaluate the same pattern
-    /// repeatedly.
-    const CACHED_MAX: usize = 256;
-    thread_local! {
-        static COMPILED: RefCell<HashMap<String, Result<regex::Regex, String>>> = RefCell::new(HashMap::new());
-    }
-    COMPILED.with_borrow_mut(|compiled| {
-        if compiled.len() > CACHED_MAX {
-            compiled.clear();
-        }
-        let compiled = compiled.entry(regex.to_owned()).or_insert_with(|| pattern::compile(regex));
-        match compiled {
-            Ok(compiled) => Ok(compiled.is_match(text)),
-            Err(why) => Err(EvalError::Other(format!("error parsing regexp: {why}"))),
-        }
-    })
 }

@@ -7,15 +7,15 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use kube_cel::KubeCelExt;
-use kube_cel::cel::common::ast::{CallExpr, Expr};
+use kube_cel::cel::common::ast::{CallExpr, Expr, operators};
 use kube_cel::cel::{self, Context, ExecutionError, IdedExpr};
 
-use super::eval::EvalError;
+use super::eval::{EvalError, shown};
 use super::value::Val;
 
 thread_local! {
     /// The registered functions, once per thread: the registry is not `Sync`.
-    static FUNCTIONS: RefCell<Context<'static>> = RefCell::new(Context::default().with_all());
+    static REGISTRY: RefCell<Context<'static>> = RefCell::new(Context::default().with_all());
 }
 
 const NAMES: [&str; 8] = ["a0", "a1", "a2", "a3", "a4", "a5", "a6", "a7"];
@@ -46,7 +46,7 @@ pub(crate) fn call<'a>(name: &str, target: Option<&Val<'a>>, args: &[Val<'a>]) -
     };
     let call =
         expr(Expr::Call(CallExpr { func_name: function.to_owned(), target: receiver_expr, args: names }));
-    let result = FUNCTIONS.with_borrow(|functions| {
+    let result = REGISTRY.with_borrow(|functions| {
         catch_unwind(AssertUnwindSafe(|| {
             let mut scope = functions.new_inner_scope();
             for (name, value) in NAMES.iter().zip(values) {
@@ -67,11 +67,11 @@ pub(crate) fn call<'a>(name: &str, target: Option<&Val<'a>>, args: &[Val<'a>]) -
 
 fn translate(error: ExecutionError) -> EvalError {
     match error {
-        ExecutionError::NoSuchKey(key) => EvalError::NoSuchKey(key.to_string()),
+        ExecutionError::NoSuchKey(key) => EvalError::NoSuchKey(shown(&key).to_owned()),
         ExecutionError::DivisionByZero(_) => EvalError::Other("division by zero".to_owned()),
         ExecutionError::RemainderByZero(_) => EvalError::Other("modulus by zero".to_owned()),
         ExecutionError::Overflow(..) => EvalError::Other("integer overflow".to_owned()),
-        ExecutionError::FunctionError { message, .. } => EvalError::Other(message),
+        ExecutionError::FunctionError { message, .. } => EvalError::Other(shown(&message).to_owned()),
         ExecutionError::UndeclaredReference(name) => {
             EvalError::Other(format!("undeclared reference to '{name}'"))
         }
@@ -105,128 +105,171 @@ pub(crate) enum ReturnType {
     Anything,
 }
 
+/// How large the result of a function may become, see [`output_size`](super::cost::output_size).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Growth {
+    /// A number, a boolean, a timestamp, an address or a short text.
+    Short,
+    /// At most the receiver, or the first argument without a receiver.
+    First,
+    /// At most all arguments together.
+    All,
+    /// At most this number of bytes per byte of the arguments.
+    Text(u64),
+    /// The parameters of a URL.
+    Query,
+    /// The messages of a format: some for every part of the text between dots.
+    Messages,
+    /// As many values as the argument says.
+    Range,
+    /// `replace`, `split`, `join` and `format`: computed from the arguments.
+    Replace,
+    Split,
+    Join,
+    Format,
+}
+
+/// The functions that expressions may call. A function of the library that is not listed here cannot be
+/// called.
+pub(crate) const FUNCTIONS: &[(&str, ReturnType, Growth)] = &[
+    ("size", ReturnType::Int, Growth::Short),
+    ("indexOf", ReturnType::Int, Growth::Short),
+    ("lastIndexOf", ReturnType::Int, Growth::Short),
+    ("getFullYear", ReturnType::Int, Growth::Short),
+    ("getMonth", ReturnType::Int, Growth::Short),
+    ("getDayOfYear", ReturnType::Int, Growth::Short),
+    ("getDayOfMonth", ReturnType::Int, Growth::Short),
+    ("getDate", ReturnType::Int, Growth::Short),
+    ("getDayOfWeek", ReturnType::Int, Growth::Short),
+    ("getHours", ReturnType::Int, Growth::Short),
+    ("getMinutes", ReturnType::Int, Growth::Short),
+    ("getSeconds", ReturnType::Int, Growth::Short),
+    ("getMilliseconds", ReturnType::Int, Growth::Short),
+    ("int", ReturnType::Int, Growth::Short),
+    ("asInteger", ReturnType::Int, Growth::Short),
+    ("compareTo", ReturnType::Int, Growth::Short),
+    ("prefixLength", ReturnType::Int, Growth::Short),
+    ("family", ReturnType::Int, Growth::Short),
+    ("major", ReturnType::Int, Growth::Short),
+    ("minor", ReturnType::Int, Growth::Short),
+    ("patch", ReturnType::Int, Growth::Short),
+    ("contains", ReturnType::Bool, Growth::Short),
+    ("startsWith", ReturnType::Bool, Growth::Short),
+    ("endsWith", ReturnType::Bool, Growth::Short),
+    ("matches", ReturnType::Bool, Growth::Short),
+    ("bool", ReturnType::Bool, Growth::Short),
+    ("isSorted", ReturnType::Bool, Growth::Short),
+    ("isURL", ReturnType::Bool, Growth::Short),
+    ("isIP", ReturnType::Bool, Growth::Short),
+    ("isCIDR", ReturnType::Bool, Growth::Short),
+    ("isQuantity", ReturnType::Bool, Growth::Short),
+    ("isSemver", ReturnType::Bool, Growth::Short),
+    ("isInteger", ReturnType::Bool, Growth::Short),
+    ("isGreaterThan", ReturnType::Bool, Growth::Short),
+    ("isLessThan", ReturnType::Bool, Growth::Short),
+    ("containsIP", ReturnType::Bool, Growth::Short),
+    ("containsCIDR", ReturnType::Bool, Growth::Short),
+    ("isUnspecified", ReturnType::Bool, Growth::Short),
+    ("isLoopback", ReturnType::Bool, Growth::Short),
+    ("isLinkLocalMulticast", ReturnType::Bool, Growth::Short),
+    ("isLinkLocalUnicast", ReturnType::Bool, Growth::Short),
+    ("isGlobalUnicast", ReturnType::Bool, Growth::Short),
+    ("ip.isCanonical", ReturnType::Bool, Growth::Short),
+    ("sets.contains", ReturnType::Bool, Growth::Short),
+    ("sets.equivalent", ReturnType::Bool, Growth::Short),
+    ("sets.intersects", ReturnType::Bool, Growth::Short),
+    ("hasValue", ReturnType::Bool, Growth::Short),
+    ("string", ReturnType::Text, Growth::Text(3)),
+    ("charAt", ReturnType::Text, Growth::First),
+    ("lowerAscii", ReturnType::Text, Growth::First),
+    ("upperAscii", ReturnType::Text, Growth::First),
+    ("replace", ReturnType::Text, Growth::Replace),
+    ("substring", ReturnType::Text, Growth::First),
+    ("trim", ReturnType::Text, Growth::First),
+    ("join", ReturnType::Text, Growth::Join),
+    ("format", ReturnType::Text, Growth::Format),
+    ("find", ReturnType::Text, Growth::First),
+    ("getScheme", ReturnType::Text, Growth::First),
+    ("getHost", ReturnType::Text, Growth::First),
+    ("getHostname", ReturnType::Text, Growth::First),
+    ("getPort", ReturnType::Text, Growth::First),
+    ("getEscapedPath", ReturnType::Text, Growth::First),
+    ("strings.quote", ReturnType::Text, Growth::Text(2)),
+    ("dyn", ReturnType::Anything, Growth::First),
+    ("getQuery", ReturnType::Anything, Growth::Query),
+    ("flatten", ReturnType::Anything, Growth::First),
+    ("lists.range", ReturnType::Anything, Growth::Range),
+    ("optional.of", ReturnType::Anything, Growth::First),
+    ("optional.none", ReturnType::Anything, Growth::Short),
+    ("optional.ofNonZeroValue", ReturnType::Anything, Growth::First),
+    ("or", ReturnType::Anything, Growth::All),
+    ("orValue", ReturnType::Anything, Growth::All),
+    ("value", ReturnType::Anything, Growth::First),
+    ("optMap", ReturnType::Anything, Growth::All),
+    ("optFlatMap", ReturnType::Anything, Growth::All),
+    ("format.named", ReturnType::Anything, Growth::Short),
+    ("validate", ReturnType::Anything, Growth::Messages),
+    ("format.byte", ReturnType::Anything, Growth::Short),
+    ("format.date", ReturnType::Anything, Growth::Short),
+    ("format.datetime", ReturnType::Anything, Growth::Short),
+    ("format.dns1035Label", ReturnType::Anything, Growth::Short),
+    ("format.dns1035LabelPrefix", ReturnType::Anything, Growth::Short),
+    ("format.dns1123Label", ReturnType::Anything, Growth::Short),
+    ("format.dns1123LabelPrefix", ReturnType::Anything, Growth::Short),
+    ("format.dns1123Subdomain", ReturnType::Anything, Growth::Short),
+    ("format.dns1123SubdomainPrefix", ReturnType::Anything, Growth::Short),
+    ("format.labelValue", ReturnType::Anything, Growth::Short),
+    ("format.qualifiedName", ReturnType::Anything, Growth::Short),
+    ("format.uri", ReturnType::Anything, Growth::Short),
+    ("format.uuid", ReturnType::Anything, Growth::Short),
+    ("uint", ReturnType::Uint, Growth::Short),
+    ("double", ReturnType::Double, Growth::Short),
+    ("asApproximateFloat", ReturnType::Double, Growth::Short),
+    ("split", ReturnType::Texts, Growth::Split),
+    ("findAll", ReturnType::Texts, Growth::First),
+    ("bytes", ReturnType::Bytes, Growth::First),
+    ("timestamp", ReturnType::Time, Growth::Short),
+    ("duration", ReturnType::Duration, Growth::Short),
+    ("type", ReturnType::Type, Growth::Short),
+    ("distinct", ReturnType::Receiver, Growth::First),
+    ("reverse", ReturnType::Receiver, Growth::First),
+    ("sort", ReturnType::Receiver, Growth::First),
+    ("slice", ReturnType::Receiver, Growth::First),
+    ("add", ReturnType::Receiver, Growth::Short),
+    ("sub", ReturnType::Receiver, Growth::Short),
+    ("masked", ReturnType::Receiver, Growth::Short),
+    ("min", ReturnType::Element, Growth::All),
+    ("max", ReturnType::Element, Growth::All),
+    ("sum", ReturnType::Element, Growth::First),
+    ("first", ReturnType::MaybeElement, Growth::First),
+    ("last", ReturnType::MaybeElement, Growth::First),
+    ("quantity", ReturnType::Named("kubernetes.Quantity"), Growth::Short),
+    ("url", ReturnType::Named("kubernetes.URL"), Growth::Text(6)),
+    ("ip", ReturnType::Named("net.IP"), Growth::Short),
+    ("cidr", ReturnType::Named("net.CIDR"), Growth::Short),
+    ("semver", ReturnType::Named("kubernetes.Semver"), Growth::Text(2)),
+];
+
+/// The operators that the library evaluates, on timestamps and durations.
+const OPERATORS: &[&str] = &[
+    operators::ADD,
+    operators::SUBSTRACT,
+    operators::MULTIPLY,
+    operators::DIVIDE,
+    operators::MODULO,
+    operators::NEGATE,
+    operators::LOGICAL_NOT,
+];
+
 /// The return type of a function; `None` if there is no such function.
 pub(crate) fn return_type(name: &str) -> Option<ReturnType> {
-    const INTS: &[&str] = &[
-        "size",
-        "indexOf",
-        "lastIndexOf",
-        "getFullYear",
-        "getMonth",
-        "getDayOfYear",
-        "getDayOfMonth",
-        "getDate",
-        "getDayOfWeek",
-        "getHours",
-        "getMinutes",
-        "getSeconds",
-        "getMilliseconds",
-        "int",
-        "asInteger",
-        "compareTo",
-        "prefixLength",
-        "family",
-        "major",
-        "minor",
-        "patch",
-    ];
-    const BOOLS: &[&str] = &[
-        "contains",
-        "startsWith",
-        "endsWith",
-        "matches",
-        "bool",
-        "isSorted",
-        "isURL",
-        "isIP",
-        "isCIDR",
-        "isQuantity",
-        "isSemver",
-        "isInteger",
-        "isGreaterThan",
-        "isLessThan",
-        "containsIP",
-        "containsCIDR",
-        "isUnspecified",
-        "isLoopback",
-        "isLinkLocalMulticast",
-        "isLinkLocalUnicast",
-        "isGlobalUnicast",
-        "ip.isCanonical",
-        "sets.contains",
-        "sets.equivalent",
-        "sets.intersects",
-        "hasValue",
-    ];
-    const TEXTS: &[&str] = &[
-        "string",
-        "charAt",
-        "lowerAscii",
-        "upperAscii",
-        "replace",
-        "substring",
-        "trim",
-        "join",
-        "format",
-        "find",
-        "getScheme",
-        "getHost",
-        "getHostname",
-        "getPort",
-        "getEscapedPath",
-        "strings.quote",
-    ];
-    const OTHERS: &[&str] = &[
-        "dyn",
-        "getQuery",
-        "flatten",
-        "lists.range",
-        "optional.of",
-        "optional.none",
-        "optional.ofNonZeroValue",
-        "or",
-        "orValue",
-        "value",
-        "optMap",
-        "optFlatMap",
-        "format.named",
-        "validate",
-        "format.byte",
-        "format.date",
-        "format.datetime",
-        "format.dns1035Label",
-        "format.dns1035LabelPrefix",
-        "format.dns1123Label",
-        "format.dns1123LabelPrefix",
-        "format.dns1123Subdomain",
-        "format.dns1123SubdomainPrefix",
-        "format.labelValue",
-        "format.qualifiedName",
-        "format.uri",
-        "format.uuid",
-    ];
-    Some(match name {
-        "uint" => ReturnType::Uint,
-        "double" | "asApproximateFloat" => ReturnType::Double,
-        "split" | "findAll" => ReturnType::Texts,
-        "bytes" => ReturnType::Bytes,
-        "timestamp" => ReturnType::Time,
-        "duration" => ReturnType::Duration,
-        "type" => ReturnType::Type,
-        "distinct" | "reverse" | "sort" | "slice" | "add" | "sub" | "masked" => ReturnType::Receiver,
-        "min" | "max" | "sum" => ReturnType::Element,
-        "first" | "last" => ReturnType::MaybeElement,
-        "quantity" => ReturnType::Named("kubernetes.Quantity"),
-        "url" => ReturnType::Named("kubernetes.URL"),
-        "ip" => ReturnType::Named("net.IP"),
-        "cidr" => ReturnType::Named("net.CIDR"),
-        "semver" => ReturnType::Named("kubernetes.Semver"),
-        name if INTS.contains(&name) => ReturnType::Int,
-        name if BOOLS.contains(&name) => ReturnType::Bool,
-        name if TEXTS.contains(&name) => ReturnType::Text,
-        name if OTHERS.contains(&name) => ReturnType::Anything,
-        _ => return None,
-    })
+    FUNCTIONS.iter().find(|(known, ..)| *known == name).map(|(_, returns, _)| *returns)
+}
+
+/// The growth of a function or operator; `None` if it cannot be called.
+pub(crate) fn growth(name: &str) -> Option<Growth> {
+    let function = FUNCTIONS.iter().find(|(known, ..)| *known == name).map(|(.., growth)| *growth);
+    function.or_else(|| OPERATORS.contains(&name).then_some(Growth::Short))
 }
 
 /// Whether the name is a namespace of library functions.

@@ -2,15 +2,19 @@
 //! written.
 //!
 //! `kube-cel` provides the parser and the functions of the Kubernetes libraries. Type checking, cost
-//! estimation and evaluation are implemented here: see [`check`], [`eval`] and [`library`].
+//! estimation and evaluation are implemented here: see [`check`], [`eval`], [`cost`] and [`library`].
+
+use std::collections::HashMap;
 
 use kube_cel::cel::IdedExpr;
 use kube_cel::cel::common::ast::{EntryExpr, Expr};
 use serde_json::Value;
 
 pub(crate) mod check;
+pub(crate) mod cost;
 pub(crate) mod eval;
 pub(crate) mod library;
+mod regexes;
 mod source;
 pub(crate) mod types;
 pub(crate) mod value;
@@ -21,12 +25,15 @@ use super::node::{JsonType, Node, Rule};
 use super::ratchet::{OldItems, unchanged};
 use super::value_path::ValuePath;
 use check::TypeEnv;
+use cost::Budget;
 use eval::{Activation, EvalError, Evaluation};
 use types::Ty;
 use value::{Val, ValueSchema};
 
 /// Cost limit of one evaluation.
 pub(crate) const CALL_MAX: u64 = 1_000_000;
+/// Limits of one evaluation of a rule.
+const EVALUATION_MAX: Budget = Budget { cost: CALL_MAX, memory: cost::MEMORY_MAX };
 /// Cost limit of all rules of one request together.
 pub const REQUEST_MAX: i64 = 10_000_000;
 /// Limit of the estimated cost of one rule. A CRD with a more expensive rule is rejected.
@@ -41,6 +48,8 @@ const MESSAGE_MAX: usize = 5 << 10;
 pub(crate) struct Program {
     expr: IdedExpr,
     source: String,
+    /// The patterns of the expression that are literals.
+    patterns: HashMap<String, regexes::Compiled>,
     /// The expression references `oldSelf`.
     pub(crate) uses_old: bool,
 }
@@ -50,7 +59,8 @@ impl Program {
     pub(crate) fn parse(source: &str) -> Result<Self, String> {
         let expr = source::parse(source)?;
         let uses_old = references(&expr, "oldSelf");
-        Ok(Self { expr, source: source.to_owned(), uses_old })
+        let patterns = regexes::literals(&expr);
+        Ok(Self { expr, source: source.to_owned(), patterns, uses_old })
     }
 
     /// Type-checks the expression with the declared variables.
@@ -59,6 +69,10 @@ impl Program {
             let (line, column) = locate(&self.source, &diagnostic.at);
             point_at(&self.source, line, column + diagnostic.offset, &diagnostic.message)
         })
+    }
+
+    fn literal_pattern(&self, pattern: &str) -> Option<&regexes::Compiled> {
+        self.patterns.get(pattern)
     }
 
     /// The expression.
@@ -104,27 +118,31 @@ fn locate(source: &str, text: &str) -> (usize, usize) {
 
 /// Whether the expression references this variable.
 pub(crate) fn references(expr: &IdedExpr, name: &str) -> bool {
+    any(expr, &mut |expr| matches!(expr, Expr::Ident(ident) if ident == name))
+}
+
+/// Whether the test is true for the expression or a part of it.
+fn any(expr: &IdedExpr, test: &mut dyn FnMut(&Expr) -> bool) -> bool {
+    if test(&expr.expr) {
+        return true;
+    }
     match &expr.expr {
-        Expr::Ident(ident) => ident == name,
-        Expr::Literal(_) | Expr::Unspecified => false,
-        Expr::Select(select) => references(&select.operand, name),
-        Expr::Call(call) => {
-            call.target.as_deref().is_some_and(|t| references(t, name))
-                || call.args.iter().any(|a| references(a, name))
-        }
-        Expr::List(list) => list.elements.iter().any(|e| references(e, name)),
-        Expr::Map(map) => map.entries.iter().any(|e| entry_references(&e.expr, name)),
-        Expr::Struct(object) => object.entries.iter().any(|e| entry_references(&e.expr, name)),
+        Expr::Ident(_) | Expr::Literal(_) | Expr::Unspecified => false,
+        Expr::Select(select) => any(&select.operand, test),
+        Expr::Call(call) => call.target.as_deref().into_iter().chain(&call.args).any(|e| any(e, test)),
+        Expr::List(list) => list.elements.iter().any(|e| any(e, test)),
+        Expr::Map(map) => map.entries.iter().any(|e| any_of_entry(&e.expr, test)),
+        Expr::Struct(object) => object.entries.iter().any(|e| any_of_entry(&e.expr, test)),
         Expr::Comprehension(c) => [&c.iter_range, &c.accu_init, &c.loop_cond, &c.loop_step, &c.result]
             .into_iter()
-            .any(|e| references(e, name)),
+            .any(|e| any(e, test)),
     }
 }
 
-fn entry_references(entry: &EntryExpr, name: &str) -> bool {
+fn any_of_entry(entry: &EntryExpr, test: &mut dyn FnMut(&Expr) -> bool) -> bool {
     match entry {
-        EntryExpr::MapEntry(e) => references(&e.key, name) || references(&e.value, name),
-        EntryExpr::StructField(f) => references(&f.value, name),
+        EntryExpr::MapEntry(e) => any(&e.key, test) || any(&e.value, test),
+        EntryExpr::StructField(f) => any(&f.value, test),
     }
 }
 
@@ -462,9 +480,10 @@ impl Walk {
                 old_value.unwrap_or(Val::Null)
             };
             let scope = Activation::new(Some(&with_self), "oldSelf", old_value);
-            let evaluation = Evaluation::new(CALL_MAX);
-            let result = evaluation.eval(program.expr(), &scope);
-            self.budget -= i64::try_from(evaluation.cost()).unwrap_or(i64::MAX);
+            let evaluation = Evaluation::new(program, EVALUATION_MAX, None);
+            let result = evaluation.run(&scope);
+            self.budget =
+                self.budget.saturating_sub(i64::try_from(evaluation.used().cost).unwrap_or(i64::MAX));
             let shown_rule = if rule.message.is_empty() { rule.rule.trim() } else { rule.message.trim() };
             if self.budget < 0 {
                 self.push_error(node, at, "validation failed due to running out of cost budget, no further validation rules will be run".to_owned());
@@ -493,10 +512,10 @@ impl Walk {
 
     fn message<'a>(&mut self, compiled: &'a CompiledRule, rule: &Rule, scope: &Activation<'_, 'a>) -> String {
         if let Some(program) = &compiled.message {
-            let evaluation = Evaluation::new(CALL_MAX);
-            let generated = evaluation.eval(program.expr(), scope);
+            let evaluation = Evaluation::new(program, EVALUATION_MAX, None);
+            let generated = evaluation.run(scope);
             self.budget =
-                self.budget.saturating_sub(i64::try_from(evaluation.cost()).unwrap_or(i64::MAX)).max(0);
+                self.budget.saturating_sub(i64::try_from(evaluation.used().cost).unwrap_or(i64::MAX)).max(0);
             if let Ok(Val::Text(text)) = generated {
                 let text = text.trim();
                 if !text.is_empty() && !text.contains('\n') && text.len() <= MESSAGE_MAX {
@@ -536,5 +555,7 @@ impl Walk {
     }
 }
 
+#[cfg(test)]
+mod hostile;
 #[cfg(test)]
 mod tests;
