@@ -2,7 +2,8 @@
 //!
 //! A call has three limits: instructions, wall-clock time and memory. The instruction limit is deterministic,
 //! the time limit holds on a busy machine, and the memory limit stops growing strings. `pcall` cannot catch
-//! any of them. A VM takes 43 µs to create and 32 KiB of memory, so VMs are pooled; a VM that hit a limit is
+//! any of them. Lua counts the instructions of Lua functions only, so every function of the host and of Lua's
+//! standard library is bounded otherwise: see `host/bounds.rs`. The conversion of a result counts too. A VM takes 43 µs to create and 32 KiB of memory, so VMs are pooled; a VM that hit a limit is
 //! dropped.
 
 use std::collections::HashMap;
@@ -11,15 +12,23 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use mlua::{Function, HookTriggers, Lua, LuaOptions, MultiValue, StdLib, Table, Value as LuaValue, VmState};
+use mlua::{
+    Function, HookTriggers, Lua, LuaOptions, LuaString, MultiValue, StdLib, Table, Value as LuaValue, VmState,
+};
 use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::convert::{self, ConvertError};
 use super::library;
 
-/// Instructions between two checks of the budget; 1,000 instructions take about 10 µs, a check 0.1 µs.
-const HOOK_INTERVAL: u32 = 1_000;
+/// Instructions between two checks of the budget; 100 instructions take about 1 µs, a check 0.05 µs. One
+/// instruction that concatenates or compares strings of the largest size takes up to 10 ms, so a script is
+/// stopped at most a second after its time limit.
+const HOOK_INTERVAL: u32 = 100;
+/// Bytes that a function of the host reads or writes in the time of one instruction.
+const BYTES_PER_INSTRUCTION: u64 = 16;
+/// Maximum length of a script's error message, in bytes: it is written to conditions and events.
+const MAX_MESSAGE: usize = 4 << 10;
 /// Idle VMs in the pool; further concurrent calls create VMs that are dropped afterwards.
 const MAX_IDLE_VMS: usize = 16;
 /// Compiled scripts per VM; at this number the cache is cleared, so that old versions do not accumulate.
@@ -183,6 +192,11 @@ impl Budget {
         !self.expired()
     }
 
+    /// Takes the work on this number of bytes from the budget.
+    pub(super) fn spend_bytes(&self, bytes: usize) -> bool {
+        self.spend(bytes as u64 / BYTES_PER_INSTRUCTION + 1)
+    }
+
     /// The remaining instructions, which also limit the steps of a pattern match.
     pub(super) fn left(&self) -> u64 {
         self.left.load(Ordering::Relaxed)
@@ -220,20 +234,22 @@ impl Vm {
             let budget = budget.clone();
             lua.create_function(move |_, ()| Ok(budget.expired()))?
         };
-        let refuse = lua.create_function(|lua, name: String| {
-            lua.create_function(move |_, _: MultiValue| -> mlua::Result<()> {
-                Err(mlua::Error::runtime(format!("{name} is not available to interpreter scripts")))
-            })
+        let spend = {
+            let budget = budget.clone();
+            lua.create_function(move |_, bytes: f64| match budget.spend_bytes(bytes as usize) {
+                true => Ok(()),
+                false => Err(interrupted()),
+            })?
+        };
+        let log = lua.create_function(|_, line: LuaString| {
+            tracing::debug!(target: "polis_federation::script", "{}", line.to_string_lossy());
+            Ok(())
         })?;
         let fresh: Function =
-            lua.load(include_str!("sandbox.lua")).set_name("=sandbox").call((expired, refuse))?;
+            lua.load(include_str!("sandbox.lua")).set_name("=sandbox").call((expired, spend, log))?;
         let hook = budget.clone();
         lua.set_hook(HookTriggers::new().every_nth_instruction(HOOK_INTERVAL), move |_, _| {
-            if hook.spend(u64::from(HOOK_INTERVAL)) {
-                Ok(VmState::Continue)
-            } else {
-                Err(mlua::Error::runtime("interrupted: the script exceeded its budget"))
-            }
+            if hook.spend(u64::from(HOOK_INTERVAL)) { Ok(VmState::Continue) } else { Err(interrupted()) }
         })?;
         Ok(Vm { lua, budget, array_metatable, fresh, random, compiled: HashMap::new() })
     }
@@ -274,8 +290,15 @@ impl Vm {
             RunError::Lua(error) if ran_out_of_memory(&error) => ScriptError::Memory { function },
             RunError::Lua(error) => ScriptError::Raised { function, message: plain(&error) },
         })?;
-        let output = ScriptOutput { array_metatable: &self.array_metatable, values: results.into_vec() };
-        read(&output).map_err(|message| ScriptError::Unusable { function, message })
+        let output = ScriptOutput {
+            array_metatable: &self.array_metatable,
+            budget: &self.budget,
+            values: results.into_vec(),
+        };
+        read(&output).map_err(|message| match self.budget.expired() {
+            true => ScriptError::Interrupted { function },
+            false => ScriptError::Unusable { function, message },
+        })
     }
 
     fn run(
@@ -321,6 +344,7 @@ impl From<mlua::Error> for RunError {
 /// The results of a function, before conversion.
 pub(super) struct ScriptOutput<'a> {
     array_metatable: &'a Table,
+    budget: &'a Budget,
     values: Vec<LuaValue>,
 }
 
@@ -336,10 +360,15 @@ impl ScriptOutput<'_> {
         if !matches!(value, LuaValue::Table(_)) {
             return Err(format!("expected a table, got {}", value.type_name()));
         }
-        let read = convert::from_lua(self.array_metatable, value, references)
+        let read = convert::from_lua(self.array_metatable, self.budget, value, references)
             .map_err(|error: ConvertError| error.to_string())?;
         Ok(read.unwrap_or_else(|| Value::Object(serde_json::Map::new())))
     }
+}
+
+/// The error that stops a script.
+pub(super) fn interrupted() -> mlua::Error {
+    mlua::Error::runtime("interrupted: the script exceeded its budget")
 }
 
 fn ran_out_of_memory(error: &mlua::Error) -> bool {
@@ -359,5 +388,10 @@ fn plain(error: &mlua::Error) -> String {
         mlua::Error::SyntaxError { message, .. } => message.clone(),
         other => other.to_string(),
     };
-    text.split("\nstack traceback").next().unwrap_or_default().trim().to_owned()
+    let text = text.split("\nstack traceback").next().unwrap_or_default().trim();
+    let end = (0..=MAX_MESSAGE.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    text[..end].to_owned()
 }
+
+#[cfg(test)]
+mod bounds;

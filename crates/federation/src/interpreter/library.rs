@@ -7,9 +7,17 @@ use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
 use mlua::{Function, Lua, LuaString, MultiValue, Table, Value as LuaValue};
 
-use super::host::{Budget, ScriptClock};
-use super::pattern::{self, Capture, Match};
+use super::host::{Budget, ScriptClock, interrupted};
+use super::pattern::{self, Capture, Match, PatternError};
 use super::{convert, pods, quantity::Quantity};
+
+/// Maximum length of a format of `os.date`: two bytes of it become up to 24, or 255 with a width.
+const MAX_DATE_FORMAT: usize = 256;
+
+/// Maximum length of a namespace, which every dependency repeats.
+const MAX_NAMESPACE: usize = 253;
+/// Maximum length of a quantity.
+const MAX_QUANTITY: usize = 64;
 
 /// The generator of `math.random`; reset for every call, so that scripts are deterministic.
 #[derive(Clone)]
@@ -45,26 +53,14 @@ pub(super) fn install(
     let random = Random(Arc::new(AtomicU64::new(SEED)));
     install_random(lua, &globals.get("math")?, &random)?;
     globals.set("os", time_library(lua, clock)?)?;
-    globals.set(
-        "print",
-        lua.create_function(|lua, values: MultiValue| {
-            let tostring: Function = lua.globals().get("tostring")?;
-            let words = values
-                .iter()
-                .map(|value| tostring.call::<String>(value))
-                .collect::<mlua::Result<Vec<_>>>()?;
-            tracing::debug!(target: "polis_federation::script", "{}", words.join("\t"));
-            Ok(())
-        })?,
-    )?;
-    let kube = kube_module(lua, array_metatable)?;
+    let kube = kube_module(lua, array_metatable, budget)?;
     globals.set(
         "require",
-        lua.create_function(move |lua, name: String| {
-            if name != "kube" {
-                return Err(mlua::Error::runtime(format!(
-                    "module {name:?} does not exist; scripts may require \"kube\""
-                )));
+        lua.create_function(move |lua, name: LuaString| {
+            if name.as_bytes() != *b"kube" {
+                return Err(mlua::Error::runtime(
+                    "this module does not exist; scripts may require only \"kube\"",
+                ));
             }
             let copy = lua.create_table()?;
             for pair in kube.pairs::<String, Function>() {
@@ -87,8 +83,8 @@ fn install_patterns(lua: &Lua, string: &Table, budget: &Arc<Budget>) -> mlua::Re
                 let Some(from) = start(&bytes, init) else { return Ok(nil()) };
                 let literal = !matches!(is_plain, LuaValue::Nil | LuaValue::Boolean(false));
                 if literal || pattern::is_plain(&wanted) {
-                    spent.spend(bytes.len() as u64 / 16);
-                    return match pattern::find_plain(&bytes, &wanted, from) {
+                    let found = counted(&spent, |steps| pattern::find_plain(&bytes, &wanted, from, steps))?;
+                    return match found {
                         Some(at) => Ok(positions(at, at + wanted.len())),
                         None => Ok(nil()),
                     };
@@ -136,10 +132,17 @@ fn install_patterns(lua: &Lua, string: &Table, budget: &Arc<Budget>) -> mlua::Re
 }
 
 fn search(budget: &Budget, text: &[u8], pattern: &[u8], from: usize) -> mlua::Result<Option<Match>> {
+    counted(budget, |steps| pattern::find(text, pattern, from, steps))
+}
+
+/// Runs a search with the steps that are left in the budget, and takes those that it used.
+fn counted<T>(budget: &Budget, search: impl FnOnce(&mut u64) -> Result<T, PatternError>) -> mlua::Result<T> {
     let before = budget.left();
     let mut steps = before;
-    let found = pattern::find(text, pattern, from, &mut steps);
-    budget.spend(before - steps);
+    let found = search(&mut steps);
+    if !budget.spend(before - steps) {
+        return Err(interrupted());
+    }
     found.map_err(mlua::Error::runtime)
 }
 
@@ -219,7 +222,9 @@ fn time_library(lua: &Lua, clock: ScriptClock) -> mlua::Result<Table> {
                 Ok(parts.raw_get::<Option<f64>>(name)?.map_or(default, |value| value as i64))
             };
             let (year, month, day) = (field("year", 1970)?, field("month", 1)?, field("day", 1)?);
-            let seconds = field("hour", 12)? * 3600 + field("min", 0)? * 60 + field("sec", 0)?;
+            let (hour, minute, second) = (field("hour", 12)?, field("min", 0)?, field("sec", 0)?);
+            let seconds = hour.saturating_mul(3600).saturating_add(minute.saturating_mul(60));
+            let seconds = seconds.saturating_add(second);
             let date = i16::try_from(year)
                 .ok()
                 .zip(i8::try_from(month).ok())
@@ -229,7 +234,7 @@ fn time_library(lua: &Lua, clock: ScriptClock) -> mlua::Result<Table> {
                 .ok_or_else(|| {
                     mlua::Error::runtime(format!("os.time: {year}-{month}-{day} is not a date"))
                 })?;
-            Ok((date.timestamp().as_second() + seconds) as f64)
+            Ok(date.timestamp().as_second().saturating_add(seconds) as f64)
         })?,
     )?;
     os.set(
@@ -241,6 +246,11 @@ fn time_library(lua: &Lua, clock: ScriptClock) -> mlua::Result<Table> {
             };
             let at = at.to_zoned(TimeZone::UTC);
             let format = format.unwrap_or_else(|| "%c".to_owned());
+            if format.len() > MAX_DATE_FORMAT {
+                return Err(mlua::Error::runtime(format!(
+                    "os.date: the format is longer than {MAX_DATE_FORMAT} bytes"
+                )));
+            }
             let format = format.trim_start_matches('!');
             if format.starts_with("*t") {
                 return Ok(LuaValue::Table(date_table(lua, &at)?));
@@ -268,8 +278,16 @@ fn date_table(lua: &Lua, at: &Zoned) -> mlua::Result<Table> {
 }
 
 /// The module `kube` for scripts.
-fn kube_module(lua: &Lua, array_metatable: &Table) -> mlua::Result<Table> {
+fn kube_module(lua: &Lua, array_metatable: &Table, budget: &Arc<Budget>) -> mlua::Result<Table> {
     let kube = lua.create_table()?;
+    let template = {
+        let (lists, budget) = (array_metatable.clone(), budget.clone());
+        move |template: Table| {
+            convert::from_lua(&lists, &budget, &LuaValue::Table(template), &[])
+                .map(Option::unwrap_or_default)
+                .map_err(mlua::Error::runtime)
+        }
+    };
     kube.set(
         "resourceAdd",
         lua.create_function(|_, values: MultiValue| {
@@ -292,14 +310,11 @@ fn kube_module(lua: &Lua, array_metatable: &Table) -> mlua::Result<Table> {
             Ok(amount)
         })?,
     )?;
-    let lists = array_metatable.clone();
+    let (lists, read) = (array_metatable.clone(), template.clone());
     kube.set(
         "accuratePodRequirements",
         lua.create_function(move |lua, template: Table| {
-            let template = convert::from_lua(&lists, &LuaValue::Table(template), &[])
-                .map_err(mlua::Error::runtime)?
-                .unwrap_or_default();
-            match pods::requirements(&template).map_err(mlua::Error::runtime)? {
+            match pods::requirements(&read(template)?).map_err(mlua::Error::runtime)? {
                 Some(requirements) => convert::to_lua(lua, &lists, &requirements),
                 None => Ok(LuaValue::Nil),
             }
@@ -308,12 +323,14 @@ fn kube_module(lua: &Lua, array_metatable: &Table) -> mlua::Result<Table> {
     let lists = array_metatable.clone();
     kube.set(
         "getPodDependencies",
-        lua.create_function(move |lua, (template, namespace): (Table, Option<String>)| {
-            let template = convert::from_lua(&lists, &LuaValue::Table(template), &[])
-                .map_err(mlua::Error::runtime)?
-                .unwrap_or_default();
+        lua.create_function(move |lua, (pod, namespace): (Table, Option<String>)| {
             let namespace = namespace.unwrap_or_else(|| "default".to_owned());
-            convert::to_lua(lua, &lists, &pods::dependencies(&template, &namespace))
+            if namespace.len() > MAX_NAMESPACE {
+                return Err(mlua::Error::runtime(format!(
+                    "getPodDependencies: the namespace is longer than {MAX_NAMESPACE} bytes"
+                )));
+            }
+            convert::to_lua(lua, &lists, &pods::dependencies(&template(pod)?, &namespace))
         })?,
     )?;
     Ok(kube)
@@ -322,6 +339,9 @@ fn kube_module(lua: &Lua, array_metatable: &Table) -> mlua::Result<Table> {
 fn quantity(value: &LuaValue) -> mlua::Result<Quantity> {
     match value {
         LuaValue::Nil => Ok(Quantity::ZERO),
+        LuaValue::String(text) if text.as_bytes().len() > MAX_QUANTITY => {
+            Err(mlua::Error::runtime(format!("a quantity is longer than {MAX_QUANTITY} bytes")))
+        }
         LuaValue::String(text) => Quantity::parse(&text.to_string_lossy()).map_err(mlua::Error::runtime),
         other => Err(mlua::Error::runtime(format!(
             "expected a quantity such as \"100m\", got {}",

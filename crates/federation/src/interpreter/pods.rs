@@ -15,7 +15,8 @@ pub(crate) fn requirements(template: &Value) -> Result<Option<Value>, QuantityEr
     let mut total: BTreeMap<String, i64> = BTreeMap::new();
     for container in items(&spec["containers"]) {
         for (name, amount) in requests(container)? {
-            *total.entry(name).or_default() += amount;
+            let sum = total.entry(name).or_default();
+            *sum = sum.saturating_add(amount);
         }
     }
     for container in items(&spec["initContainers"]) {
@@ -25,7 +26,8 @@ pub(crate) fn requirements(template: &Value) -> Result<Option<Value>, QuantityEr
         }
     }
     for (name, amount) in amounts(&spec["overhead"])? {
-        *total.entry(name).or_default() += amount;
+        let sum = total.entry(name).or_default();
+        *sum = sum.saturating_add(amount);
     }
     let request: Map<String, Value> = total
         .into_iter()
