@@ -16,8 +16,8 @@ use super::host::Budget;
 
 /// Maximum nesting; beyond it the table is a cycle or an attack. Kubernetes rejects far less.
 const MAX_DEPTH: usize = 100;
-/// Maximum memory of a converted value, in bytes. Kubernetes accepts objects of 3 MiB. A table may contain the
-/// same table or string many times, so the limit of Lua's memory does not bound its JSON.
+/// Maximum memory of a converted value, in bytes. Kubernetes accepts objects of 3 MiB. A table may contain
+/// the same table or string many times, so the limit of Lua's memory does not bound its JSON.
 const MAX_BYTES: usize = 16 << 20;
 /// Memory of one JSON value.
 const NODE_BYTES: usize = 64;
@@ -70,8 +70,8 @@ pub(crate) fn to_lua(lua: &Lua, array_metatable: &Table, value: &Value) -> mlua:
     })
 }
 
-/// Converts Lua to JSON within the budget; `references` decide the type of empty tables without the metatable.
-/// `None` for nil and for an empty table without a reference.
+/// Converts Lua to JSON within the budget; `references` decide the type of empty tables without the
+/// metatable. `None` for nil and for an empty table without a reference.
 pub(crate) fn from_lua(
     array_metatable: &Table,
     budget: &Budget,

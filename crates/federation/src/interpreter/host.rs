@@ -3,8 +3,8 @@
 //! A call has three limits: instructions, wall-clock time and memory. The instruction limit is deterministic,
 //! the time limit holds on a busy machine, and the memory limit stops growing strings. `pcall` cannot catch
 //! any of them. Lua counts the instructions of Lua functions only, so every function of the host and of Lua's
-//! standard library is bounded otherwise: see `host/bounds.rs`. The conversion of a result counts too. A VM takes 43 µs to create and 32 KiB of memory, so VMs are pooled; a VM that hit a limit is
-//! dropped.
+//! standard library is bounded otherwise: see `host/bounds.rs`. The conversion of a result counts too. A VM
+//! takes 43 µs to create and 32 KiB of memory, so VMs are pooled; a VM that hit a limit is dropped.
 
 use std::collections::HashMap;
 use std::sync::Arc;

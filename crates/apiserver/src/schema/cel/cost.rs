@@ -3,20 +3,22 @@
 //! Every call passes [`output_size`] and [`work`] in the evaluator before a function of the library runs. So
 //! no function allocates a result that the evaluation may not hold, whatever the function does inside. The
 //! factors are those of Kubernetes (`k8s.io/apiserver/pkg/cel/library/cost.go`): 1 per value and a tenth per
-//! byte of text. Kubernetes charges for the input of a call and bounds memory by the garbage collector of the
-//! process; here the result is charged as well, and each evaluation has a limit of memory.
+//! byte of text. Kubernetes charges for the input of a call; here the result is charged as well, and each
+//! evaluation has a limit of memory.
 
 use super::library::{self, Growth};
 use super::value::Val;
 
 /// Maximum memory of one evaluation: everything that it computes, whether still in use or not. An expression
-/// that stays within its cost limit of 1,000,000 computes at most 10 MB of text, and at most 250,000 values by
-/// loops, which take 12 MB. So only a hostile expression, e.g. a loop over long list literals, reaches 16 MiB.
-/// A library call copies its arguments and its result about four times, so the process needs up to 64 MiB.
+/// that stays within its cost limit of 1,000,000 computes at most 10 MB of text, and at most 250,000 values
+/// by loops, which take 12 MB. So only a hostile expression, e.g. a loop over long list literals, reaches
+/// 16 MiB. A library call copies its arguments and its result about four times, so the process needs up to
+/// 64 MiB.
 pub(crate) const MEMORY_MAX: u64 = 16 << 20;
 
-/// Maximum depth of lists and maps in each other in a variable. An expression adds its own depth, at most 150,
-/// to the depth of the variables that it uses; without a limit a chain of variables would overflow the stack.
+/// Maximum depth of lists and maps in each other in a variable. An expression adds its own depth, at most
+/// 150, to the depth of the variables that it uses; without a limit a chain of variables would overflow the
+/// stack.
 pub(crate) const DEPTH_MAX: usize = 100;
 
 /// A limit on the cost and memory of an evaluation, or what it used of them.
@@ -62,8 +64,8 @@ impl Extent {
     }
 }
 
-/// An upper bound of the result of a function, from its arguments, with the receiver first. `None` if there is
-/// no such function, or none for these arguments.
+/// An upper bound of the result of a function, from its arguments, with the receiver first. `None` if there
+/// is no such function, or none for these arguments.
 ///
 /// `inputs` are the extents of the arguments.
 pub(crate) fn output_size(name: &str, args: &[&Val<'_>], inputs: &[Extent]) -> Option<Extent> {
@@ -124,8 +126,8 @@ pub(crate) fn output_size(name: &str, args: &[&Val<'_>], inputs: &[Extent]) -> O
     })
 }
 
-/// An upper bound of the bytes that `format` writes. A verb writes its argument once: `%s` adds quotes, commas
-/// and brackets, `%x` doubles the bytes, a number takes up to 400 bytes plus the precision.
+/// An upper bound of the bytes that `format` writes. A verb writes its argument once: `%s` adds quotes,
+/// commas and brackets, `%x` doubles the bytes, a number takes up to 400 bytes plus the precision.
 fn formatted(format: &str, args: &Val<'_>) -> Option<u64> {
     const NUMBER: u64 = 400;
     let mut bytes = format.len() as u64;

@@ -1,9 +1,9 @@
 //! CEL evaluator with a cost limit.
 //!
 //! Costs are those of Kubernetes: 1 for a variable, a field or a call, and a tenth of the size for strings
-//! and lists. Evaluation stops at the limit, so a rule cannot block the server. What an expression computes is
-//! charged before it is allocated, against the cost and against a limit of memory: see [`cost`](super::cost).
-//! The parser bounds the nesting of an expression, and with it the recursion here.
+//! and lists. Evaluation stops at the limit, so a rule cannot block the server. What an expression computes
+//! is charged before it is allocated, against the cost and against a limit of memory: see
+//! [`cost`](super::cost). The parser bounds the nesting of an expression, and with it the recursion here.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -158,8 +158,8 @@ impl<'v, 'a> Evaluation<'v, 'a> {
         self.spend(Budget { cost: extent.cost(), memory: extent.memory() })
     }
 
-    /// A value that was read from the object. A string of format `byte`, `date-time` or `duration` is converted
-    /// at every access.
+    /// A value that was read from the object. A string of format `byte`, `date-time` or `duration` is
+    /// converted at every access.
     fn read(&self, value: Val<'a>) -> EvalResult<'a> {
         match &value {
             Val::Bytes(bytes) => self.produce(Extent::text(bytes.len() as u64))?,

@@ -21,8 +21,8 @@ const LITERALS_MAX: u64 = WEIGHT_MAX;
 /// A compiled pattern, or why it is invalid.
 pub(crate) type Compiled = Result<Arc<Regex>, String>;
 
-/// The number of states of a pattern, roughly: 1 for a character or class, 200 for a Unicode class, multiplied
-/// by counted repetitions.
+/// The number of states of a pattern, roughly: 1 for a character or class, 200 for a Unicode class,
+/// multiplied by counted repetitions.
 pub(crate) fn weight(pattern: &str) -> u64 {
     const UNICODE: u64 = 200;
     let mut outer: Vec<u64> = Vec::new();
@@ -120,8 +120,8 @@ pub(crate) fn compile(pattern: &str) -> Compiled {
     pattern::compile_bounded(pattern).map(Arc::new)
 }
 
-/// Compiles the patterns that are literals of an expression, up to a total weight. As in Kubernetes, they cost
-/// nothing when the expression is evaluated.
+/// Compiles the patterns that are literals of an expression, up to a total weight. As in Kubernetes, they
+/// cost nothing when the expression is evaluated.
 pub(super) fn literals(expr: &IdedExpr) -> HashMap<String, Compiled> {
     let mut found = HashMap::new();
     let mut left = LITERALS_MAX;
