@@ -1,5 +1,9 @@
-//! Parses a request path into plane, resource, name and verb. There is no static route table, because CRDs
-//! add and remove resources at run time.
+//! Parses a request path into plane, resource, namespace, name and verb, as kube-apiserver's RequestInfo does.
+//! There is no static route table, because CRDs add and remove resources at run time.
+//!
+//! Authorization and the verb read the same [`ResourcePath`]. It is parsed without the scope of the resource;
+//! [`ResourcePath::fits`] then compares both, so that no request is authorized in one namespace and executed
+//! outside of it.
 
 use std::borrow::Cow;
 
@@ -67,7 +71,8 @@ pub(crate) struct ResourcePath<'a> {
     pub group: &'a str,
     /// API version.
     pub version: &'a str,
-    /// Namespace, if the path has one.
+    /// Namespace of the request: that of the path prefix. A namespace itself is in its own namespace, so that
+    /// a Role in it can grant `get` on it, as in Kubernetes.
     pub namespace: Option<&'a str>,
     /// Plural resource name.
     pub resource: &'a str,
@@ -77,64 +82,56 @@ pub(crate) struct ResourcePath<'a> {
     pub subresource: Option<&'a str>,
     /// The old `/watch/` prefix was used.
     pub watch: bool,
+    /// The path is that of a namespace: `namespaces/<name>`, not of a resource in it.
+    pub is_namespace: bool,
+    /// The path has an empty segment, too many of them, or no resource: it is authorized and then not found.
+    pub malformed: bool,
 }
 
-/// Parses a path within a plane. Returns `None` for a malformed resource path.
-pub(crate) fn target(path: &str) -> Option<Target<'_>> {
-    let mut parts = path.trim_matches('/').split('/');
-    let (group, version) = match parts.next()? {
-        "api" => ("", parts.next()),
-        "apis" => match parts.next() {
-            Some(group) => (group, parts.next()),
-            None => return Some(Target::NonResource(path)),
-        },
-        _ => return Some(Target::NonResource(path)),
+/// Parses a path within a plane.
+pub(crate) fn target(path: &str) -> Target<'_> {
+    let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+    let (group, version, rest) = match parts.as_slice() {
+        ["api", version, rest @ ..] if !rest.is_empty() => ("", *version, rest),
+        ["apis", group, version, rest @ ..] if !rest.is_empty() => (*group, *version, rest),
+        _ => return Target::NonResource(path),
     };
-    let Some(version) = version else { return Some(Target::NonResource(path)) };
-    let mut rest: Vec<&str> = parts.collect();
-    if rest.is_empty() {
-        return Some(Target::NonResource(path));
-    }
-    if rest.iter().any(|part| part.is_empty()) {
-        return None;
-    }
-    let watch = rest[0] == "watch";
-    if watch {
-        rest.remove(0);
-    }
-    let mut found = ResourcePath { group, version, watch, ..ResourcePath::default() };
-    match rest.as_slice() {
-        // `namespaces` is a resource and a path prefix of others; `status` and `finalize` are its own
-        // subresources.
-        ["namespaces"] => found.resource = "namespaces",
-        ["namespaces", name] => {
-            (found.resource, found.name, found.namespace) = ("namespaces", Some(*name), Some(*name))
-        }
-        ["namespaces", name, sub @ ("status" | "finalize")] => {
-            (found.resource, found.name, found.namespace, found.subresource) =
-                ("namespaces", Some(*name), Some(*name), Some(*sub));
-        }
-        ["namespaces", namespace, resource, tail @ ..] => {
-            (found.namespace, found.resource) = (Some(*namespace), *resource);
-            found = object(found, tail)?;
-        }
-        [resource, tail @ ..] => {
-            found.resource = resource;
-            found = object(found, tail)?;
-        }
-        [] => return None,
-    }
-    Some(Target::Resource(found))
+    let (watch, rest) = match rest {
+        ["watch", rest @ ..] => (true, rest),
+        rest => (false, rest),
+    };
+    // `namespaces` is a resource and a path prefix of others; `status` and `finalize` are its own
+    // subresources.
+    let (namespace, object, is_namespace) = match rest {
+        ["namespaces", name] | ["namespaces", name, "status" | "finalize", ..] => (Some(*name), rest, true),
+        ["namespaces", namespace, object @ ..] => (Some(*namespace), object, false),
+        object => (None, object, false),
+    };
+    let segment = |at: usize| object.get(at).copied().filter(|segment| !segment.is_empty());
+    Target::Resource(ResourcePath {
+        group,
+        version,
+        namespace: namespace.filter(|namespace| !namespace.is_empty()),
+        resource: segment(0).unwrap_or_default(),
+        name: segment(1),
+        subresource: segment(2),
+        watch,
+        is_namespace,
+        malformed: parts.contains(&"") || !(1..=3).contains(&object.len()) || (watch && object.len() > 2),
+    })
 }
 
-fn object<'a>(mut found: ResourcePath<'a>, tail: &[&'a str]) -> Option<ResourcePath<'a>> {
-    match tail {
-        [] => {}
-        [name] => found.name = Some(*name),
-        [name, sub] => (found.name, found.subresource) = (Some(*name), Some(*sub)),
-        _ => return None,
+impl ResourcePath<'_> {
+    /// Whether a resource of the given scope is served at this path. A request for a cluster-scoped resource
+    /// below a namespace is authorized in that namespace, so it must not reach an object outside of it.
+    pub fn fits(&self, namespaced: bool) -> bool {
+        match (namespaced, self.namespace) {
+            (false, None) | (true, Some(_)) => true,
+            // Collections of all namespaces. Objects have a namespace.
+            (true, None) => self.name.is_none(),
+            (false, Some(_)) => self.is_namespace && self.group.is_empty(),
+        }
     }
-    Some(found)
 }
 
 /// The verb of a request, as RBAC names it.
@@ -171,11 +168,14 @@ impl Verb {
     }
 }
 
-/// The verb of a resource request; `None` if no verb has this method.
+/// The verb of a resource request; `None` if no verb has this method. As in Kubernetes `?watch` applies to
+/// collections only: with a name the request is a get.
 pub(crate) fn verb(method: &Method, path: &ResourcePath<'_>, watch: bool) -> Option<Verb> {
     Some(match (method.as_str(), path.name.is_some()) {
-        ("GET" | "HEAD", _) if watch || path.watch => Verb::Watch,
+        ("GET" | "HEAD", _) if path.watch => Verb::Watch,
+        (_, _) if path.watch => return None,
         ("GET" | "HEAD", true) => Verb::Get,
+        ("GET" | "HEAD", false) if watch => Verb::Watch,
         ("GET" | "HEAD", false) => Verb::List,
         ("POST", _) => Verb::Create,
         ("PUT", _) => Verb::Update,
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn a_resource_path_is_split_into_its_parts() {
         let resource = |path| match target(path) {
-            Some(Target::Resource(found)) => {
+            Target::Resource(found) => {
                 (found.group, found.version, found.namespace, found.resource, found.name, found.subresource)
             }
             other => panic!("{path}: {other:?}"),
@@ -243,8 +243,66 @@ mod tests {
             resource("/apis/x.io/v1/namespaces/n/widgets"),
             ("x.io", "v1", Some("n"), "widgets", None, None)
         );
-        assert_eq!(target("/apis/x.io/v1"), Some(Target::NonResource("/apis/x.io/v1")));
-        assert_eq!(target("/apis/x.io/v1/a/b/c/d"), None);
-        assert_eq!(target("/apis/x.io/v1/a//b"), None);
+        assert_eq!(target("/apis/x.io/v1"), Target::NonResource("/apis/x.io/v1"));
+        assert_eq!(target("/"), Target::NonResource("/"));
+    }
+
+    fn parsed(path: &str) -> ResourcePath<'_> {
+        match target(path) {
+            Target::Resource(found) => found,
+            other => panic!("{path}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_malformed_path_names_what_is_authorized_before_it_is_not_found() {
+        for (path, resource, name, subresource) in [
+            ("/apis/x.io/v1/a/b/c/d", "a", Some("b"), Some("c")),
+            ("/apis/x.io/v1/a//b", "a", None, Some("b")),
+            ("/api/v1/namespaces/n/status/x", "namespaces", Some("n"), Some("status")),
+            ("/api/v1/watch", "", None, None),
+            ("/api/v1/watch/a/b/status", "a", Some("b"), Some("status")),
+        ] {
+            let found = parsed(path);
+            assert!(found.malformed, "{path}");
+            assert_eq!(
+                (found.resource, found.name, found.subresource),
+                (resource, name, subresource),
+                "{path}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_resource_is_served_only_at_the_paths_of_its_scope() {
+        for (path, cluster_scoped, namespaced) in [
+            ("/api/v1/namespaces", true, true),
+            ("/api/v1/namespaces/a", true, true),
+            ("/api/v1/namespaces/a/finalize", true, true),
+            ("/api/v1/namespaces/a/namespaces", false, true),
+            ("/api/v1/namespaces/a/namespaces/a", false, true),
+            ("/api/v1/namespaces/a/namespaces/b/status", false, true),
+            ("/api/v1/watch/namespaces/a/namespaces/b", false, true),
+            ("/apis/rbac.authorization.k8s.io/v1/namespaces/a/clusterroles/b", false, true),
+            ("/apis/x.io/v1/namespaces/a", false, true),
+            ("/apis/x.io/v1/widgets", true, true),
+            ("/apis/x.io/v1/widgets/b", true, false),
+        ] {
+            let found = parsed(path);
+            assert_eq!((found.fits(false), found.fits(true)), (cluster_scoped, namespaced), "{path}");
+        }
+    }
+
+    #[test]
+    fn the_verb_follows_from_method_and_name() {
+        let verb = |method: Method, path, watch| verb(&method, &parsed(path), watch);
+        assert_eq!(verb(Method::GET, "/api/v1/configmaps", true), Some(Verb::Watch));
+        assert_eq!(verb(Method::GET, "/api/v1/namespaces/a/configmaps/b", true), Some(Verb::Get));
+        assert_eq!(verb(Method::GET, "/api/v1/watch/namespaces/a/configmaps/b", false), Some(Verb::Watch));
+        assert_eq!(verb(Method::DELETE, "/api/v1/watch/namespaces/a/configmaps/b", false), None);
+        assert_eq!(
+            verb(Method::DELETE, "/api/v1/namespaces/a/configmaps", false),
+            Some(Verb::DeleteCollection)
+        );
     }
 }

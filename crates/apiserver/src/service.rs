@@ -120,15 +120,9 @@ impl Service {
         if let Some(project) = project {
             access::add_project(&mut user, project);
         }
-        let Some(target) = route::target(path) else {
-            return Err(match path.starts_with("/api/v1/") {
-                true => StatusError::no_such_resource(),
-                false => StatusError::no_such_path(),
-            });
-        };
-        let target = match target {
+        let user = access::impersonate(&self.core, &plane, user, &parts.headers)?;
+        let target = match route::target(path) {
             Target::NonResource(path) => {
-                let user = access::impersonate(&self.core, &plane, user, &parts.headers)?;
                 access::authorize(&self.core, &plane, &user, &Attributes::non_resource(&parts.method, path))?;
                 let mut response = health::respond(&self.core, &plane, path, &parts)?;
                 response.extensions_mut().insert(ShownRevision(0));
@@ -136,7 +130,6 @@ impl Service {
             }
             Target::Resource(found) => found,
         };
-        let user = access::impersonate(&self.core, &plane, user, &parts.headers)?;
         self.dispatch_resource(&plane, user, &target, &parts, body).await
     }
 
@@ -152,8 +145,8 @@ impl Service {
         B: http_body::Body<Data = Bytes> + Send,
         B::Error: std::fmt::Display,
     {
-        let mut options = Options::parse(parts.uri.query().unwrap_or_default())?;
-        let Some(mut verb) = route::verb(&parts.method, target, options.watch) else {
+        let options = Options::parse(parts.uri.query().unwrap_or_default())?;
+        let Some(verb) = route::verb(&parts.method, target, options.watch) else {
             let custom = plane
                 .catalogue
                 .kinds()
@@ -164,13 +157,15 @@ impl Service {
                 StatusError::not_supported(&kind.group_resource(), "")
             }));
         };
-        let mut name = target.name.map(str::to_owned);
-        // A watch of one object is a watch of the collection filtered by name; subresources have no watch.
-        if verb == Verb::Watch && target.subresource.is_some() {
-            verb = Verb::Get;
+        // A list or watch of one name is authorized by that name, as in Kubernetes.
+        let name = target.name.map(str::to_owned).or_else(|| selected_name(verb, &options));
+        access::authorize(&self.core, plane, &user, &Attributes::resource(verb, target, name.as_deref()))?;
+        if target.malformed {
+            return Err(match target.group {
+                "" => StatusError::no_such_resource(),
+                _ => StatusError::no_such_path(),
+            });
         }
-        options.watch |= target.watch;
-        access::authorize(&self.core, plane, &user, &Attributes::resource(verb, target))?;
         let kinds = plane.catalogue.kinds();
         let kind = kinds.find(target.group, target.resource).cloned().ok_or_else(|| {
             match target.group.is_empty() || target.group.ends_with(".k8s.io") {
@@ -185,12 +180,13 @@ impl Service {
             }
         })?;
         let version = kind.version(target.version).cloned().ok_or_else(StatusError::no_such_path)?;
-        let namespace = target.namespace.filter(|_| kind.namespaced).map(str::to_owned);
-        if kind.namespaced && namespace.is_none() && name.is_some()
-            || !kind.namespaced && target.namespace.is_some() && target.resource != "namespaces"
-        {
-            return Err(StatusError::no_such_path());
+        if !target.fits(kind.namespaced) {
+            return Err(match kind.is_custom() {
+                true => StatusError::no_such_path(),
+                false => StatusError::no_such_resource(),
+            });
         }
+        let namespace = target.namespace.filter(|_| kind.namespaced).map(str::to_owned);
         if let (Some(sub), Some(name)) = (target.subresource, target.name)
             && let Some(handler) = kinds.subresources.find(target.group, target.resource, sub)
         {
@@ -227,7 +223,7 @@ impl Service {
             })?),
             None => None,
         };
-        if kind.rules().is_some_and(|rules| rules.ephemeral) && name.is_some() {
+        if kind.rules().is_some_and(|rules| rules.ephemeral) && target.name.is_some() {
             return Err(StatusError::no_such_resource());
         }
         if subresource.is_none() && !kind.verbs().contains(&verb.as_str()) {
@@ -256,9 +252,6 @@ impl Service {
         } else {
             Payload { content: None, bytes: Bytes::new() }
         };
-        if matches!(verb, Verb::List) {
-            name = None;
-        }
         let call = Call {
             core: self.core.clone(),
             plane: plane.clone(),
@@ -307,6 +300,16 @@ impl Service {
     }
 }
 
+/// The object name to which the field selector of a list or watch restricts it, if it can be a name.
+fn selected_name(verb: Verb, options: &Options) -> Option<String> {
+    let name = options
+        .fields
+        .as_ref()
+        .filter(|_| matches!(verb, Verb::List | Verb::Watch))?
+        .exact("metadata.name")?;
+    (!name.is_empty() && crate::schema::names::path_segment(name).is_empty()).then(|| name.to_owned())
+}
+
 /// The user agent up to the first `/`: the field manager when the query names none.
 fn agent(headers: &HeaderMap) -> String {
     let agent = headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -328,7 +331,7 @@ fn decode_path(path: &str) -> Result<Cow<'_, str>, StatusError> {
 
 impl Attributes {
     /// The RBAC attributes of a resource request.
-    fn resource(verb: Verb, target: &ResourcePath<'_>) -> Self {
+    fn resource(verb: Verb, target: &ResourcePath<'_>, name: Option<&str>) -> Self {
         let resource = match target.subresource {
             Some(sub) => format!("{}/{sub}", target.resource),
             None => target.resource.to_owned(),
@@ -336,7 +339,7 @@ impl Attributes {
         Self {
             verb: verb.as_str().to_owned(),
             about: GroupResource::new(target.group, resource),
-            name: target.name.unwrap_or_default().to_owned(),
+            name: name.unwrap_or_default().to_owned(),
             namespace: target.namespace.unwrap_or_default().to_owned(),
             path: None,
         }

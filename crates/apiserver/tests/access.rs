@@ -88,6 +88,133 @@ fn code(error: &kube::Error) -> u16 {
     }
 }
 
+/// Sends one request to a plane in process as a user. Returns the code and the body of the response.
+async fn request(
+    server: &Server,
+    plane: &str,
+    user: &UserInfo,
+    method: &str,
+    path: &str,
+    body: &Value,
+) -> (u16, String) {
+    use http_body_util::BodyExt;
+    let media = if method == "PATCH" { "application/apply-patch+yaml" } else { "application/json" };
+    let request = http::Request::builder()
+        .method(method)
+        .uri(path)
+        .header("content-type", media)
+        .extension(user.clone())
+        .body(http_body_util::Full::new(bytes::Bytes::from(body.to_string())))
+        .expect("a request");
+    let response = server.plane_service(plane).handle(request).await;
+    let code = response.status().as_u16();
+    let body = response.into_body().collect().await.expect("a body").to_bytes();
+    (code, String::from_utf8(body.to_vec()).expect("UTF-8"))
+}
+
+/// Grants rules to a user in a namespace.
+async fn grant(server: &Server, namespace: &str, user: &str, rules: Value) {
+    let client = mk_client(server, "cell");
+    let name = format!("granted-to-{user}");
+    Api::<Role>::namespaced(client.clone(), namespace)
+        .create(&PostParams::default(), &mk(json!({"metadata": {"name": name}, "rules": rules})))
+        .await
+        .expect("a role");
+    Api::<RoleBinding>::namespaced(client, namespace).create(&PostParams::default(), &mk(json!({"metadata": {"name": name}, "roleRef": {"kind": "Role", "name": name, "apiGroup": "rbac.authorization.k8s.io"}, "subjects": [{"kind": "User", "name": user, "apiGroup": "rbac.authorization.k8s.io"}]}))).await.expect("a binding");
+}
+
+fn mk_cluster_scoped_crd(plural: &str) -> Value {
+    json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": format!("{plural}.example.com")}, "spec": {
+        "group": "example.com", "names": {"plural": plural, "singular": plural, "kind": plural.to_uppercase(), "listKind": format!("{}List", plural.to_uppercase())}, "scope": "Cluster",
+        "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]}})
+}
+
+#[tokio::test]
+async fn a_role_in_one_namespace_grants_nothing_outside_of_it() {
+    let server = mk_server().await;
+    for plural in ["regions", "namespaces"] {
+        server.install_crd_in("cell", &mk_cluster_scoped_crd(plural)).await.expect("a definition");
+    }
+    let admin = UserInfo::admin();
+    for (path, object) in [
+        ("/api/v1/namespaces", json!({"metadata": {"name": "mine"}})),
+        ("/api/v1/namespaces", json!({"metadata": {"name": "theirs"}})),
+        ("/api/v1/namespaces/theirs/configmaps", json!({"metadata": {"name": "mine"}})),
+        ("/apis/rbac.authorization.k8s.io/v1/clusterroles", json!({"metadata": {"name": "theirs"}})),
+        (
+            "/apis/example.com/v1/regions",
+            json!({"apiVersion": "example.com/v1", "kind": "REGIONS", "metadata": {"name": "mine"}}),
+        ),
+    ] {
+        let (code, body) = request(&server, "cell", &admin, "POST", path, &object).await;
+        assert_eq!(code, 201, "{path}: {body}");
+    }
+    grant(&server, "mine", "ann", json!([{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}])).await;
+    let ann = UserInfo::new("ann", [""; 0]);
+    let before = server.store().view().revision();
+    for (path, code) in [
+        ("/api/v1/namespaces/mine/namespaces", 404),
+        ("/api/v1/namespaces/mine/namespaces/theirs", 404),
+        ("/api/v1/namespaces/mine/namespaces/mine", 404),
+        ("/api/v1/namespaces/mine/namespaces/theirs/status", 404),
+        ("/api/v1/namespaces/mine/namespaces/theirs/finalize", 404),
+        ("/api/v1/namespaces/mine/nodes", 404),
+        ("/apis/rbac.authorization.k8s.io/v1/namespaces/mine/clusterroles", 404),
+        ("/apis/rbac.authorization.k8s.io/v1/namespaces/mine/clusterroles/theirs", 404),
+        ("/apis/apiextensions.k8s.io/v1/namespaces/mine/customresourcedefinitions/widgets.example.com", 404),
+        ("/apis/example.com/v1/namespaces/mine/regions", 404),
+        ("/apis/example.com/v1/namespaces/mine/regions/mine", 404),
+        ("/apis/example.com/v1/namespaces/mine", 404),
+        ("/api/v1/namespaces/theirs", 403),
+        ("/api/v1/configmaps/mine", 403),
+        ("/api/v1/namespaces/theirs/configmaps/mine", 403),
+    ] {
+        for method in ["GET", "POST", "PUT", "PATCH", "DELETE"] {
+            let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "theirs", "labels": {"owner": "ann"}}});
+            let query = if method == "PATCH" { "?fieldManager=t" } else { "" };
+            let (found, body) =
+                request(&server, "cell", &ann, method, &format!("{path}{query}"), &object).await;
+            assert_eq!(found, code, "{method} {path}: {body}");
+        }
+    }
+    assert_eq!(
+        server.store().view().revision(),
+        before,
+        "a request outside of the namespace wrote something"
+    );
+    let (code, body) = request(&server, "cell", &ann, "GET", "/api/v1/namespaces/mine", &json!(null)).await;
+    assert_eq!(code, 200, "a namespace is in its own namespace: {body}");
+}
+
+#[tokio::test]
+async fn a_list_of_one_name_is_authorized_by_that_name() {
+    let server = mk_server().await;
+    grant(
+        &server,
+        "default",
+        "ann",
+        json!([{"verbs": ["list"], "apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["a"]}]),
+    )
+    .await;
+    let ann = UserInfo::new("ann", [""; 0]);
+    let admin = mk_client(&server, "cell");
+    let maps: Api<ConfigMap> = Api::default_namespaced(admin);
+    for name in ["a", "b"] {
+        maps.create(&PostParams::default(), &mk(json!({"metadata": {"name": name}}))).await.expect("creates");
+    }
+    let list = async |query: &str| {
+        let path = format!("/api/v1/namespaces/default/configmaps{query}");
+        request(&server, "cell", &ann, "GET", &path, &json!(null)).await
+    };
+    let (code, body) = list("?fieldSelector=metadata.name%3Da").await;
+    assert_eq!(code, 200, "{body}");
+    let body: Value = serde_json::from_str(&body).expect("a list");
+    assert_eq!(body["items"].as_array().map(Vec::len), Some(1));
+    assert_eq!(list("?fieldSelector=metadata.name%3Db").await.0, 403);
+    assert_eq!(list("?fieldSelector=metadata.name!%3Db").await.0, 403);
+    assert_eq!(list("").await.0, 403);
+}
+
 #[tokio::test]
 async fn a_client_certificate_authenticates_a_user_and_rbac_authorizes_it() {
     let server = serve(Access::default()).await;
