@@ -187,6 +187,41 @@ async fn a_role_in_one_namespace_grants_nothing_outside_of_it() {
 }
 
 #[tokio::test]
+async fn an_apply_or_put_that_creates_needs_the_verb_create() {
+    let server = mk_server().await;
+    let rule = |verbs: Value| json!([{"verbs": verbs, "apiGroups": ["*"], "resources": ["*"]}]);
+    grant(&server, "default", "patcher", rule(json!(["get", "patch", "update"]))).await;
+    grant(&server, "default", "creator", rule(json!(["get", "patch", "update", "create"]))).await;
+    let user = |name: &str| UserInfo::new(name, [""; 0]);
+    let widget = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "a"}});
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}});
+    let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "a"}, "spec": {"holderIdentity": "a", "leaseDurationSeconds": 1}});
+    for (method, path, object) in [
+        ("PATCH", "/api/v1/namespaces/default/configmaps/a", &map),
+        ("PATCH", "/apis/example.com/v1/namespaces/default/widgets/a", &widget),
+        ("PUT", "/apis/coordination.k8s.io/v1/namespaces/default/leases/a", &lease),
+    ] {
+        let query = if method == "PATCH" { "?fieldManager=t&force=true" } else { "" };
+        let uri = format!("{path}{query}");
+        let dry = format!("{uri}{}dryRun=All", if query.is_empty() { "?" } else { "&" });
+        for uri in [&uri, &dry] {
+            let (code, body) = request(&server, "cell", &user("patcher"), method, uri, object).await;
+            assert_eq!(code, 403, "{uri}: {body}");
+            assert!(body.contains("User \\\"patcher\\\" cannot create resource"), "{body}");
+        }
+        let (code, body) = request(&server, "cell", &user("creator"), method, &uri, object).await;
+        assert_eq!(code, 201, "{uri}: {body}");
+        if method == "PATCH" {
+            let (code, body) = request(&server, "cell", &user("patcher"), method, &uri, object).await;
+            assert_eq!(code, 200, "a change of an existing object: {body}");
+        }
+    }
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default2"}});
+    let uri = "/api/v1/namespaces/default2?fieldManager=t";
+    assert_eq!(request(&server, "cell", &user("creator"), "PATCH", uri, &namespace).await.0, 403);
+}
+
+#[tokio::test]
 async fn a_list_of_one_name_is_authorized_by_that_name() {
     let server = mk_server().await;
     grant(

@@ -5,9 +5,11 @@ use serde_json::{Value, json};
 
 use super::{Call, Payload, commit::WriteResult};
 use crate::{
-    access, admission, builtins,
+    access::{self, Attributes},
+    admission, builtins,
     http::{DryRun, FieldValidation, ResponseBody, decode_object},
     json, ownership,
+    route::Verb,
     schema::{
         ValidationError, ValidationScope,
         meta::{self, NameRule},
@@ -258,8 +260,25 @@ impl Call {
         self.default_status(&mut object);
         admission::mutate(self, &mut object, None).await?;
         self.validate_create(&object)?;
+        self.authorize_create(&object)?;
         admission::validate(self, Some(&object), None).await?;
         Ok(object)
+    }
+
+    /// A PUT or an apply that creates its object needs the verb `create` too. As in Kubernetes the check comes
+    /// between validation and validating admission.
+    fn authorize_create(&self, object: &Value) -> Result<(), StatusError> {
+        if self.verb == Verb::Create {
+            return Ok(()); // authorized before the call
+        }
+        let attributes = Attributes {
+            verb: Verb::Create.as_str().into(),
+            about: self.kind.group_resource(),
+            name: json::meta(object, "name").to_owned(),
+            namespace: self.namespace.clone().unwrap_or_default(),
+            path: None,
+        };
+        access::authorize(&self.core, &self.plane, &self.user, &attributes)
     }
 
     fn set_system_metadata(&self, object: &mut Value) {
