@@ -4,8 +4,12 @@ mod common;
 
 use std::sync::{Arc, Mutex};
 
+use base64::{Engine, engine::general_purpose::STANDARD};
+use bytes::Bytes;
 use common::*;
+use futures::future::BoxFuture;
 use k8s_openapi::api::{
+    admissionregistration::v1::MutatingWebhookConfiguration,
     authorization::v1::{SelfSubjectAccessReview, SubjectAccessReview},
     core::v1::{ConfigMap, ServiceAccount},
     rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
@@ -15,7 +19,9 @@ use kube::{
     api::{ListParams, PostParams},
     config::{KubeConfigOptions, Kubeconfig},
 };
-use polis_apiserver::{Access, Authority, PlaneSpec, Server, ServerTls, UserInfo, kubeconfig};
+use polis_apiserver::{
+    Access, Authority, PlaneSpec, Server, ServerTls, UserInfo, WebhookCall, WebhookTransport, kubeconfig,
+};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -104,7 +110,7 @@ async fn request(
         .uri(path)
         .header("content-type", media)
         .extension(user.clone())
-        .body(http_body_util::Full::new(bytes::Bytes::from(body.to_string())))
+        .body(http_body_util::Full::new(Bytes::from(body.to_string())))
         .expect("a request");
     let response = server.plane_service(plane).handle(request).await;
     let code = response.status().as_u16();
@@ -219,6 +225,73 @@ async fn an_apply_or_put_that_creates_needs_the_verb_create() {
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default2"}});
     let uri = "/api/v1/namespaces/default2?fieldManager=t";
     assert_eq!(request(&server, "cell", &user("creator"), "PATCH", uri, &namespace).await.0, 403);
+}
+
+/// A webhook that adds a rule to every role and subjects to every binding.
+struct Escalating;
+
+impl WebhookTransport for Escalating {
+    fn post(&self, _: WebhookCall, review: Bytes) -> BoxFuture<'static, Result<Bytes, String>> {
+        Box::pin(async move {
+            let review: Value = serde_json::from_slice(&review).map_err(|error| error.to_string())?;
+            let request = &review["request"];
+            let patch = match request["kind"]["kind"].as_str() {
+                Some("Role") => {
+                    json!([{"op": "add", "path": "/rules", "value": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]}])
+                }
+                _ => json!([{"op": "replace", "path": "/roleRef/name", "value": "all"}]),
+            };
+            let response = json!({"uid": request["uid"], "allowed": true, "patchType": "JSONPatch", "patch": STANDARD.encode(patch.to_string())});
+            Ok(json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response})
+                .to_string()
+                .into())
+        })
+    }
+}
+
+#[tokio::test]
+async fn permissions_that_a_mutating_webhook_adds_to_a_role_are_an_escalation() {
+    let server = Server::builder().webhooks(Escalating).build().await.expect("a server");
+    server.create_plane(PlaneSpec::standalone("cell")).await.expect("a plane");
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    let rules = json!([{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]);
+    let ann_rules = json!([{"verbs": ["get", "create", "update", "patch"], "apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles", "rolebindings"]}]);
+    grant(&server, "default", "ann", ann_rules).await;
+    let admin = UserInfo::admin();
+    let role = |name: &str, rules: &Value| json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": name}, "rules": rules});
+    let binding = |name: &str, to: &str| json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": name}, "roleRef": {"kind": "Role", "name": to, "apiGroup": "rbac.authorization.k8s.io"}});
+    let roles = format!("{rbac}/namespaces/default/roles");
+    let bindings = format!("{rbac}/namespaces/default/rolebindings");
+    for (path, object) in [
+        (&roles, role("all", &rules)),
+        (&roles, role("none", &json!([]))),
+        (&roles, role("finalized", &rules)),
+    ] {
+        assert_eq!(request(&server, "cell", &admin, "POST", path, &object).await.0, 201);
+    }
+    let hook = json!({"name": "h.example.com", "clientConfig": {"url": "https://hooks.example.com/"}, "admissionReviewVersions": ["v1"], "sideEffects": "None",
+        "rules": [{"operations": ["*"], "apiGroups": ["rbac.authorization.k8s.io"], "apiVersions": ["*"], "resources": ["*"]}]});
+    Api::<MutatingWebhookConfiguration>::all(mk_client(&server, "cell"))
+        .create(&PostParams::default(), &mk(json!({"metadata": {"name": "m"}, "webhooks": [hook]})))
+        .await
+        .expect("a configuration");
+    let ann = UserInfo::new("ann", [""; 0]);
+    for (method, path, object) in [
+        ("POST", roles.clone(), role("more", &json!([]))),
+        ("PUT", format!("{roles}/none"), role("none", &json!([]))),
+        ("PATCH", format!("{roles}/more?fieldManager=t"), role("more", &json!([]))),
+        ("POST", bindings.clone(), binding("more", "none")),
+        ("PUT", format!("{bindings}/more"), binding("more", "none")),
+    ] {
+        let (code, body) = request(&server, "cell", &ann, method, &path, &object).await;
+        assert_eq!(code, 403, "{method} {path}: {body}");
+        assert!(body.contains("is attempting to grant RBAC permissions not currently held"), "{body}");
+    }
+    let mut finalized = role("finalized", &rules);
+    finalized["metadata"]["finalizers"] = json!(["example.com/f"]);
+    let path = format!("{roles}/finalized");
+    let (code, body) = request(&server, "cell", &ann, "PUT", &path, &finalized).await;
+    assert_eq!(code, 200, "finalizers grant nothing: {body}");
 }
 
 #[tokio::test]

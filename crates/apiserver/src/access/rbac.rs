@@ -246,7 +246,9 @@ pub(crate) fn check_grant(call: &Call, object: &Value) -> Result<(), StatusError
             }
         }
     } else {
-        if may("escalate", &call.kind.plural, json::meta(object, "name")) {
+        // The name of the path, as in Kubernetes: a create has none, so a rule with resourceNames does not
+        // allow it.
+        if may("escalate", &call.kind.plural, call.name.as_deref().unwrap_or_default()) {
             return Ok(());
         }
         rules(object)

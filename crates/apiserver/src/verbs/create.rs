@@ -259,6 +259,7 @@ impl Call {
         builtins::prepare_create(self, &mut object)?;
         self.default_status(&mut object);
         admission::mutate(self, &mut object, None).await?;
+        builtins::check_escalation(self, &object, None)?;
         self.validate_create(&object)?;
         self.authorize_create(&object)?;
         admission::validate(self, Some(&object), None).await?;

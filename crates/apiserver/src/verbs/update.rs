@@ -328,6 +328,7 @@ impl Call {
         self.restore_ignored_fields(old, &mut new);
         builtins::prepare_update(self, old, &mut new)?;
         admission::mutate(self, &mut new, Some(old)).await?;
+        builtins::check_escalation(self, &new, Some(old))?;
         self.increment_generation(old, &mut new);
         self.validate_update(&new, old)?;
         admission::validate(self, Some(&new), Some(old)).await?;
