@@ -8,7 +8,7 @@ use std::sync::{
 
 use serde_json::{Value, json};
 
-use crate::kinds::Catalogue;
+use crate::{access::RoleIndex, kinds::Catalogue};
 
 /// The definition of a plane.
 #[derive(Clone, Debug, Default)]
@@ -59,12 +59,13 @@ const DELETED: u8 = 2;
 pub(crate) struct Plane {
     pub(crate) name: Arc<str>,
     pub(crate) catalogue: Arc<Catalogue>,
+    pub(crate) roles: RoleIndex,
     state: AtomicU8,
 }
 
 impl Plane {
     pub(crate) fn new(name: Arc<str>, catalogue: Arc<Catalogue>) -> Self {
-        Self { name, catalogue, state: AtomicU8::new(SERVING) }
+        Self { roles: RoleIndex::new(&name), name, catalogue, state: AtomicU8::new(SERVING) }
     }
 
     /// Whether the plane is being deleted: it serves requests but accepts no new objects.

@@ -3,11 +3,13 @@
 mod audit;
 pub(crate) mod rbac;
 mod review;
+mod role_index;
 mod tokens;
 
 pub use audit::AuditSink;
 pub(crate) use audit::audit;
 pub(crate) use review::{review, user_info};
+pub(crate) use role_index::RoleIndex;
 pub(crate) use tokens::{fill_secret, issue as issue_token};
 
 use std::collections::BTreeMap;

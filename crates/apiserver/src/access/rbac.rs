@@ -8,13 +8,12 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::Attributes;
+use super::{Attributes, role_index::RoleReference};
 use crate::{
     json,
     plane::Plane,
     server::Core,
     status::{GroupResource, StatusError},
-    store::Collection,
     user::{AUTHENTICATED, UserInfo},
     verbs::Call,
 };
@@ -127,58 +126,19 @@ impl Rule {
     }
 }
 
-fn rules(role: &Value) -> Vec<Rule> {
+/// The rules of a role object.
+pub(super) fn rules(role: &Value) -> Vec<Rule> {
     role["rules"].as_array().into_iter().flatten().filter_map(|rule| Rule::deserialize(rule).ok()).collect()
 }
 
-fn is_subject(binding: &Value, namespace: &str, user: &UserInfo) -> bool {
-    binding["subjects"].as_array().into_iter().flatten().any(|subject| {
-        let text = |field: &str| subject[field].as_str().unwrap_or_default();
-        match text("kind") {
-            "User" => text("name") == user.name || text("name") == "*",
-            "Group" => user.is_in(text("name")),
-            "ServiceAccount" => {
-                let plane_name = if text("namespace").is_empty() { namespace } else { text("namespace") };
-                user.name == format!("system:serviceaccount:{plane_name}:{}", text("name"))
-            }
-            _ => false,
-        }
-    })
-}
-
-/// Every rule that applies to a user in a namespace (empty: cluster-wide rules only).
-pub(crate) fn rules_for(core: &Core, plane: &Plane, user: &UserInfo, namespace: &str) -> Vec<Rule> {
-    let mut planes: Vec<&Arc<str>> = vec![&plane.name];
-    if plane.catalogue.plane != plane.name {
-        planes.push(&plane.catalogue.plane);
-    }
+/// The rules of every role that applies to a user in a namespace (empty: cluster-wide rules only).
+pub(crate) fn rules_for(core: &Core, plane: &Plane, user: &UserInfo, namespace: &str) -> Vec<Arc<[Rule]>> {
     let view = core.store.view();
-    let mut found = Vec::new();
-    for plane_name in planes {
-        let collection =
-            |plural: &str| Collection::new(plane_name.clone(), format!("{plural}.rbac.authorization.k8s.io"));
-        let role = |plural: &str, path: &str| {
-            view.get(&collection(plural), path).map(|stored| rules(&stored.value())).unwrap_or_default()
-        };
-        for (_, stored) in view.all(&collection("clusterrolebindings")) {
-            let binding = stored.value();
-            if is_subject(&binding, "", user) {
-                found.extend(role("clusterroles", binding["roleRef"]["name"].as_str().unwrap_or_default()));
-            }
-        }
-        if namespace.is_empty() {
-            continue;
-        }
-        for (path, stored) in view.all(&collection("rolebindings")) {
-            let binding = stored.value();
-            if path.split('/').next() == Some(namespace) && is_subject(&binding, namespace, user) {
-                let name = binding["roleRef"]["name"].as_str().unwrap_or_default();
-                found.extend(match binding["roleRef"]["kind"].as_str() {
-                    Some("Role") => role("roles", &format!("{namespace}/{name}")),
-                    _ => role("clusterroles", name),
-                });
-            }
-        }
+    let mut found = plane.roles.rules_for(view, user, namespace);
+    if plane.catalogue.plane != plane.name
+        && let Some(shared) = core.plane(&plane.catalogue.plane)
+    {
+        found.extend(shared.roles.rules_for(view, user, namespace));
     }
     found
 }
@@ -209,7 +169,10 @@ pub(crate) fn allows(core: &Core, plane: &Plane, user: &UserInfo, attributes: &A
             return true;
         }
     }
-    rules_for(core, plane, user, &attributes.namespace).iter().any(|rule| rule.allows(attributes))
+    rules_for(core, plane, user, &attributes.namespace)
+        .iter()
+        .flat_map(|rules| rules.iter())
+        .any(|rule| rule.allows(attributes))
 }
 
 /// Refuses a role or binding that grants permissions which the caller does not have (privilege escalation).
@@ -227,37 +190,27 @@ pub(crate) fn check_grant(call: &Call, object: &Value) -> Result<(), StatusError
     };
     let granted = if call.kind.plural.ends_with("bindings") {
         let name = object["roleRef"]["name"].as_str().unwrap_or_default();
-        let (plural, path) = match object["roleRef"]["kind"].as_str() {
-            Some("Role") => ("roles", format!("{namespace}/{name}")),
-            _ => ("clusterroles", name.to_owned()),
-        };
-        if may("bind", plural, name) {
+        let role = RoleReference::of(object, &namespace);
+        let plural = if matches!(role, RoleReference::Role(_)) { "roles" } else { "clusterroles" };
+        if role != RoleReference::Unknown && may("bind", plural, name) {
             return Ok(());
         }
-        let collection =
-            Collection::new(call.plane.name.clone(), format!("{plural}.rbac.authorization.k8s.io"));
-        match call.core.store.view().get(&collection, &path) {
-            Some(stored) => rules(&stored.value()),
-            None => {
-                return Err(StatusError::not_found(
-                    &GroupResource::new("rbac.authorization.k8s.io", plural),
-                    name,
-                ));
-            }
-        }
+        call.plane.roles.role(call.core.store.view(), &role).ok_or_else(|| {
+            StatusError::not_found(&GroupResource::new("rbac.authorization.k8s.io", plural), name)
+        })?
     } else {
         // The name of the path, as in Kubernetes: a create has none, so a rule with resourceNames does not
         // allow it.
         if may("escalate", &call.kind.plural, call.name.as_deref().unwrap_or_default()) {
             return Ok(());
         }
-        rules(object)
+        rules(object).into()
     };
     let own = rules_for(&call.core, &call.plane, &call.user, &namespace);
     let missing: Vec<Rule> = granted
         .iter()
         .flat_map(Rule::parts)
-        .filter(|part| !own.iter().any(|rule| rule.covers(part)))
+        .filter(|part| !own.iter().flat_map(|rules| rules.iter()).any(|rule| rule.covers(part)))
         .collect();
     if missing.is_empty() {
         return Ok(());

@@ -129,7 +129,8 @@ fn rules(call: &Call, object: &Value) -> Value {
         resource.push(json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}));
         other.push(json!({"verbs": ["*"], "nonResourceURLs": ["*"]}));
     }
-    for rule in rbac::rules_for(&call.core, &call.plane, &call.user, namespace) {
+    let applicable = rbac::rules_for(&call.core, &call.plane, &call.user, namespace);
+    for rule in applicable.iter().flat_map(|rules| rules.iter()) {
         if rule.non_resource_urls.is_empty() {
             let mut entry =
                 json!({"verbs": rule.verbs, "apiGroups": rule.api_groups, "resources": rule.resources});

@@ -173,6 +173,13 @@ impl View {
         Ok(StoreWatch::new(shard, from))
     }
 
+    /// The writes to a collection after `seen`, oldest first.
+    pub(crate) fn since(&self, collection: &Collection, seen: Revision) -> Result<Vec<Event>, Compacted> {
+        let Some(shard) = self.shards.read().get(collection).cloned() else { return Ok(Vec::new()) };
+        let shard = shard.read();
+        shard.since(seen, usize::MAX)
+    }
+
     /// Makes one committed write visible. Called in the order of revisions, one write at a time.
     pub(super) fn apply(
         &self,
