@@ -25,7 +25,7 @@ use crate::{
     status::{GroupResource, StatusError},
     store::{CommitError, Revision},
     subresource::SubresourceRequest,
-    user::UserInfo,
+    user::{AUTHENTICATED, UserInfo},
     verbs::{Call, Payload},
 };
 
@@ -108,34 +108,41 @@ impl Service {
         B::Error: std::fmt::Display,
     {
         let path = decode_path(parts.uri.path())?;
-        let (plane, project, path) = match &self.plane {
-            Some(name) => (self.core.plane(name), name.strip_prefix("project:"), &*path),
+        let (name, project, path) = match &self.plane {
+            Some(name) => (Cow::Borrowed(&**name), name.strip_prefix("project:"), &*path),
             None => {
                 let found = route::plane_of(&path);
-                (self.core.plane(&found.plane), found.project, found.path)
+                (found.plane, found.project, found.path)
             }
         };
-        let Some(plane) = plane else { return Err(StatusError::no_such_path()) };
-        let mut user = access::authenticate(&self.core, &plane, &parts)?;
+        let mut user = access::authenticate(&self.core, &name, &parts)?;
         if let Some(project) = project {
             access::add_project(&mut user, project);
         }
-        let user = access::impersonate(&self.core, &plane, user, &parts.headers)?;
-        let target = match route::target(path) {
+        let plane = self.core.plane(&name);
+        // An anonymous caller does not learn which planes exist: it is refused as on a plane that grants it
+        // nothing.
+        if plane.is_none() && user.is_in(AUTHENTICATED) {
+            return Err(StatusError::no_such_path());
+        }
+        let user = access::impersonate(&self.core, plane.as_ref(), user, &parts.headers)?;
+        match route::target(path) {
             Target::NonResource(path) => {
-                access::authorize(&self.core, &plane, &user, &Attributes::non_resource(&parts.method, path))?;
-                let mut response = health::respond(&self.core, &plane, path, &parts)?;
+                let attributes = Attributes::non_resource(&parts.method, path);
+                let plane = access::authorize(&self.core, plane.as_ref(), &user, &attributes)?;
+                let mut response = health::respond(&self.core, plane, path, &parts)?;
                 response.extensions_mut().insert(ShownRevision(0));
-                return Ok(response);
+                Ok(response)
             }
-            Target::Resource(found) => found,
-        };
-        self.dispatch_resource(&plane, user, &target, &parts, body).await
+            Target::Resource(target) => {
+                self.dispatch_resource(plane.as_ref(), user, &target, &parts, body).await
+            }
+        }
     }
 
     async fn dispatch_resource<B>(
         &self,
-        plane: &Arc<Plane>,
+        plane: Option<&Arc<Plane>>,
         user: UserInfo,
         target: &ResourcePath<'_>,
         parts: &Parts,
@@ -145,8 +152,21 @@ impl Service {
         B: http_body::Body<Data = Bytes> + Send,
         B::Error: std::fmt::Display,
     {
-        let options = Options::parse(parts.uri.query().unwrap_or_default())?;
-        let Some(verb) = route::verb(&parts.method, target, options.watch) else {
+        let options = Options::parse(parts.uri.query().unwrap_or_default());
+        let verb = route::verb(&parts.method, target, options.as_ref().is_ok_and(|options| options.watch));
+        // A list or watch of one name is authorized by that name, as in Kubernetes.
+        let selected = || selected_name(verb?, options.as_ref().ok()?);
+        let name = target.name.map(str::to_owned).or_else(selected);
+        let attributes = Attributes::resource(verb, target, name.as_deref());
+        let plane = access::authorize(&self.core, plane, &user, &attributes)?;
+        if target.malformed {
+            return Err(match target.group {
+                "" => StatusError::no_such_resource(),
+                _ => StatusError::no_such_path(),
+            });
+        }
+        let options = options?;
+        let Some(verb) = verb else {
             let custom = plane
                 .catalogue
                 .kinds()
@@ -157,15 +177,6 @@ impl Service {
                 StatusError::not_supported(&kind.group_resource(), "")
             }));
         };
-        // A list or watch of one name is authorized by that name, as in Kubernetes.
-        let name = target.name.map(str::to_owned).or_else(|| selected_name(verb, &options));
-        access::authorize(&self.core, plane, &user, &Attributes::resource(verb, target, name.as_deref()))?;
-        if target.malformed {
-            return Err(match target.group {
-                "" => StatusError::no_such_resource(),
-                _ => StatusError::no_such_path(),
-            });
-        }
         let kinds = plane.catalogue.kinds();
         let kind = kinds.find(target.group, target.resource).cloned().ok_or_else(|| {
             match target.group.is_empty() || target.group.ends_with(".k8s.io") {
@@ -330,14 +341,14 @@ fn decode_path(path: &str) -> Result<Cow<'_, str>, StatusError> {
 }
 
 impl Attributes {
-    /// The RBAC attributes of a resource request.
-    fn resource(verb: Verb, target: &ResourcePath<'_>, name: Option<&str>) -> Self {
+    /// The RBAC attributes of a resource request. A method without a verb needs a rule for all verbs.
+    fn resource(verb: Option<Verb>, target: &ResourcePath<'_>, name: Option<&str>) -> Self {
         let resource = match target.subresource {
             Some(sub) => format!("{}/{sub}", target.resource),
             None => target.resource.to_owned(),
         };
         Self {
-            verb: verb.as_str().to_owned(),
+            verb: verb.map(Verb::as_str).unwrap_or_default().to_owned(),
             about: GroupResource::new(target.group, resource),
             name: name.unwrap_or_default().to_owned(),
             namespace: target.namespace.unwrap_or_default().to_owned(),

@@ -18,28 +18,39 @@ pub(crate) struct VersionedSchema {
     /// The merge types for server-side apply and strategic merge patch.
     types: Types,
     custom: bool,
+    /// Why the schema does not parse. Then existing objects stay readable and no write is valid.
+    parse_error: Option<ValidationError>,
 }
 
-/// Parses a schema. It is built in or was validated with its CRD. A schema that does not parse (stored by an
-/// older, less strict version) accepts every object, so that existing objects stay readable.
-fn parse(raw: &Value) -> Schema {
+/// Parses a schema. It is built in or was validated with its CRD. One that does not parse nevertheless (stored
+/// by an older, less strict version) is replaced by the open schema, for reads, and the error is returned.
+fn parse(raw: &Value) -> (Schema, Option<ValidationError>) {
     let open = || Schema::parse(&json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}));
-    Schema::parse(raw)
-        .or_else(|_| open())
-        .unwrap_or_else(|error| unreachable!("the open schema parses: {error}"))
+    match Schema::parse(raw) {
+        Ok(schema) => (schema, None),
+        Err(error) => {
+            tracing::error!(%error, "failed to parse the schema of a CRD; writes of its objects are refused; correct the schema");
+            let schema = open().unwrap_or_else(|error| unreachable!("the open schema parses: {error}"));
+            let why = format!(
+                "the schema of the CustomResourceDefinition is invalid and must be corrected: {error}"
+            );
+            (schema, Some(ValidationError::internal("", why)))
+        }
+    }
 }
 
 impl VersionedSchema {
     /// The schema of a built-in kind.
     pub(crate) fn of_builtin(raw: &Value, definition: &str) -> Self {
-        Self { schema: parse(raw), types: Types::from_openapi(definitions(), definition), custom: false }
+        let (schema, parse_error) = parse(raw);
+        Self { schema, types: Types::from_openapi(definitions(), definition), custom: false, parse_error }
     }
 
     /// The schema of a CRD version.
     pub(crate) fn of_custom(raw: &Value) -> Self {
-        let schema = parse(raw);
+        let (schema, parse_error) = parse(raw);
         let types = Types::from_schema(schema.root());
-        Self { schema, types, custom: true }
+        Self { schema, types, custom: true, parse_error }
     }
 
     pub(crate) fn types(&self) -> &Types {
@@ -99,6 +110,9 @@ impl VersionedSchema {
         old: Option<&Value>,
         scope: ValidationScope,
     ) -> Vec<ValidationError> {
+        if let Some(error) = &self.parse_error {
+            return vec![error.clone()];
+        }
         match old {
             Some(old) if self.custom => self.schema.validate_update(object, old, scope),
             // The types were checked when the object was decoded; fields added by the server have the right

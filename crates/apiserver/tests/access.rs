@@ -227,6 +227,80 @@ async fn an_apply_or_put_that_creates_needs_the_verb_create() {
     assert_eq!(request(&server, "cell", &user("creator"), "PATCH", uri, &namespace).await.0, 403);
 }
 
+#[tokio::test]
+async fn an_anonymous_caller_does_not_learn_which_planes_exist() {
+    let server = serve(Access::default()).await;
+    server.server.create_plane(PlaneSpec::standalone("cell-1")).await.expect("a plane");
+    server.server.create_plane(PlaneSpec::project("shop-1", "projects")).await.expect("a project");
+    let client = mk_anonymous_client(&server);
+    let paths = [
+        "",
+        "/",
+        "/healthz",
+        "/version",
+        "/readyz/ping",
+        "/api",
+        "/apis/example.com/v1",
+        "/openapi/v2",
+        "/x",
+        "/api/v1/namespaces",
+        "/api/v1/namespaces/default/configmaps/a",
+        "/api/v1/a/b/c/d/e",
+        "/api/v1/a//b",
+        "/api/v1/watch",
+        "/api/v1/configmaps?limit=x",
+        "/api/v1/configmaps?watch=perhaps",
+        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+    ];
+    for (prefix, absent) in [
+        ("/planes/cell-1", "/planes/cell-2"),
+        ("/projects/shop-1/control-plane", "/projects/shop-2/control-plane"),
+        (
+            "/apis/resourcemanager.miloapis.com/v1alpha1/projects/shop-1/control-plane",
+            "/apis/resourcemanager.miloapis.com/v1alpha1/projects/shop-2/control-plane",
+        ),
+    ] {
+        for path in paths {
+            for method in ["GET", "POST", "DELETE", "OPTIONS"] {
+                for header in [
+                    ("accept", "application/json"),
+                    ("authorization", "Bearer made-up"),
+                    ("impersonate-user", "ann"),
+                    ("impersonate-group", "g"),
+                ] {
+                    let existing = raw(&client, method, &format!("{prefix}{path}"), header).await;
+                    let unknown = raw(&client, method, &format!("{absent}{path}"), header).await;
+                    assert_eq!(existing, unknown, "{method} {path} {header:?}");
+                    assert!(matches!(existing.0, 401 | 403 | 500), "{method} {path}: {existing:?}");
+                }
+            }
+        }
+    }
+    let admin = server.client("root", &["system:masters"], "").await;
+    assert_eq!(raw(&admin, "GET", "/planes/cell-1/version", ("accept", "*/*")).await.0, 200);
+    assert_eq!(raw(&admin, "GET", "/planes/cell-2/version", ("accept", "*/*")).await.0, 404);
+}
+
+fn mk_anonymous_client(server: &TestServer) -> Client {
+    let mut config = Config::new(server.url.parse().expect("a URL"));
+    config.root_cert = Some(vec![pem_to_der(server.authority.pem())]);
+    Client::try_from(config).expect("a client")
+}
+
+/// The code and the body of the response to a request with one header.
+async fn raw(client: &Client, method: &str, path: &str, header: (&str, &str)) -> (u16, Bytes) {
+    use http_body_util::BodyExt;
+    let request = http::Request::builder()
+        .method(method)
+        .uri(path)
+        .header(header.0, header.1)
+        .body(kube::client::Body::empty())
+        .expect("a request");
+    let response = client.send(request).await.expect("a response");
+    let code = response.status().as_u16();
+    (code, response.into_body().collect().await.expect("a body").to_bytes())
+}
+
 /// A webhook that adds a rule to every role and subjects to every binding.
 struct Escalating;
 
@@ -348,9 +422,7 @@ async fn a_client_certificate_authenticates_a_user_and_rbac_authorizes_it() {
 #[tokio::test]
 async fn an_anonymous_user_can_read_health_and_version_only() {
     let server = serve(Access::default()).await;
-    let mut config = Config::new(server.url.parse().expect("a URL"));
-    config.root_cert = Some(vec![pem_to_der(server.authority.pem())]);
-    let anonymous = Client::try_from(config).expect("a client");
+    let anonymous = mk_anonymous_client(&server);
     anonymous.apiserver_version().await.expect("the version");
     let raw = |path: &str| {
         let request = http::Request::get(path).body(Vec::new()).expect("a request");

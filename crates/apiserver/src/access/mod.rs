@@ -12,7 +12,7 @@ pub(crate) use review::{review, user_info};
 pub(crate) use role_index::RoleIndex;
 pub(crate) use tokens::{fill_secret, issue as issue_token};
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use http::{HeaderMap, Method, header, request::Parts};
 
@@ -69,7 +69,8 @@ pub(crate) struct Peer {
 }
 
 /// Authenticates a request: by its [`UserInfo`] extension, its bearer token, or its client certificate.
-pub(crate) fn authenticate(core: &Core, plane: &Plane, parts: &Parts) -> Result<UserInfo, StatusError> {
+/// `plane` is the name in the path; the plane need not exist.
+pub(crate) fn authenticate(core: &Core, plane: &str, parts: &Parts) -> Result<UserInfo, StatusError> {
     if let Some(user) = parts.extensions.get::<UserInfo>() {
         return Ok(user.clone());
     }
@@ -88,7 +89,7 @@ pub(crate) fn authenticate(core: &Core, plane: &Plane, parts: &Parts) -> Result<
 }
 
 /// The user of a bearer token.
-pub(crate) fn authenticate_token(core: &Core, plane: &Plane, token: &str) -> Option<UserInfo> {
+pub(crate) fn authenticate_token(core: &Core, plane: &str, token: &str) -> Option<UserInfo> {
     core.access.tokens.get(token.trim()).cloned().or_else(|| tokens::verify(core, plane, token.trim()))
 }
 
@@ -120,15 +121,15 @@ impl Attributes {
     }
 }
 
-/// Authorizes a request, or returns 403.
-pub(crate) fn authorize(
+/// Authorizes a request on a plane, or returns 403. A plane that does not exist grants nothing.
+pub(crate) fn authorize<'a>(
     core: &Core,
-    plane: &Plane,
+    plane: Option<&'a Arc<Plane>>,
     user: &UserInfo,
     attributes: &Attributes,
-) -> Result<(), StatusError> {
-    if rbac::allows(core, plane, user, attributes) {
-        return Ok(());
+) -> Result<&'a Arc<Plane>, StatusError> {
+    if let Some(plane) = plane.filter(|plane| rbac::allows(core, plane, user, attributes)) {
+        return Ok(plane);
     }
     let name = &user.name;
     Err(match &attributes.path {
@@ -160,7 +161,7 @@ pub(crate) fn authorize(
 /// The user that the request acts as: that of the `Impersonate-*` headers, if the caller may impersonate it.
 pub(crate) fn impersonate(
     core: &Core,
-    plane: &Plane,
+    plane: Option<&Arc<Plane>>,
     user: UserInfo,
     headers: &HeaderMap,
 ) -> Result<UserInfo, StatusError> {
@@ -195,7 +196,7 @@ pub(crate) fn impersonate(
             namespace: namespace.to_owned(),
             path: None,
         };
-        authorize(core, plane, &user, &attributes)
+        authorize(core, plane, &user, &attributes).map(drop)
     };
     let mut impersonated =
         match name.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':')) {

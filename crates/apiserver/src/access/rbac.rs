@@ -20,7 +20,8 @@ use crate::{
 
 /// Paths that every authenticated user may read.
 const DISCOVERY: [&str; 7] = ["/api", "/apis", "/openapi", "/version", "/healthz", "/livez", "/readyz"];
-/// Paths that every user may read, anonymous included.
+/// Paths of the root plane that every user may read, anonymous included. On other planes they would show which
+/// planes exist.
 const OPEN: [&str; 4] = ["/version", "/healthz", "/livez", "/readyz"];
 
 /// One rule of a role.
@@ -155,7 +156,8 @@ pub(crate) fn allows(core: &Core, plane: &Plane, user: &UserInfo, attributes: &A
                 .any(|root| path == root || path.strip_prefix(root).is_some_and(|rest| rest.starts_with('/')))
         };
         let reading = matches!(attributes.verb.as_str(), "get" | "head");
-        if reading && (under(&OPEN) || (user.is_in(AUTHENTICATED) && (under(&DISCOVERY) || path == "/"))) {
+        let open = plane.name.is_empty() && under(&OPEN);
+        if reading && (open || (user.is_in(AUTHENTICATED) && (under(&DISCOVERY) || path == "/"))) {
             return true;
         }
     } else if user.is_in(AUTHENTICATED) && attributes.verb == "create" {

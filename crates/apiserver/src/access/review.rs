@@ -150,7 +150,7 @@ fn token(call: &Call, object: &Value) -> Result<Value, StatusError> {
     if token.is_empty() {
         return Err(StatusError::bad_request("token is required for TokenReview in authentication"));
     }
-    Ok(match authenticate_token(&call.core, &call.plane, token) {
+    Ok(match authenticate_token(&call.core, &call.plane.name, token) {
         Some(user) => json!({"authenticated": true, "user": user_info(&user)}),
         None => json!({"user": {}, "error": "[invalid bearer token, token lookup failed]"}),
     })

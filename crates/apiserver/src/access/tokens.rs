@@ -63,13 +63,13 @@ struct Claims {
 }
 
 /// The service account of a token, if the token is valid on this plane.
-pub(super) fn verify(core: &Core, plane: &Plane, token: &str) -> Option<UserInfo> {
+pub(super) fn verify(core: &Core, plane: &str, token: &str) -> Option<UserInfo> {
     let claims = core.access.signer.verify(token)?;
     let live = claims.expires.is_none_or(|end| end > core.clock.now().as_second());
-    if !live || claims.plane != *plane.name {
+    if !live || claims.plane != plane {
         return None;
     }
-    let accounts = Collection::new(plane.name.clone(), "serviceaccounts");
+    let accounts = Collection::new(plane, "serviceaccounts");
     let account = core.store.view().get(&accounts, &format!("{}/{}", claims.namespace, claims.name))?.value();
     (json::meta(&account, "uid") == claims.uid)
         .then(|| UserInfo::service_account(&claims.namespace, &claims.name, &claims.uid))

@@ -21,18 +21,32 @@ pub(crate) struct Policies(Mutex<HashMap<PolicyKey, Compiled>>);
 /// Plane and name of a policy.
 type PolicyKey = (Arc<str>, Arc<str>);
 
-/// A compiled policy and its revision; `None` if that revision does not compile.
-type Compiled = (Revision, Option<Arc<CompiledPolicy>>);
+/// A compiled policy and its revision, or why that revision does not compile.
+type Compiled = (Revision, Result<Arc<CompiledPolicy>, Arc<str>>);
 
 impl Policies {
-    fn compiled(&self, plane: &Arc<str>, name: &Arc<str>, stored: &Stored) -> Option<Arc<CompiledPolicy>> {
+    /// The compiled policy. Validation refuses a policy that does not compile; one that another version of the
+    /// program stored, or that another limit applies to, may still fail.
+    fn compiled(
+        &self,
+        plane: &Arc<str>,
+        name: &Arc<str>,
+        stored: &Stored,
+    ) -> Result<Arc<CompiledPolicy>, Arc<str>> {
         let mut known = self.0.lock();
-        let entry = known.entry((plane.clone(), name.clone())).or_insert((0, None));
-        if entry.0 != stored.revision() {
-            // Validation refuses a policy that does not compile. One stored nevertheless is ignored.
-            *entry = (stored.revision(), CompiledPolicy::compile(&stored.value()).ok().map(Arc::new));
+        match known.get(&(plane.clone(), name.clone())) {
+            Some((revision, compiled)) if *revision == stored.revision() => compiled.clone(),
+            _ => {
+                let compiled = CompiledPolicy::compile(&stored.value())
+                    .map(Arc::new)
+                    .map_err(|errors| Arc::from(crate::schema::aggregate(&errors)));
+                if let Err(why) = &compiled {
+                    tracing::error!(plane = &**plane, policy = &**name, %why, "failed to compile an admission policy; requests that it matches are handled by its failurePolicy; correct its expressions");
+                }
+                known.insert((plane.clone(), name.clone()), (stored.revision(), compiled.clone()));
+                compiled
+            }
         }
-        entry.1.clone()
     }
 }
 
@@ -58,7 +72,20 @@ pub(super) fn evaluate(request: &Request<'_>) -> Result<(), StatusError> {
             if match_resources.is_object() && matching::resources_cover(match_resources, request).is_none() {
                 continue;
             }
-            let Some(compiled) = call.core.policies.compiled(plane, name, stored) else { continue };
+            let compiled = match call.core.policies.compiled(plane, name, stored) {
+                Ok(compiled) => compiled,
+                Err(_) if spec["failurePolicy"] == "Ignore" => continue,
+                Err(why) => {
+                    let message = format!("compilation failed: {why}");
+                    enforce(
+                        request,
+                        name,
+                        binding,
+                        &Denial { validation: None, message, reason: "Invalid".into() },
+                    )?;
+                    continue;
+                }
+            };
             let described = request.describe(&version, "");
             let namespace = request.namespace().filter(|_| call.kind.namespaced).unwrap_or(Value::Null);
             for params in params(request, spec, binding, name)? {

@@ -279,7 +279,7 @@ impl Call {
             namespace: self.namespace.clone().unwrap_or_default(),
             path: None,
         };
-        access::authorize(&self.core, &self.plane, &self.user, &attributes)
+        access::authorize(&self.core, Some(&self.plane), &self.user, &attributes).map(drop)
     }
 
     fn set_system_metadata(&self, object: &mut Value) {
