@@ -1,12 +1,13 @@
 //! Flags of `polis up` and their validation.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use polis_api::names;
 use polis_platform::networks::MAX_LOOPBACK_CITIES as MAX_CITIES;
 
+use super::kubeconfig::user_kubeconfig;
 use super::planes::HUB;
 
 /// Cities of a new data directory without `--cities`.
@@ -46,6 +47,10 @@ pub struct Flags {
     /// Keep instances running when `polis up` stops; the next `polis up` adopts them
     #[arg(long)]
     pub keep_instances: bool,
+    /// A file or folder outside of the system directories that instances may read and execute; repeat the
+    /// flag for each
+    #[arg(long, value_name = "PATH")]
+    pub allow_read: Vec<PathBuf>,
     /// Kubeconfig of an external Karmada to use as the hub, instead of the embedded one
     #[arg(long, value_name = "KUBECONFIG")]
     pub federation_kubeconfig: Option<PathBuf>,
@@ -109,6 +114,29 @@ impl Flags {
         }
         Ok(())
     }
+
+    /// Validates `--allow-read` against the data directory, which holds the keys of the installation.
+    pub fn check_readable(&self, data: &Path) -> Result<()> {
+        for path in &self.allow_read {
+            let resolved = path
+                .canonicalize()
+                .with_context(|| format!("failed to open {} of --allow-read to instances", path.display()))?;
+            if resolved.starts_with(data.canonicalize().unwrap_or_else(|_| data.to_owned())) {
+                bail!(
+                    "--allow-read {} would open the data directory {} to instances: put files for instances elsewhere",
+                    path.display(),
+                    data.display()
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// The kubeconfigs that this process uses: no instance may read them.
+    pub fn kubeconfigs(&self) -> impl Iterator<Item = PathBuf> {
+        let cells = self.cells.iter().map(|(_, path)| path);
+        cells.chain(&self.federation_kubeconfig).cloned().chain(user_kubeconfig())
+    }
 }
 
 /// Names of cities and projects are part of paths, labels and longer object names.
@@ -132,6 +160,7 @@ mod tests {
             listen: "127.0.0.1:0".parse().unwrap(),
             merge_kubeconfig: false,
             keep_instances: false,
+            allow_read: Vec::new(),
             federation_kubeconfig: None,
             cells: Vec::new(),
         }
@@ -193,6 +222,21 @@ mod tests {
         assert!(mk_flags(&names).check().unwrap_err().to_string().contains("addresses for 1054"));
         let one_more = mk_flags(&["syd"]).all_cities(&cities[1..]).unwrap_err().to_string();
         assert!(one_more.contains("--data-dir"), "{one_more}");
+    }
+
+    #[test]
+    fn the_data_directory_cannot_be_opened_to_instances() {
+        let data = tempfile::tempdir().unwrap();
+        std::fs::create_dir(data.path().join("cells")).unwrap();
+        std::os::unix::fs::symlink(data.path(), data.path().join("link")).unwrap();
+        let check =
+            |path: PathBuf| Flags { allow_read: vec![path], ..mk_flags(&[]) }.check_readable(data.path());
+        for path in ["", "cells", "cells/../cells", "link/cells"] {
+            let error = check(data.path().join(path)).unwrap_err().to_string();
+            assert!(error.contains("put files for instances elsewhere"), "{error}");
+        }
+        assert!(check(data.path().join("missing")).unwrap_err().to_string().contains("--allow-read"));
+        check("/usr".into()).unwrap();
     }
 
     #[test]

@@ -65,6 +65,7 @@ async fn serve(flags: Flags) -> Result<()> {
             DataDir::open(&default_path)?
         }
     };
+    flags.check_readable(data.folder())?;
     let authority = data.authority()?;
     let listener = listen(flags.listen).await?;
     let address = listener.local_addr()?;
@@ -81,7 +82,7 @@ async fn serve(flags: Flags) -> Result<()> {
     })?;
 
     progress.set_message("starting controllers");
-    let mut supervisor = Supervisor::start(&planes, &data, &webhooks)?;
+    let mut supervisor = Supervisor::start(&planes, &flags, &data, &webhooks)?;
     reader.init(
         server.clone(),
         supervisor.runtimes.iter().map(|(city, run)| (city.clone(), run.logs())).collect(),

@@ -27,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 use super::admission::InProcessWebhooks;
 use super::data::DataDir;
 use super::durable::DurableProvider;
+use super::flags::Flags;
 use super::planes::{PROJECT_KINDS, PlaneBackend, Planes};
 
 /// The running components.
@@ -41,7 +42,12 @@ pub struct Supervisor {
 
 impl Supervisor {
     /// Declares the controllers of every role and spawns their engines.
-    pub fn start(planes: &Planes, data: &DataDir, webhooks: &InProcessWebhooks) -> Result<Self> {
+    pub fn start(
+        planes: &Planes,
+        flags: &Flags,
+        data: &DataDir,
+        webhooks: &InProcessWebhooks,
+    ) -> Result<Self> {
         let mut supervisor = Self {
             engines: BTreeMap::new(),
             runtimes: BTreeMap::new(),
@@ -59,7 +65,8 @@ impl Supervisor {
             let pool = AddressPool::loopback(number).with_context(|| {
                 format!("city {city} has number {number}, and this machine has loopback addresses for {MAX_LOOPBACK_CITIES} cities")
             })?;
-            supervisor.cell(planes, data, city, backend, pool)?;
+            let settings = process_settings(flags, data, city)?;
+            supervisor.cell(planes, settings, city, backend, pool)?;
         }
         Ok(supervisor)
     }
@@ -120,7 +127,7 @@ impl Supervisor {
     fn cell(
         &mut self,
         planes: &Planes,
-        data: &DataDir,
+        settings: ProcessSettings,
         city: &str,
         backend: &PlaneBackend,
         pool: AddressPool,
@@ -139,9 +146,7 @@ impl Supervisor {
         };
         polis_cell::declare(&mut engine, clock.clone(), cell)?;
         polis_platform::networks::declare(&mut engine, clock.clone(), plane.clone(), city, pool);
-        let binary = std::env::current_exe().context("failed to find the path of this program")?;
-        let process =
-            ProcessProvider::open(ProcessSettings::new(data.path("cells").join(city), binary, city))?;
+        let process = ProcessProvider::open(settings)?;
         self.runtimes.insert(city.to_owned(), process.clone());
         let provider = DurableProvider { provider: process, server: planes.server.clone() };
         polis_runtime::declare(&mut engine, clock, RuntimeConfig { plane, city: city.to_owned(), provider });
@@ -178,6 +183,15 @@ impl Supervisor {
         }
         Ok(())
     }
+}
+
+/// Configuration of the process provider of a city.
+fn process_settings(flags: &Flags, data: &DataDir, city: &str) -> Result<ProcessSettings> {
+    let binary = std::env::current_exe().context("failed to find the path of this program")?;
+    let mut settings = ProcessSettings::new(data.path("cells").join(city), binary, city);
+    settings.readable = flags.allow_read.clone();
+    settings.private = flags.kubeconfigs().chain([data.folder().to_owned()]).collect();
+    Ok(settings)
 }
 
 /// The projects of the platform, for a role.

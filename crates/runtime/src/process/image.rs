@@ -102,7 +102,7 @@ pub(crate) fn program(
     match find(wanted) {
         Some(path) => Ok(Program { path, first }),
         None => Err(unavailable(format!(
-            "there is no program {wanted:?} on this host; install it, or name it by its full path ({HOST}/path/to/program)"
+            "there is no program {wanted:?} on this host that instances may run; install it on the search path, in /usr or in /opt, or ask the operator to open its directory (polis up --allow-read)"
         ))),
     }
 }

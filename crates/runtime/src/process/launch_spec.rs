@@ -28,7 +28,8 @@ pub(super) fn launch_spec(
     record: &InstanceRecord,
     restarts: u32,
 ) -> Result<LaunchSpec, EnvironmentError> {
-    let host = settings.host_programs.then_some(|name: &str| find(name, &settings.path));
+    let readable = sandbox::readable(settings);
+    let host = settings.host_programs.then_some(|name: &str| find(name, &settings.path, &readable));
     let Program { path, first } =
         image::program(container, &settings.binary, host).map_err(EnvironmentError::Refused)?;
     let sizes = quota::instance_size(&request.instance.spec).map_err(|error| {
@@ -47,7 +48,7 @@ pub(super) fn launch_spec(
     env.insert(CONTAINER_ID_VARIABLE.to_owned(), format!("{}/{}", record.uid, container.name));
     let args: Vec<String> =
         first.into_iter().chain(container.args.iter().map(|arg| expand(arg, &env))).collect();
-    let sandbox = settings.sandbox.then(|| sandbox::sandbox(&path, &args, &work, &settings.readable));
+    let sandbox = settings.sandbox.then(|| sandbox::sandbox(&path, &work, &readable));
     let memory = sizes.and_then(|sizes| u64::try_from(sizes.mebibytes).ok()).map(|size| size << 20);
     let limits = Limits { memory, files: MAX_OPEN_FILES };
     Ok(LaunchSpec { program: path, args, env, work, limits, sandbox })
@@ -112,20 +113,19 @@ pub(super) fn is_tcp(port: &&NamedPort) -> bool {
     port.protocol.as_deref().is_none_or(|protocol| protocol.eq_ignore_ascii_case("TCP"))
 }
 
-/// Finds an executable by absolute path, or by name on the search path.
-fn find(name: &str, path: &str) -> Option<PathBuf> {
+/// Finds an executable by name on the search path, or by absolute path in a readable directory: a tenant who
+/// names another path must not have it executed, and so opened in the sandbox.
+fn find(name: &str, path: &str, readable: &[PathBuf]) -> Option<PathBuf> {
     let runs = |path: &Path| {
         fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
     };
-    let found = if name.contains('/') {
-        Some(PathBuf::from(name)).filter(|path| path.is_absolute())
-    } else {
-        path.split(':')
-            .filter(|dir| !dir.is_empty())
-            .map(|dir| Path::new(dir).join(name))
-            .find(|path| runs(path))
-    };
-    found.filter(|path| !name.is_empty() && runs(path))
+    if name.contains('/') {
+        let target = fs::canonicalize(name).ok().filter(|_| Path::new(name).is_absolute())?;
+        let allowed = readable.iter().any(|readable| target.starts_with(readable));
+        return (allowed && runs(&target)).then(|| PathBuf::from(name));
+    }
+    let dirs = path.split(':').map(Path::new).filter(|dir| dir.is_absolute() && !name.is_empty());
+    dirs.map(|dir| dir.join(name)).find(|path| runs(path))
 }
 
 #[cfg(test)]
@@ -134,13 +134,33 @@ mod tests {
 
     #[test]
     fn programs_are_found_by_name_or_full_path() {
-        assert!(find("sh", "/nowhere::/usr/bin:/bin").unwrap().ends_with("sh"));
-        assert_eq!(find("/bin/sh", ""), Some("/bin/sh".into()));
         let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("plain"), "no program").unwrap();
-        let plain = dir.path().join("plain").display().to_string();
+        let dir = fs::canonicalize(dir.path()).unwrap();
+        let readable = [fs::canonicalize("/bin").unwrap(), dir.clone()];
+        assert!(find("sh", "/nowhere::/usr/bin:/bin", &readable).unwrap().ends_with("sh"));
+        assert_eq!(find("/bin/sh", "", &readable), Some("/bin/sh".into()));
+        fs::write(dir.join("plain"), "no program").unwrap();
+        let plain = dir.join("plain").display().to_string();
         for nothing in ["", "bin/sh", "./sh", "no-such-program", "/bin", "plain", plain.as_str()] {
-            assert_eq!(find(nothing, &format!("/usr/bin:/bin:{}", dir.path().display())), None, "{nothing}");
+            assert_eq!(
+                find(nothing, &format!("/usr/bin:/bin:{}", dir.display()), &readable),
+                None,
+                "{nothing}"
+            );
         }
+    }
+
+    #[test]
+    fn a_full_path_must_lead_to_a_readable_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let (link, program) = (dir.path().join("link"), dir.path().join("program"));
+        fs::copy("/bin/sh", &program).unwrap();
+        std::os::unix::fs::symlink("/bin/sh", &link).unwrap();
+        let readable = [fs::canonicalize("/bin").unwrap()];
+        let found = |path: &Path| find(path.to_str().unwrap(), "/bin", &readable);
+        assert_eq!(found(&program), None);
+        assert_eq!(found(&Path::new("/bin/..").join(program.strip_prefix("/").unwrap())), None);
+        assert_eq!(found(&link), Some(link.clone()));
+        assert_eq!(find("sh", ".:bin", &readable), None, "only absolute entries of the search path count");
     }
 }

@@ -1,47 +1,155 @@
 //! The sandbox of a program: the host files that it may access, enforced by Landlock where the kernel has it.
 //!
-//! A program may read and execute the system directories, its own binary, and absolute paths on its command
-//! line; it may write to its working directory. Everything else is denied: home directories, the data of
-//! Polis, the directories of other instances. [`crate::ProcessSettings::readable`] adds paths.
+//! A program may read and execute the system files listed here, its own binary, and what the operator opened
+//! with [`ProcessSettings::readable`]; it may write to its working directory. Everything else is denied: home
+//! directories, the data of Polis, the directories of other instances, other processes in `/proc`.
+//!
+//! The input of a tenant never adds a path: not `args`, not `env`, not a link in the working directory. All
+//! links are resolved here, and the launcher opens the results without following links, so that a path which
+//! changes in between is left out.
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::ProcessSettings;
 use crate::shim::Sandbox;
 
-/// System directories.
-const SYSTEM: [&str; 13] = [
+/// System files and directories. A `*` at the end stands for any rest of the name.
+///
+/// `/etc` and `/proc` are not opened as a whole: the user of Polis, often root, reads keys and passwords in
+/// `/etc`, and the command lines of all processes, or the memory of the kernel, in `/proc`. The launcher adds
+/// the program's own directory in `/proc`.
+const SYSTEM: [&str; 77] = [
     "/usr",
     "/bin",
     "/sbin",
     "/lib",
     "/lib32",
     "/lib64",
-    "/etc",
     "/opt",
-    "/nix",
-    "/proc",
-    "/sys",
-    // Targets of the symbolic links /etc/resolv.conf and /etc/localtime.
+    "/nix/store",
+    // Dynamic linker.
+    "/etc/alternatives",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/ld.so.preload",
+    // Users, names, addresses. The directories hold the files that /etc/resolv.conf links to, which are
+    // replaced when the network changes: a rule for a file is lost with the file.
+    "/etc/gai.conf",
+    "/etc/group",
+    "/etc/host.conf",
+    "/etc/hostname",
+    "/etc/hosts",
+    "/etc/networks",
+    "/etc/nsswitch.conf",
+    "/etc/passwd",
+    "/etc/protocols",
+    "/etc/resolv.conf",
+    "/etc/rpc",
+    "/etc/services",
     "/run/systemd/resolve",
+    "/run/resolvconf",
+    // Time, language, fonts, terminals.
+    "/etc/default/locale",
+    "/etc/fonts",
+    "/etc/inputrc",
+    "/etc/locale.alias",
+    "/etc/locale.conf",
+    "/etc/localtime",
+    "/etc/terminfo",
+    "/etc/timezone",
     "/var/db/timezone",
+    // Certificates of public authorities.
+    "/etc/ca-certificates",
+    "/etc/ca-certificates.conf",
+    "/etc/crypto-policies",
+    "/etc/pki/ca-trust",
+    "/etc/pki/java",
+    "/etc/pki/tls/cert.pem",
+    "/etc/pki/tls/certs",
+    "/etc/pki/tls/openssl.cnf",
+    "/etc/ssl/cert.pem",
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+    // Shells and languages.
+    "/etc/bash.bashrc",
+    "/etc/java*",
+    "/etc/magic",
+    "/etc/mime.types",
+    "/etc/perl",
+    "/etc/php*",
+    "/etc/profile",
+    "/etc/profile.d",
+    "/etc/python*",
+    "/etc/shells",
+    // The system itself.
+    "/etc/debian_version",
+    "/etc/lsb-release",
+    "/etc/os-release",
+    "/etc/redhat-release",
+    "/proc/cpuinfo",
+    "/proc/filesystems",
+    "/proc/loadavg",
+    "/proc/meminfo",
+    "/proc/stat",
+    "/proc/sys/fs",
+    "/proc/sys/kernel",
+    "/proc/sys/net",
+    "/proc/sys/vm",
+    "/proc/uptime",
+    "/proc/version",
+    "/proc/vmstat",
+    "/sys/devices/system",
+    "/sys/fs/cgroup",
+    "/sys/kernel/mm/hugepages",
+    "/sys/kernel/mm/transparent_hugepage",
 ];
 
 /// Devices that programs expect.
-const DEVICES: [&str; 7] =
-    ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/fd"];
+const DEVICES: [&str; 6] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
 
-/// The sandbox for a program.
-pub(super) fn sandbox(program: &Path, args: &[String], work: &Path, readable: &[PathBuf]) -> Sandbox {
-    let named = args.iter().map(Path::new).filter(|path| path.is_absolute() && *path != Path::new("/"));
-    let read = SYSTEM
-        .iter()
-        .map(PathBuf::from)
-        .chain([program.to_owned()])
-        .chain(named.map(Path::to_owned))
-        .chain(readable.iter().cloned())
-        .collect();
-    let write = DEVICES.iter().map(PathBuf::from).chain([work.to_owned()]).collect();
+/// The sandbox for a program. `readable` is the result of [`readable`].
+pub(super) fn sandbox(program: &Path, work: &Path, readable: &[PathBuf]) -> Sandbox {
+    let mut read = readable.to_vec();
+    read.extend(fs::canonicalize(program).ok());
+    // Only the directories above the working directory are resolved: a program cannot write there.
+    let above = work.parent().and_then(|parent| fs::canonicalize(parent).ok());
+    let work = above.zip(work.file_name()).map(|(above, name)| above.join(name));
+    let write = DEVICES.iter().map(PathBuf::from).chain(work).collect();
     Sandbox { read, write }
+}
+
+/// The existing paths that every program may read, without links, and without private paths.
+pub(super) fn readable(settings: &ProcessSettings) -> Vec<PathBuf> {
+    let resolve = |path: &PathBuf| fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+    let private: Vec<PathBuf> = settings.private.iter().chain([&settings.dir]).map(resolve).collect();
+    let named = SYSTEM.iter().flat_map(|path| existing(path)).chain(settings.readable.iter().cloned());
+    let resolved: BTreeSet<PathBuf> = named.filter_map(|path| fs::canonicalize(path).ok()).collect();
+    resolved.into_iter().flat_map(|path| without(path, &private)).collect()
+}
+
+/// The paths of an entry of [`SYSTEM`].
+fn existing(pattern: &str) -> Vec<PathBuf> {
+    let Some(prefix) = pattern.strip_suffix('*') else { return vec![PathBuf::from(pattern)] };
+    let Some((folder, start)) = prefix.rsplit_once('/') else { return Vec::new() };
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let named = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(start));
+    named.map(|entry| entry.path()).collect()
+}
+
+/// The path, or if private paths are below it, its entries without them: Landlock has no rule that denies.
+fn without(path: PathBuf, private: &[PathBuf]) -> Vec<PathBuf> {
+    if private.iter().any(|private| path.starts_with(private)) {
+        return Vec::new();
+    }
+    if !private.iter().any(|private| private.starts_with(&path)) {
+        return vec![path];
+    }
+    let entries = fs::read_dir(&path).into_iter().flatten().flatten();
+    let is_link = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_symlink());
+    entries.filter(|entry| !is_link(entry)).flat_map(|entry| without(entry.path(), private)).collect()
 }
 
 #[cfg(test)]
@@ -49,18 +157,46 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_may_read_itself_and_what_its_command_line_names() {
-        let args = ["--quiet", "/srv/site", "relative", "/"].map(str::to_owned);
-        let sandbox = sandbox(Path::new("/opt2/app"), &args, Path::new("/data/work"), &["/models".into()]);
-        let reads = |path: &str| sandbox.read.contains(&PathBuf::from(path));
-        assert!(reads("/usr") && reads("/opt2/app") && reads("/srv/site") && reads("/models"));
-        assert!(!reads("/") && !reads("relative") && !reads("/data/work"));
+    fn a_program_may_read_the_system_itself_and_what_the_operator_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = fs::canonicalize(dir.path()).unwrap();
+        for name in ["app", "models", "private"] {
+            fs::create_dir(dir.join(name)).unwrap();
+        }
+        let mut settings = ProcessSettings::new(dir.join("state"), "/polis", "dfw");
+        settings.readable = vec![dir.join("models")];
+        let sandbox = sandbox(&dir.join("app"), &dir.join("state/work"), &readable(&settings));
+        let reads = |path: &Path| sandbox.read.iter().any(|read| path.starts_with(read));
+        assert!(reads(Path::new("/usr/bin/env")) && reads(&dir.join("app")) && reads(&dir.join("models/x")));
+        for denied in ["/etc/shadow", "/root", "/home", "/proc/1/cmdline", "/proc/kcore", "/var/lib", "/tmp"]
+        {
+            assert!(!reads(Path::new(denied)), "{denied}");
+        }
+        assert!(!reads(&dir.join("private")) && !reads(&dir.join("state/work")));
     }
 
     #[test]
     fn it_may_write_to_its_working_directory_and_plain_devices_only() {
-        let sandbox = sandbox(Path::new("/a"), &[], Path::new("/data/work"), &[]);
+        let dir = tempfile::tempdir().unwrap();
+        let work = fs::canonicalize(dir.path()).unwrap().join("work");
+        let sandbox = sandbox(Path::new("/a"), &work, &[]);
         let others: Vec<_> = sandbox.write.iter().filter(|path| !path.starts_with("/dev")).collect();
-        assert_eq!(others, [&PathBuf::from("/data/work")]);
+        assert_eq!(others, [&work]);
+    }
+
+    #[test]
+    fn a_readable_directory_is_opened_without_the_private_paths_below_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = fs::canonicalize(dir.path()).unwrap();
+        fs::create_dir_all(dir.join("a/data/keys")).unwrap();
+        fs::create_dir_all(dir.join("a/public")).unwrap();
+        fs::create_dir_all(dir.join("b")).unwrap();
+        std::os::unix::fs::symlink(dir.join("a/data"), dir.join("link")).unwrap();
+        let private = [dir.join("a/data")];
+        let mut open = without(dir.clone(), &private);
+        open.sort();
+        assert_eq!(open, [dir.join("a/public"), dir.join("b")]);
+        assert_eq!(without(dir.join("b"), &private), [dir.join("b")]);
+        assert_eq!(without(dir.join("a/data/keys"), &private), [] as [PathBuf; 0]);
     }
 }

@@ -27,8 +27,12 @@ pub struct ProcessSettings {
     pub host_programs: bool,
     /// Whether programs run in a sandbox, where the kernel supports it.
     pub sandbox: bool,
-    /// Paths that sandboxed programs may read, in addition to the system directories.
+    /// Paths that sandboxed programs may read and execute, in addition to the system directories. A host
+    /// program that an image names by its full path must be in one of these or in a system directory.
     pub readable: Vec<PathBuf>,
+    /// Paths with secrets, such as the data directory of Polis: no program may read them or anything below
+    /// them, even if they are in a readable directory. The state directory is always private.
+    pub private: Vec<PathBuf>,
     /// Search path for host programs, in the form of `PATH`.
     pub path: String,
 }
@@ -46,6 +50,7 @@ impl ProcessSettings {
             host_programs: true,
             sandbox: true,
             readable: Vec::new(),
+            private: Vec::new(),
             path: std::env::var("PATH").unwrap_or_else(|_| "/usr/local/bin:/usr/bin:/bin".to_owned()),
         }
     }

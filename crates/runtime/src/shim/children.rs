@@ -7,13 +7,17 @@ use super::TerminationCause;
 /// The program and its descendants.
 pub(super) struct Children {
     main: Pid,
+    /// The program's directory in `/proc`, open as long as the program runs. The sandbox has a rule for its
+    /// inode, which the kernel would otherwise replace when it needs memory.
+    _proc: Option<std::fs::File>,
 }
 
 impl Children {
     /// The processes of a child that was just started as the leader of its own group.
     pub(super) fn new(main: u32) -> Self {
+        let proc = std::fs::File::open(format!("/proc/{main}")).ok();
         let main = i32::try_from(main).ok().and_then(Pid::from_raw);
-        Children { main: main.expect("a child's process id is a positive i32") }
+        Children { main: main.expect("a child's process id is a positive i32"), _proc: proc }
     }
 
     pub(super) fn main(&self) -> i32 {

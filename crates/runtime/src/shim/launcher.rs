@@ -75,20 +75,54 @@ fn limit(limits: Limits) -> io::Result<()> {
 #[cfg(target_os = "linux")]
 fn confine(sandbox: &Sandbox) -> io::Result<()> {
     use landlock::{
-        ABI, Access as _, AccessFs, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, Scope,
-        path_beneath_rules,
+        ABI, Access as _, AccessFs, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetError, Scope,
     };
     const KNOWN: ABI = ABI::V6;
+    // Processes that the program starts have other directories, which they cannot read.
+    let own = PathBuf::from(format!("/proc/{}", std::process::id()));
+    let mut rules = Vec::new();
+    for (paths, access) in [
+        (sandbox.read.as_slice(), AccessFs::from_read(KNOWN)),
+        (&[own], AccessFs::from_read(KNOWN)),
+        (&sandbox.write, AccessFs::from_all(KNOWN)),
+    ] {
+        for path in paths {
+            rules.extend(rule(path, access)?.map(Ok::<_, RulesetError>));
+        }
+    }
     let restrict = || {
         Ruleset::default()
             .handle_access(AccessFs::from_all(KNOWN))?
             .scope(Scope::from_all(KNOWN))?
             .create()?
-            .add_rules(path_beneath_rules(&sandbox.read, AccessFs::from_read(KNOWN)))?
-            .add_rules(path_beneath_rules(&sandbox.write, AccessFs::from_all(KNOWN)))?
+            .add_rules(rules)?
             .restrict_self()
     };
     restrict().map(|_| ()).map_err(|error| io::Error::other(format!("failed to apply the sandbox: {error}")))
+}
+
+/// The rule for a path; `None` if it cannot be reached without following a link: the runtime has resolved all
+/// links, so the path was removed or replaced.
+#[cfg(target_os = "linux")]
+fn rule(
+    path: &Path,
+    access: landlock::BitFlags<landlock::AccessFs>,
+) -> io::Result<Option<landlock::PathBeneath<std::os::fd::OwnedFd>>> {
+    use landlock::{ABI, AccessFs, PathBeneath};
+    use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat2};
+    use rustix::io::Errno;
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    match openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
+        Ok(file) => {
+            let is_dir = FileType::from_raw_mode(fstat(&file)?.st_mode) == FileType::Directory;
+            let access = if is_dir { access } else { access & AccessFs::from_file(ABI::V6) };
+            Ok(Some(PathBeneath::new(file, access)))
+        }
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS | Errno::LOOP) => Ok(None),
+        Err(error) => {
+            Err(io::Error::other(format!("failed to open {} for the sandbox: {error}", path.display())))
+        }
+    }
 }
 
 #[cfg(not(target_os = "linux"))]

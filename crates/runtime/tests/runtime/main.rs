@@ -6,5 +6,6 @@ mod clock;
 mod refusals;
 mod restarting;
 mod running;
+mod sandbox;
 mod stopping;
 mod test_cell;

@@ -1,6 +1,7 @@
 //! Instances that cannot run, and the advice in their conditions.
 
 use polis_api::compute::{VirtualMachineRuntime, VolumeAttachment};
+use polis_runtime::ProcessSettings;
 
 use crate::test_cell::*;
 
@@ -39,7 +40,10 @@ async fn a_virtual_machine_is_a_configuration_error() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_program_that_cannot_be_executed_reports_the_error() {
-    let cell = TestCell::new().await;
+    let open = |settings: &mut ProcessSettings| {
+        settings.readable = vec![settings.dir.with_file_name("not-a-program")];
+    };
+    let cell = TestCell::with(open).await;
     let program = cell.outside().join("not-a-program");
     std::fs::write(&program, "#!/no/such/interpreter\n").unwrap();
     std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
