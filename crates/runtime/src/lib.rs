@@ -33,6 +33,6 @@ mod status;
 pub use controller::{RuntimeConfig, declare};
 pub use error::Error;
 pub use internal_command::run_internal_command;
-pub use process::{AddressMode, LoopbackPool, ProcessProvider, ProcessSettings, RestartBackoff};
+pub use process::{AddressMode, Isolation, LoopbackPool, ProcessProvider, ProcessSettings, RestartBackoff};
 pub use provider::Provider;
 pub use shim::{LogRetention, ShimState, Termination, TerminationCause};

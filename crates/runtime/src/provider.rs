@@ -91,6 +91,8 @@ pub trait ConfigData {
 pub struct RunReport {
     /// Whether the provider accepts the spec.
     pub programmed: Result<(), RunRefusal>,
+    /// A shortcoming of the host that the owner of the instance should know, for the message of `Programmed`.
+    pub warning: Option<&'static str>,
     /// The phase of the instance.
     pub phase: InstancePhase,
     /// The address of the first interface.
@@ -104,6 +106,7 @@ impl RunReport {
     pub fn refused(refusal: RunRefusal) -> Self {
         RunReport {
             programmed: Err(refusal),
+            warning: None,
             phase: InstancePhase::Stopped,
             address: None,
             requeue_after: None,

@@ -19,11 +19,15 @@ use crate::provider::{InstancePhase, RunRefusal, RunReport};
 /// The status of an instance after a report, or `None` if nothing changes.
 pub fn status(instance: &Instance, report: &RunReport, now: &Time) -> Option<InstanceStatus> {
     let programmed = match &report.programmed {
-        Ok(()) => DesiredCondition::new_true(
-            PROGRAMMED,
-            reasons::PROGRAMMED,
-            "the runtime has accepted the instance",
-        ),
+        Ok(()) => {
+            let accepted = "the runtime has accepted the instance";
+            let message = report.warning.map(|warning| format!("{accepted}; {warning}"));
+            DesiredCondition::new_true(
+                PROGRAMMED,
+                reasons::PROGRAMMED,
+                message.unwrap_or_else(|| accepted.to_owned()),
+            )
+        }
         Err(RunRefusal { reason, message }) => {
             DesiredCondition::new_false(PROGRAMMED, *reason, message.clone())
         }
@@ -118,7 +122,8 @@ mod tests {
     }
 
     fn mk_report(phase: InstancePhase) -> RunReport {
-        RunReport { programmed: Ok(()), phase, address: Some("127.20.0.9".into()), requeue_after: None }
+        let address = Some("127.20.0.9".into());
+        RunReport { programmed: Ok(()), warning: None, phase, address, requeue_after: None }
     }
 
     fn conditions_of(status: &InstanceStatus) -> Vec<(&str, &str, &str)> {
@@ -157,6 +162,13 @@ mod tests {
             let updated = status(&mk_instance(), &mk_report(phase.clone()), &at(5)).unwrap();
             assert_eq!(conditions_of(&updated)[1], ("Running", truth, reason), "{phase:?}");
         }
+    }
+
+    #[test]
+    fn a_host_without_isolation_is_named_in_the_message_of_programmed() {
+        let report = RunReport { warning: Some("no Landlock"), ..mk_report(InstancePhase::Stopped) };
+        let updated = status(&mk_instance(), &report, &at(5)).unwrap();
+        assert_eq!(updated.conditions[0].message, "the runtime has accepted the instance; no Landlock");
     }
 
     #[test]

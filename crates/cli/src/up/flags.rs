@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use polis_api::names;
 use polis_platform::networks::MAX_LOOPBACK_CITIES as MAX_CITIES;
+use polis_runtime::Isolation;
 
 use super::kubeconfig::user_kubeconfig;
 use super::planes::HUB;
@@ -51,6 +52,9 @@ pub struct Flags {
     /// flag for each
     #[arg(long, value_name = "PATH")]
     pub allow_read: Vec<PathBuf>,
+    /// Refuse to start if this kernel cannot isolate the files of instances from each other and from Polis
+    #[arg(long)]
+    pub require_isolation: bool,
     /// Kubeconfig of an external Karmada to use as the hub, instead of the embedded one
     #[arg(long, value_name = "KUBECONFIG")]
     pub federation_kubeconfig: Option<PathBuf>,
@@ -132,6 +136,17 @@ impl Flags {
         Ok(())
     }
 
+    /// The warning about what this kernel cannot isolate; with `--require-isolation`, an error if it isolates
+    /// nothing.
+    pub fn check_isolation(&self, isolation: Isolation) -> Result<Option<&'static str>> {
+        match isolation.gap() {
+            Some(gap) if self.require_isolation && isolation == Isolation::Absent => {
+                bail!("--require-isolation is set, and {gap}")
+            }
+            gap => Ok(gap),
+        }
+    }
+
     /// The kubeconfigs that this process uses: no instance may read them.
     pub fn kubeconfigs(&self) -> impl Iterator<Item = PathBuf> {
         let cells = self.cells.iter().map(|(_, path)| path);
@@ -161,6 +176,7 @@ mod tests {
             merge_kubeconfig: false,
             keep_instances: false,
             allow_read: Vec::new(),
+            require_isolation: false,
             federation_kubeconfig: None,
             cells: Vec::new(),
         }
@@ -237,6 +253,17 @@ mod tests {
         }
         assert!(check(data.path().join("missing")).unwrap_err().to_string().contains("--allow-read"));
         check("/usr".into()).unwrap();
+    }
+
+    #[test]
+    fn a_kernel_without_isolation_is_a_warning_or_with_the_flag_an_error() {
+        let strict = Flags { require_isolation: true, ..mk_flags(&[]) };
+        let warning = mk_flags(&[]).check_isolation(Isolation::Absent).unwrap();
+        assert!(warning.unwrap().contains("no Landlock"), "{warning:?}");
+        let refused = strict.check_isolation(Isolation::Absent).unwrap_err().to_string();
+        assert!(refused.contains("--require-isolation") && refused.contains("Linux 5.13"), "{refused}");
+        assert!(strict.check_isolation(Isolation::Files).unwrap().is_some());
+        assert_eq!(strict.check_isolation(Isolation::Full).unwrap(), None);
     }
 
     #[test]

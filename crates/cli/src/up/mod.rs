@@ -32,6 +32,7 @@ use polis_api::kube::api::ListParams;
 use polis_api::kube::{Api, ResourceExt as _};
 use polis_api::labels::TOPOLOGY_CITY_CODE;
 use polis_apiserver::{Access, Authority, Server, ServerTls, Storage};
+use polis_runtime::Isolation;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -48,6 +49,9 @@ const READINESS_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Runs until SIGINT or SIGTERM.
 pub fn run(flags: Flags) -> Result<()> {
+    if let Some(gap) = flags.check_isolation(Isolation::of_host())? {
+        tracing::warn!("{gap}");
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(serve(flags))
 }

@@ -15,7 +15,7 @@ use super::container::{ContainerState, SHIM_POLL_INTERVAL};
 use super::instance_dir::{self, InstanceRecord};
 use super::launch_spec::{is_tcp, number};
 use super::restart::{self, ObservedContainer, RestartAction};
-use super::{AddressMode, LoopbackPool, ProcessSettings, address};
+use super::{AddressMode, Isolation, LoopbackPool, ProcessSettings, address};
 use crate::Error;
 use crate::provider::{ChangeCallback, InstancePhase, RunRequest, StopProgress};
 use crate::shim::LaunchRequest;
@@ -26,6 +26,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The instances that this provider runs for one cell.
 pub(super) struct Host {
     pub(super) settings: ProcessSettings,
+    isolation: Isolation,
     pub(super) instances: Mutex<BTreeMap<String, HostedInstance>>,
     /// UIDs by namespace and name.
     names: Mutex<BTreeMap<(String, String), BTreeSet<String>>>,
@@ -43,6 +44,7 @@ impl Host {
     pub(super) fn new(settings: ProcessSettings, all: Vec<InstanceRecord>) -> Self {
         let host = Host {
             settings,
+            isolation: Isolation::of_host(),
             instances: Mutex::default(),
             names: Mutex::default(),
             on_change: Mutex::default(),
@@ -69,6 +71,14 @@ impl Host {
             if uids.is_empty() {
                 names.remove(&name);
             }
+        }
+    }
+
+    /// What the programs of this host can do that a complete sandbox would deny.
+    pub(super) fn isolation_gap(&self) -> Option<&'static str> {
+        match self.settings.sandbox {
+            true => self.isolation.gap(),
+            false => Some("instances are not isolated: the operator has disabled the sandbox"),
         }
     }
 

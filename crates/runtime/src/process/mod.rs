@@ -4,7 +4,7 @@
 //! - `environment`: environment variables of a container;
 //! - [`address`]: the IP address of an instance;
 //! - [`restart`]: restart back-off and the phase of a container;
-//! - `sandbox`: the files that a program may access;
+//! - `sandbox`, `isolation`: the files that a program may access, and what the kernel can enforce;
 //! - `launch_spec`: combines the above into the launch spec of a container;
 //! - `instance_dir`: the directory of an instance;
 //! - `container`, `shim_process`: the state of a container on this host, and its shim process;
@@ -17,6 +17,7 @@ mod environment;
 mod host;
 pub mod image;
 pub(crate) mod instance_dir;
+mod isolation;
 mod launch_spec;
 pub mod restart;
 mod sandbox;
@@ -30,6 +31,7 @@ use std::sync::Arc;
 use polis_core::{owner, template};
 
 pub use address::{AddressMode, LoopbackPool};
+pub use isolation::Isolation;
 pub use restart::RestartBackoff;
 pub use settings::ProcessSettings;
 
@@ -170,7 +172,13 @@ impl Provider for ProcessProvider {
         let (phase, later) = self.0.phase(uid, containers, &record).await;
         let phase = if replacing { InstancePhase::Stopping } else { phase };
         let requeue_after = later.into_iter().chain(again).min();
-        Ok(RunReport { programmed: Ok(()), phase, address: Some(record.address.to_string()), requeue_after })
+        Ok(RunReport {
+            programmed: Ok(()),
+            warning: self.0.isolation_gap(),
+            phase,
+            address: Some(record.address.to_string()),
+            requeue_after,
+        })
     }
 
     async fn stop(&self, uid: &str) -> Result<StopProgress, Error> {

@@ -1,4 +1,5 @@
-//! The launcher: applies limits and the sandbox to its own process, then executes the program.
+//! The launcher: applies limits and the sandbox to its own process, gives up all privileges, and executes the
+//! program.
 //!
 //! This is a process of its own because code between fork and exec of the shim would be unsafe. The launch
 //! spec arrives on standard input; an error goes to a file that is opened before the sandbox is applied.
@@ -11,7 +12,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::{LaunchSpec, Limits, Sandbox};
+use super::{LaunchSpec, Limits, Sandbox, descriptors};
 
 /// The file with the launcher's error, in the container's directory.
 const FAILURE: &str = "launch.error";
@@ -47,9 +48,12 @@ fn prepare_command() -> io::Result<Command> {
     #[cfg(target_os = "linux")]
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     limit(spec.limits)?;
+    descriptors::close_on_exec()?;
     if let Some(sandbox) = &spec.sandbox {
         confine(sandbox)?;
     }
+    #[cfg(target_os = "linux")]
+    drop_privileges()?;
     let mut program = Command::new(&spec.program);
     program.args(&spec.args).env_clear().envs(&spec.env).current_dir(&spec.work).stdin(Stdio::null());
     Ok(program)
@@ -67,6 +71,26 @@ fn limit(limits: Limits) -> io::Result<()> {
     if let Some(memory) = limits.memory {
         most(Resource::Data, memory)?;
     }
+    Ok(())
+}
+
+/// Gives up all capabilities, and the way to gain them from a set-user-ID program or a file with capabilities.
+/// If Polis runs as root, the program still has the user ID of root, and so the rights of root's own files.
+#[cfg(target_os = "linux")]
+fn drop_privileges() -> io::Result<()> {
+    use rustix::thread::{
+        CapabilitySet, CapabilitySets, clear_ambient_capability_set, remove_capability_from_bounding_set,
+        set_capabilities, set_no_new_privs,
+    };
+    set_no_new_privs(true)?;
+    // Needs a capability, which only root has, and fails after the last capability that the kernel knows. The
+    // bounding set is a second layer: with `no_new_privs`, `exec` adds nothing to an empty permitted set.
+    let all = (0..u64::BITS).map(|bit| CapabilitySet::from_bits_retain(1 << bit));
+    _ = all.map(remove_capability_from_bounding_set).take_while(Result::is_ok).count();
+    // Empty without permitted and inheritable capabilities; the kernel removes them from this set as well.
+    _ = clear_ambient_capability_set();
+    let none = CapabilitySet::empty();
+    set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
     Ok(())
 }
 

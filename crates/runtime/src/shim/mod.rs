@@ -12,6 +12,7 @@
 //! group or lost their parent. If the shim is killed, the kernel kills the program.
 
 mod children;
+mod descriptors;
 pub(crate) mod launcher;
 mod output;
 mod request;

@@ -3,7 +3,9 @@
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 
+use polis_runtime::Isolation;
 use polis_runtime::logs::LogQuery;
+use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 
 use crate::test_cell::*;
 
@@ -12,9 +14,7 @@ const SECRET: &str = "s3cret-key";
 
 /// Whether this kernel enforces the sandbox. Elsewhere there is nothing to test.
 fn enforced() -> bool {
-    use landlock::{ABI, Access as _, AccessFs, CompatLevel, Compatible as _, Ruleset, RulesetAttr as _};
-    let strict = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
-    let enforced = strict.handle_access(AccessFs::from_all(ABI::V1)).is_ok();
+    let enforced = Isolation::of_host() != Isolation::Absent;
     if !enforced {
         eprintln!("skipped: this kernel has no Landlock");
     }
@@ -164,4 +164,63 @@ async fn other_processes_cannot_be_read_through_proc() {
     ] {
         cell.until_writes(&uid, words).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_inherits_no_descriptors() {
+    let cell = TestCell::new().await;
+    let secret = cell.outside().join("kubeconfig");
+    write_secret(&secret);
+    // As if this process had inherited it: without CLOEXEC, and with a number that nothing else here uses.
+    let inherited = fcntl_dupfd_cloexec(std::fs::File::open(&secret).unwrap(), 500).unwrap();
+    fcntl_setfd(&inherited, FdFlags::empty()).unwrap();
+    let script = "n=3; while [ $n -lt 600 ]; do [ -e /proc/self/fd/$n ] && echo open: $n; n=$((n+1)); done; echo checked; sleep 1000";
+    let uid = cell.create(&mk_script("heir", script)).await;
+    cell.until_writes(&uid, "checked").await;
+    let lines = cell.lines(&uid, &LogQuery::default()).await;
+    assert!(lines.iter().all(|line| !line.text.starts_with("open:")), "{lines:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_has_no_capabilities_and_cannot_gain_any() {
+    if !cfg!(target_os = "linux") {
+        return;
+    }
+    let cell = TestCell::new().await;
+    let script = r#"while read -r key value; do case "$key" in Cap*|NoNewPrivs*) echo "$key $value";; esac; done < /proc/self/status; sleep 1000"#;
+    let uid = cell.create(&mk_script("plain", script)).await;
+    cell.until_writes(&uid, "NoNewPrivs: 1").await;
+    for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
+        cell.until_writes(&uid, &format!("{set}: 0000000000000000")).await;
+    }
+    if rustix::process::geteuid().is_root() {
+        cell.until_writes(&uid, "CapBnd: 0000000000000000").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_is_not_isolated_reports_it() {
+    let cell = TestCell::with(|settings| settings.sandbox = false).await;
+    cell.create(&mk_instance("open", "polis.local/sleep", &[])).await;
+    let message = cell.until_condition("open", "Programmed", "True", "Programmed").await;
+    assert!(message.contains("instances are not isolated"), "{message}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_cannot_signal_other_processes() {
+    if Isolation::of_host() < Isolation::Full {
+        eprintln!("skipped: the Landlock of this kernel does not restrict signals");
+        return;
+    }
+    let cell = TestCell::new().await;
+    let neighbour = cell.create(&mk_instance("neighbour", "polis.local/sleep", &[])).await;
+    cell.until_running("neighbour").await;
+    let state = cell.state(&neighbour).unwrap();
+    let script = format!(
+        "kill -9 {} || echo cannot kill; kill -9 {} || echo cannot kill the shim; sleep 1000",
+        state.pid, state.shim
+    );
+    let uid = cell.create(&mk_script("angry", &script)).await;
+    cell.until_writes(&uid, "cannot kill the shim").await;
+    assert_eq!(cell.state(&neighbour), Some(state));
 }
