@@ -60,6 +60,17 @@ fn open(path: &std::path::Path) -> Result<RedbStore, OpenError> {
 }
 
 #[tokio::test]
+async fn a_new_store_is_accessible_to_its_owner_only() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("polis.redb");
+    std::os::unix::fs::symlink(folder.path().join("other"), file.with_extension("new")).expect("a link");
+    drop(open(&file).expect("a new store"));
+    assert_eq!(std::fs::metadata(&file).expect("a file").permissions().mode() & 0o777, 0o600);
+    assert!(!folder.path().join("other").exists(), "a link with the temporary name is not followed");
+}
+
+#[tokio::test]
 async fn a_damaged_truncated_or_newer_file_is_refused_by_name_and_not_modified() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("polis.redb");

@@ -11,6 +11,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    os::unix::fs::OpenOptionsExt as _,
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
     sync::{Arc, mpsc},
@@ -81,6 +82,9 @@ impl RedbStore {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(error)),
                 _ => {}
             }
+            // Only for this user: the store holds the Secrets of all planes, and redb would create the file
+            // for all users.
+            std::fs::File::options().write(true).create_new(true).mode(0o600).open(&temporary).map_err(io)?;
             let database =
                 open_guarded(&name, || redb::Builder::new().set_cache_size(CACHE).create(&temporary))?;
             std::fs::rename(&temporary, path).map_err(io)?;

@@ -8,18 +8,25 @@
 //! | `ca.crt`, `ca.key`, `tokens.key` | certificate authority of the installation, and the key that signs its tokens |
 //! | `kubeconfig` | a context for each plane |
 //! | `cells/<city>` | number of the city, working files and logs of its instances |
+//!
+//! The directory and everything in it belong to the user of the process, and no other user can read or write
+//! them: a certificate authority or a store that another user prepared must not be used.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
 use std::io::{Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use polis_apiserver::Authority;
+use rustix::fs::OFlags;
 
 /// Format version of this program.
 const VERSION: &str = "1";
+
+/// The files of the directory.
+const FILES: [&str; 7] = ["version", "lock", "store.redb", "ca.crt", "ca.key", "tokens.key", "kubeconfig"];
 
 /// A data directory that this process has locked.
 pub struct DataDir {
@@ -44,6 +51,7 @@ impl DataDir {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(path).with_context(|| {
             format!("failed to create the data directory {}: set another with --data-dir", path.display())
         })?;
+        make_private(path)?;
         let lock = take_lock(path)?;
         let directory = Self { path: path.to_owned(), _lock: lock, _ephemeral: None };
         directory.check_version()?;
@@ -54,6 +62,7 @@ impl DataDir {
     pub fn ephemeral() -> Result<Self> {
         let folder = tempfile::Builder::new()
             .prefix("polis-")
+            .permissions(fs::Permissions::from_mode(0o700))
             .tempdir()
             .context("failed to create a temporary directory")?;
         let directory = Self::open(folder.path())?;
@@ -155,10 +164,76 @@ impl DataDir {
     }
 }
 
-/// Writes a file with mode 0600 atomically: to a temporary file, fsync, rename.
+/// Removes the permissions of other users from the directory and the files of this program in it. An error if
+/// the directory is a link, if it or an entry belongs to another user, or if other users have access to a
+/// directory with other content: it is not for this program to close `/etc` or a home directory to them.
+fn make_private(folder: &Path) -> Result<()> {
+    let shown = folder.display();
+    let read = |path: &Path| {
+        fs::symlink_metadata(path).with_context(|| format!("failed to read {}", path.display()))
+    };
+    let (user, found) = (rustix::process::geteuid().as_raw(), read(folder)?);
+    if found.is_symlink() {
+        bail!("the data directory {shown} is a link: set its target with --data-dir");
+    }
+    if found.uid() != user {
+        bail!(
+            "the data directory {shown} belongs to user {} and this process runs as user {user}: start Polis as its owner, or set another directory with --data-dir",
+            found.uid()
+        );
+    }
+    if is_open(&found) {
+        let mut entries = fs::read_dir(folder).with_context(|| format!("failed to read {shown}"))?;
+        let ours = ["version", "lock"].iter().all(|name| folder.join(name).exists());
+        let empty = entries.next().is_none();
+        if !ours && !empty {
+            bail!(
+                "other users have access to {shown}, which is not empty and not a data directory of Polis: set another directory with --data-dir, or remove their access with chmod 700"
+            );
+        }
+        set_mode(folder, 0o700)?;
+        if !empty {
+            tracing::warn!("other users had access to the data directory {shown}: its mode is 0700 now");
+        }
+    }
+    // Other users cannot add entries any more.
+    for entry in fs::read_dir(folder).with_context(|| format!("failed to read {shown}"))? {
+        let path = entry.with_context(|| format!("failed to read {shown}"))?.path();
+        let found = read(&path)?;
+        if found.uid() != user || found.is_symlink() {
+            bail!(
+                "{} in the data directory is a link or belongs to another user, so its content cannot be trusted: remove it, or set another directory with --data-dir",
+                path.display()
+            );
+        }
+        if found.is_file()
+            && is_open(&found)
+            && path.file_name().is_some_and(|name| FILES.iter().any(|own| name == *own))
+        {
+            set_mode(&path, 0o600)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether other users have any access.
+fn is_open(found: &fs::Metadata) -> bool {
+    found.permissions().mode() & 0o077 != 0
+}
+
+fn set_mode(path: &Path, mode: u32) -> Result<()> {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+        .with_context(|| format!("failed to set the mode of {} to {mode:o}", path.display()))
+}
+
+/// Writes a file with mode 0600 atomically: to a new temporary file, fsync, rename.
 pub fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
     let temporary = path.with_extension("new");
-    let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    match fs::remove_file(&temporary) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = File::options().write(true).create_new(true).mode(0o600).open(&temporary)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
     fs::rename(temporary, path)
@@ -166,7 +241,9 @@ pub fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
 
 fn take_lock(folder: &Path) -> Result<File> {
     let path = folder.join("lock");
-    let opened = File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let opened = options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(&path);
     let mut file = opened.with_context(|| {
         format!("failed to write to the data directory {}: set another with --data-dir", folder.display())
     })?;
@@ -195,9 +272,14 @@ fn take_lock(folder: &Path) -> Result<File> {
 mod tests {
     use super::*;
 
+    fn mk_folder() -> tempfile::TempDir {
+        let private = fs::Permissions::from_mode(0o700);
+        tempfile::Builder::new().permissions(private).tempdir().unwrap()
+    }
+
     #[test]
     fn the_error_about_a_directory_in_use_has_the_process_id() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = mk_folder();
         let first = DataDir::open(folder.path()).unwrap();
         let refused = DataDir::open(folder.path()).err().unwrap().to_string();
         assert!(refused.contains(&format!("in use by process {}", std::process::id())), "{refused}");
@@ -205,9 +287,85 @@ mod tests {
         DataDir::open(folder.path()).unwrap();
     }
 
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn other_users_lose_their_access_to_the_directory_and_its_files() {
+        let folder = mk_folder();
+        drop(DataDir::open(folder.path()).unwrap());
+        let store = folder.path().join("store.redb");
+        fs::write(&store, "").unwrap();
+        set_mode(folder.path(), 0o777).unwrap();
+        set_mode(&store, 0o644).unwrap();
+        let directory = DataDir::open(folder.path()).unwrap();
+        directory.authority().unwrap();
+        directory.token_key().unwrap();
+        assert_eq!(mode(folder.path()), 0o700);
+        for name in ["store.redb", "version", "lock", "ca.crt", "ca.key", "tokens.key"] {
+            assert_eq!(mode(&folder.path().join(name)), 0o600, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_mode_of_a_directory_with_other_content_is_not_changed() {
+        let folder = mk_folder();
+        fs::write(folder.path().join("notes"), "").unwrap();
+        set_mode(folder.path(), 0o755).unwrap();
+        let refused = DataDir::open(folder.path()).err().unwrap().to_string();
+        assert!(refused.contains("chmod 700") && refused.contains("--data-dir"), "{refused}");
+        assert_eq!(mode(folder.path()), 0o755);
+        set_mode(folder.path(), 0o700).unwrap();
+        let before = mode(&folder.path().join("notes"));
+        DataDir::open(folder.path()).unwrap();
+        assert_eq!(mode(&folder.path().join("notes")), before);
+    }
+
+    #[test]
+    fn a_directory_that_is_a_link_or_contains_one_is_refused() {
+        let folder = mk_folder();
+        let (target, link) = (folder.path().join("target"), folder.path().join("link"));
+        fs::DirBuilder::new().mode(0o700).create(&target).unwrap();
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        let refused = DataDir::open(&link).err().unwrap().to_string();
+        assert!(refused.contains("is a link") && refused.contains("--data-dir"), "{refused}");
+        std::os::unix::fs::symlink("/etc/passwd", target.join("ca.key")).unwrap();
+        let refused = DataDir::open(&target).err().unwrap().to_string();
+        assert!(refused.contains("ca.key") && refused.contains("remove it"), "{refused}");
+    }
+
+    #[test]
+    fn a_directory_or_a_key_of_another_user_is_refused() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: only root can create files of another user");
+            return;
+        }
+        let folder = mk_folder();
+        let key = folder.path().join("ca.key");
+        fs::write(&key, "planted").unwrap();
+        std::os::unix::fs::chown(&key, Some(4711), None).unwrap();
+        let refused = DataDir::open(folder.path()).err().unwrap().to_string();
+        assert!(refused.contains("ca.key") && refused.contains("another user"), "{refused}");
+        fs::remove_file(&key).unwrap();
+        std::os::unix::fs::chown(folder.path(), Some(4711), None).unwrap();
+        let refused = DataDir::open(folder.path()).err().unwrap().to_string();
+        assert!(refused.contains("belongs to user 4711") && refused.contains("--data-dir"), "{refused}");
+    }
+
+    #[test]
+    fn a_link_with_the_name_of_the_temporary_file_is_not_followed() {
+        let folder = mk_folder();
+        let (path, other) = (folder.path().join("kubeconfig"), folder.path().join("other"));
+        std::os::unix::fs::symlink(&other, path.with_extension("new")).unwrap();
+        write_private(&path, "text").unwrap();
+        assert!(!other.exists());
+        assert_eq!((fs::read_to_string(&path).unwrap().as_str(), mode(&path)), ("text", 0o600));
+    }
+
     #[test]
     fn a_directory_of_another_version_is_not_changed() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = mk_folder();
         fs::write(folder.path().join("version"), "7").unwrap();
         let refused = DataDir::open(folder.path()).err().unwrap().to_string();
         assert!(refused.contains("version \"7\""), "{refused}");
@@ -216,7 +374,7 @@ mod tests {
 
     #[test]
     fn the_authority_and_the_token_key_are_persistent() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = mk_folder();
         let directory = DataDir::open(folder.path()).unwrap();
         assert_eq!(directory.authority().unwrap().pem(), directory.authority().unwrap().pem());
         assert_eq!(directory.token_key().unwrap(), directory.token_key().unwrap());
@@ -224,7 +382,7 @@ mod tests {
 
     #[test]
     fn every_city_has_a_unique_and_persistent_number() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = mk_folder();
         let directory = DataDir::open(folder.path()).unwrap();
         assert_eq!(directory.numbers_of(&["dfw", "ord"]).unwrap(), [0, 1]);
         assert_eq!(directory.numbers_of(&["lhr", "ord", "dfw"]).unwrap(), [2, 1, 0]);
@@ -238,7 +396,7 @@ mod tests {
 
     #[test]
     fn the_error_about_a_directory_that_cannot_be_created_names_the_flag() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = mk_folder();
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();
         let refused = DataDir::open(&file.join("below")).err().unwrap().to_string();

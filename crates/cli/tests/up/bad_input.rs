@@ -30,7 +30,8 @@ async fn a_port_in_use_and_a_duplicate_city_are_errors_of_one_line() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_data_directory_of_another_version_is_not_changed() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let private = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    let folder = tempfile::Builder::new().permissions(private).tempdir().expect("a folder");
     fs::write(folder.path().join("version"), "7").expect("written");
     let output = Installation::start_error(&["--data-dir", &folder.path().display().to_string()]).await;
     assert_one_line(&output, &["format version \"7\"", "--data-dir"]);
@@ -44,7 +45,7 @@ async fn a_data_directory_without_permission_is_an_error_with_what_to_do() {
     let output = Installation::start_error(&["--data-dir", "/sys/polis"]).await;
     assert_one_line(&output, &["failed to create the data directory /sys/polis", "--data-dir"]);
     let output = Installation::start_error(&["--data-dir", "/sys/kernel"]).await;
-    assert_one_line(&output, &["failed to write to the data directory /sys/kernel", "--data-dir"]);
+    assert_one_line(&output, &["other users have access to /sys/kernel", "--data-dir"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
