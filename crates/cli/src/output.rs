@@ -59,9 +59,19 @@ impl OutputFlag {
         item: &T,
         text: impl FnOnce(bool) -> String,
     ) -> Result<(), CliError> {
+        self.one_styled(kind, item, |wide| terminal::shown(&text(wide)).into_owned())
+    }
+
+    /// As [`OutputFlag::one`], for a text with colours.
+    pub fn one_styled<T: Serialize>(
+        &self,
+        kind: &str,
+        item: &T,
+        text: impl FnOnce(bool) -> String,
+    ) -> Result<(), CliError> {
         match self.output {
-            None => terminal::print(text(false)),
-            Some(Format::Wide) => terminal::print(text(true)),
+            None => terminal::print_styled(text(false)),
+            Some(Format::Wide) => terminal::print_styled(text(true)),
             Some(Format::Name) => terminal::print(name_of(kind, &plain(item))),
             Some(form) => document(form, &plain(item))?,
         }

@@ -1,19 +1,35 @@
 //! Terminal input and output: printing, line wrapping, width, colours, confirmation prompts.
 //!
+//! On a terminal, control characters in the text are made visible: messages and logs come from workloads. The
+//! functions with `styled` in their name print text that contains colours of this module; its other parts have
+//! passed [`shown`]. A pipe gets the text unchanged.
+//!
 //! Colours, spinners, prompts and wrapped lines are used only on a terminal, which would break a line in the
 //! middle of a word. A pipe gets whole lines, so that `grep` and `cut` work. When the reader closes the pipe,
 //! the program exits without an error.
 
+use std::borrow::Cow;
 use std::io::{self, BufRead, IsTerminal, Write};
 
 use console::{Style, Term, measure_text_width};
 
 use crate::exit::{CliError, Exit};
 use crate::view::Severity;
+use crate::view::escape::visible;
 
 /// Prints one or more lines to stdout.
 pub fn print(text: impl AsRef<str>) {
+    print_styled(shown(text.as_ref()));
+}
+
+/// Prints one or more lines with colours to stdout.
+pub fn print_styled(text: impl AsRef<str>) {
     write(&mut io::stdout().lock(), &wrapped(text.as_ref(), width()), true);
+}
+
+/// The text with visible control characters, if stdout is a terminal.
+pub fn shown(text: &str) -> Cow<'_, str> {
+    if is_live() { visible(text) } else { Cow::Borrowed(text) }
 }
 
 /// Writes to stdout without wrapping and without a final newline.
@@ -23,7 +39,14 @@ pub fn print_raw(text: &str) {
 
 /// Prints a note to stderr, so that stdout has only the result.
 pub fn note(text: impl AsRef<str>) {
-    write(&mut io::stderr().lock(), &wrapped(text.as_ref(), width_of(&Term::stderr())), true);
+    note_with("", text.as_ref());
+}
+
+/// Prints a note after a word with colours.
+fn note_with(styled: &str, text: &str) {
+    let width = width_of(&Term::stderr());
+    let text = if width.is_some() { visible(text) } else { Cow::Borrowed(text) };
+    write(&mut io::stderr().lock(), &wrapped(&format!("{styled}{text}"), width), true);
 }
 
 fn write(to: &mut impl Write, text: &str, line: bool) {
@@ -39,7 +62,7 @@ fn write(to: &mut impl Write, text: &str, line: bool) {
 /// Prints an error to stderr.
 pub fn print_error(error: &CliError) {
     let word = Style::new().for_stderr().red().bold().apply_to("error:");
-    note(format!("{word} {error}"));
+    note_with(&format!("{word} "), &error.to_string());
 }
 
 /// Columns of the terminal; `None` if stdout is not a terminal.
@@ -109,17 +132,20 @@ pub fn confirm(question: &str) -> Result<(), CliError> {
 
 /// Colours a text by severity; no colours in a pipe.
 pub fn colored(severity: Severity, text: &str) -> String {
-    let style = match severity {
+    style(severity).apply_to(shown(text)).to_string()
+}
+
+/// A bold heading, coloured by severity; plain in a pipe.
+pub fn heading(severity: Severity, text: &str) -> String {
+    style(severity).bold().apply_to(shown(text)).to_string()
+}
+
+fn style(severity: Severity) -> Style {
+    match severity {
         Severity::Ok => Style::new().green(),
         Severity::Progressing => Style::new().yellow(),
         Severity::Blocked => Style::new().red(),
-    };
-    style.apply_to(text).to_string()
-}
-
-/// Bold text; plain in a pipe.
-pub fn bold(text: &str) -> String {
-    Style::new().bold().apply_to(text).to_string()
+    }
 }
 
 /// Clears the screen before the next redraw.

@@ -36,7 +36,7 @@ pub async fn until_ready(session: &Session, name: &str, timeout: Duration) -> Re
             board.close();
             let (ready, _) = snapshot.ready_of_wanted();
             let line = format!("{name} is ready: {}", progress::count_in_cities(ready, cities.len()));
-            terminal::print(terminal::colored(Severity::Ok, &line));
+            terminal::print_styled(terminal::colored(Severity::Ok, &line));
             return Ok(());
         }
         let left = timeout.saturating_sub(start.elapsed());
@@ -85,13 +85,14 @@ impl ProgressBoard {
             if self.printed.insert(city.label.clone(), words.clone()).as_ref() == Some(&words) {
                 continue;
             }
-            let line = format!("{:<widest$}  {}", city.label, terminal::colored(city.severity(), &words));
+            let label = terminal::shown(&city.label);
+            let line = format!("{label:<widest$}  {}", terminal::colored(city.severity(), &words));
             match &self.live {
                 Some(live) => {
                     let bar = self.bars.entry(city.label.clone()).or_insert_with(|| spinner(live));
                     if city.complete { bar.finish_with_message(line) } else { bar.set_message(line) }
                 }
-                None => terminal::print(line),
+                None => terminal::print_styled(line),
             }
         }
     }

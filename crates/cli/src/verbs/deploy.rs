@@ -140,7 +140,7 @@ async fn dry_run_all(changes: Vec<PendingChange>) -> Result<Vec<CheckedChange>, 
         let lines =
             lines.map_err(|why| CliError::new(Exit::Failed, "failed to compute the difference", why, ""))?;
         if existing.is_some() {
-            lines.iter().for_each(|line| terminal::print(colored(line)));
+            lines.iter().for_each(|line| terminal::print_styled(colored(line)));
         }
         checked.push(CheckedChange { session, existing, manifest, lines });
     }
@@ -166,7 +166,7 @@ fn colored(line: &DiffLine) -> String {
     match line {
         DiffLine::Plus(text) => terminal::colored(Severity::Ok, &format!("+ {text}")),
         DiffLine::Minus(text) => terminal::colored(Severity::Blocked, &format!("- {text}")),
-        DiffLine::Same(text) => format!("  {text}"),
+        DiffLine::Same(text) => format!("  {}", terminal::shown(text)),
         DiffLine::Gap => "  ...".to_owned(),
     }
 }

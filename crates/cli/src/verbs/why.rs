@@ -41,10 +41,8 @@ pub async fn run(flags: Flags) -> Result<Exit, CliError> {
     let evidence = gather(&session, &workload).await?;
     let diagnosis =
         if is_workload { diagnosis::workload(&evidence) } else { diagnosis::instance(&evidence, name) };
-    flags.list.output.one("workload", &diagnosis, |_| {
-        diagnosis::draw(&diagnosis, Timestamp::now(), terminal::width(), |severity, text| {
-            terminal::bold(&terminal::colored(severity, text))
-        })
+    flags.list.output.one_styled("workload", &diagnosis, |_| {
+        diagnosis::draw(&diagnosis, Timestamp::now(), terminal::width(), terminal::heading)
     })?;
     Ok(if diagnosis.severity() == Severity::Blocked { Exit::Unhealthy } else { Exit::Done })
 }

@@ -14,6 +14,7 @@ use polis_core::cities::Cities;
 use polis_core::{conditions, instances, metadata, owner, ranking, template};
 use serde::Serialize;
 
+use super::escape::visible;
 use super::reasons::{self, Actor};
 use super::snapshot::{self, WorkloadSnapshot};
 use super::{Severity, age, state};
@@ -561,13 +562,18 @@ fn without_reason(about: &str, plane: &str, meaning: &str, actor: Actor, advice:
     }
 }
 
-/// Renders the diagnosis. `paint` colours a heading by severity.
+/// Renders the diagnosis. `paint` colours a heading by severity. Control characters are visible on a terminal,
+/// which is where `width` is set.
 pub fn draw(
     diagnosis: &Diagnosis,
     now: Timestamp,
     width: Option<u16>,
     paint: impl Fn(Severity, &str) -> String,
 ) -> String {
+    let shown = |words: &str| match width {
+        Some(_) => visible(words).into_owned(),
+        None => words.to_owned(),
+    };
     let mut text = paint(diagnosis.severity(), &diagnosis.summary);
     text.push('\n');
     for finding in &diagnosis.findings {
@@ -590,14 +596,14 @@ pub fn draw(
             ("to do", advice),
         ];
         for (label, words) in lines.iter().filter(|(_, words)| !words.is_empty()) {
-            text.push_str(&labelled(label, words, width));
+            text.push_str(&labelled(label, &shown(words), width));
         }
     }
     if !diagnosis.findings.is_empty() || !diagnosis.unread.is_empty() {
-        text.push_str(&format!("\nPlanes read: {}.", diagnosis.planes.join(", ")));
+        text.push_str(&format!("\nPlanes read: {}.", shown(&diagnosis.planes.join(", "))));
     }
     for plane in &diagnosis.unread {
-        text.push_str(&format!("\nNot read: {plane}."));
+        text.push_str(&format!("\nNot read: {}.", shown(plane)));
     }
     text
 }

@@ -6,6 +6,7 @@
 pub mod age;
 pub mod diagnosis;
 pub mod diff;
+pub mod escape;
 pub mod history;
 pub mod lists;
 pub mod manifest;

@@ -1,5 +1,6 @@
 //! Fake controllers: they create the deployments and instances of every workload in the project at once,
-//! ready and with an address. The image `nginx` is unavailable. They use neither a hub nor a cell.
+//! ready and with an address. The image `nginx` is unavailable; the message for `nginx-hostile` has escape
+//! sequences. They use neither a hub nor a cell.
 
 use std::time::Duration;
 
@@ -100,7 +101,11 @@ async fn reconcile_instances(
     let hash = template::hash(&deployment.spec.template);
     let desired = instances::desired(deployment);
     let defaults = InstanceDefaults { gates: vec![], finalizers: vec![], location: None };
-    let unavailable = serde_json::to_string(&deployment.spec.template).unwrap().contains("nginx");
+    let template = serde_json::to_string(&deployment.spec.template).unwrap();
+    let unavailable = match () {
+        () if template.contains("nginx-hostile") => Some("\u{1b}[2J\u{1b}]0;title\u{7}no registry has nginx"),
+        () => template.contains("nginx").then_some("no registry has nginx"),
+    };
     for ordinal in 0..desired {
         let mut new = instances::new_instance(deployment, ordinal, &defaults);
         let labels = new.metadata.labels.get_or_insert_default();
@@ -149,9 +154,8 @@ fn ordinal_of(instance: &Instance) -> Option<u32> {
     instance.metadata.labels.as_ref()?.get(labels::INSTANCE_INDEX)?.parse().ok()
 }
 
-fn status_of(ordinal: u32, unavailable: bool) -> InstanceStatus {
-    if unavailable {
-        let message = "no registry has nginx";
+fn status_of(ordinal: u32, unavailable: Option<&str>) -> InstanceStatus {
+    if let Some(message) = unavailable {
         return InstanceStatus {
             conditions: vec![mk_condition("Ready", false, "ImageUnavailable", message)],
             ..Default::default()

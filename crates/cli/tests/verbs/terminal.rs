@@ -120,6 +120,28 @@ async fn on_a_terminal_changes_and_deletions_need_a_confirmation_with_yes() {
     assert!(code == 0 && output.contains("workload web is gone"), "{output}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn escape_sequences_of_workloads_do_not_reach_the_terminal() {
+    let installation = Installation::new().await;
+    installation.polis("deploy hostile --image polis.local/hello --city dfw").await.ok();
+    installation.polis("deploy blocked --image nginx-hostile --city dfw --no-wait").await.ok();
+    let logs = "logs hostile --context with-logs";
+    let piped = installation.polis(logs).await.ok();
+    assert!(piped.ends_with("\u{1b}[2Jcleared\n"), "a pipe gets the log unchanged: {piped:?}");
+    let verbs = [
+        (logs, "^[[2Jcleared"),
+        ("status blocked", "^[[2J^[]0;title^Gno registry"),
+        ("instances blocked -o wide", "^[[2J"),
+        ("why blocked", "^[[2J^[]0;title^Gno registry"),
+        ("deploy blocked --image nginx-hostile --yes --timeout 1s", "^[[2J"),
+    ];
+    for (verb, expected) in verbs {
+        let Some(output) = run_on_terminal(&installation, verb) else { return };
+        assert!(output.contains(expected), "{verb}: {output:?}");
+        assert!(!output.contains("\u{1b}[2J") && !output.contains("\u{1b}]0;"), "{verb}: {output:?}");
+    }
+}
+
 /// Asserts that the output is not empty and that no line is longer than 80 columns.
 fn assert_fits(verb: &str, shown: &str) {
     let lines = visible_lines(shown);
