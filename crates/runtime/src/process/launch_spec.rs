@@ -17,9 +17,6 @@ use crate::Error;
 use crate::provider::{RunRefusal, RunRequest};
 use crate::shim::{LaunchSpec, Limits};
 
-/// Limit of open files of a process (`RLIMIT_NOFILE`).
-const MAX_OPEN_FILES: u64 = 65_536;
-
 /// Builds the launch spec of a container.
 pub(super) fn launch_spec(
     settings: &ProcessSettings,
@@ -50,7 +47,7 @@ pub(super) fn launch_spec(
         first.into_iter().chain(container.args.iter().map(|arg| expand(arg, &env))).collect();
     let sandbox = settings.sandbox.then(|| sandbox::sandbox(&path, &work, &readable));
     let memory = sizes.and_then(|sizes| u64::try_from(sizes.mebibytes).ok()).map(|size| size << 20);
-    let limits = Limits { memory, files: MAX_OPEN_FILES };
+    let limits = Limits { memory, files: settings.max_open_files, file_size: Some(settings.max_file_bytes) };
     Ok(LaunchSpec { program: path, args, env, work, limits, sandbox })
 }
 

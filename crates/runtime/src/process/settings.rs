@@ -22,6 +22,11 @@ pub struct ProcessSettings {
     pub grace_period: Duration,
     /// How much output of each container is kept.
     pub log_retention: LogRetention,
+    /// Limit of open files of each process.
+    pub max_open_files: u64,
+    /// Limit of the size of each file that a process writes, in bytes. The size of a working directory as a
+    /// whole is not limited.
+    pub max_file_bytes: u64,
     /// Whether `process:` images may run. If so, every user who may create workloads can run any program of
     /// the host, as the user of the Polis process.
     pub host_programs: bool,
@@ -47,6 +52,8 @@ impl ProcessSettings {
             restart_backoff: RestartBackoff::default(),
             grace_period: Duration::from_secs(10),
             log_retention: LogRetention::default(),
+            max_open_files: 65_536,
+            max_file_bytes: 10 << 30,
             host_programs: true,
             sandbox: true,
             readable: Vec::new(),

@@ -59,7 +59,7 @@ fn prepare_command() -> io::Result<Command> {
     Ok(program)
 }
 
-/// Disables core files; limits memory and open files, up to the host's own limits.
+/// Disables core files; limits memory, open files and the size of files, up to the host's own limits.
 fn limit(limits: Limits) -> io::Result<()> {
     let most = |resource, wanted: u64| {
         let allowed = getrlimit(resource).maximum;
@@ -68,6 +68,9 @@ fn limit(limits: Limits) -> io::Result<()> {
     };
     most(Resource::Core, 0)?;
     most(Resource::Nofile, limits.files)?;
+    if let Some(file_size) = limits.file_size {
+        most(Resource::Fsize, file_size)?;
+    }
     if let Some(memory) = limits.memory {
         most(Resource::Data, memory)?;
     }

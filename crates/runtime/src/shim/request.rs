@@ -70,6 +70,8 @@ pub(crate) struct Limits {
     pub(crate) memory: Option<u64>,
     /// Open files (`RLIMIT_NOFILE`).
     pub(crate) files: u64,
+    /// Size of a written file, in bytes (`RLIMIT_FSIZE`).
+    pub(crate) file_size: Option<u64>,
 }
 
 /// The host files that a process may access, enforced by Landlock.

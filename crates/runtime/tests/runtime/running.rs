@@ -188,6 +188,19 @@ async fn limits_follow_the_instance_type() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_operator_limits_open_files_and_the_size_of_a_file() {
+    let cell = TestCell::with(|settings| {
+        settings.max_open_files = 100;
+        settings.max_file_bytes = 1 << 20;
+    })
+    .await;
+    let script =
+        "head -c 2000000 /dev/zero > large || echo refused: $(stat -c %s large) of $(ulimit -n); sleep 1000";
+    let uid = cell.create(&mk_script("large", script)).await;
+    cell.until_writes(&uid, "refused: 1048576 of 100").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn output_is_served_as_the_log_of_an_instance() {
     let cell = TestCell::new().await;
     let uid = cell.create(&mk_script("talker", "echo one; echo two >&2; sleep 1000")).await;
