@@ -5,7 +5,6 @@ use std::fmt::Display;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, header};
@@ -22,8 +21,6 @@ pub const VALIDATE_PATH: &str = "/validate-compute-datumapis-com-v1alpha-workloa
 /// Reviews of this size or larger are rejected. The largest stored object has 1.5 MiB, and the review of an
 /// update contains two.
 const TOO_LARGE: usize = 3 << 20;
-/// Timeout for reading a request body.
-const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<Full<Bytes>>, Infallible>> + Send>>;
 
@@ -66,20 +63,13 @@ impl Webhook {
             return Err(AdmissionError::method_not_allowed());
         }
         let (parts, body) = request.into_parts();
-        let reading = Limited::new(body, TOO_LARGE - 1).collect();
-        let body = match tokio::time::timeout(BODY_TIMEOUT, reading).await {
-            Ok(Ok(body)) => body.to_bytes(),
-            Ok(Err(error)) if error.is::<LengthLimitError>() => {
+        let body = match Limited::new(body, TOO_LARGE - 1).collect().await {
+            Ok(body) => body.to_bytes(),
+            Err(error) if error.is::<LengthLimitError>() => {
                 return Err(AdmissionError::too_large(TOO_LARGE));
             }
-            Ok(Err(error)) => {
+            Err(error) => {
                 return Err(AdmissionError::bad_request(format!("failed to read the request body: {error}")));
-            }
-            Err(_) => {
-                let within = BODY_TIMEOUT.as_secs();
-                return Err(AdmissionError::bad_request(format!(
-                    "the request body did not arrive within {within} s"
-                )));
             }
         };
         self.review(parts.uri.path(), &body).await

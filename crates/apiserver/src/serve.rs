@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use polis_tls::{ClientAuth, ConnectionLimits, Pem};
+use polis_tls::{ClientAuth, ConnectionLimits, Pem, RequestBody};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
     KeyPair, KeyUsagePurpose, SanType,
@@ -16,7 +16,7 @@ use crate::{access::Peer, server::Server, user::UserInfo};
 
 /// 250 streams per connection is the default of kube-apiserver. Each watch of an HTTP/1.1 client holds a
 /// connection.
-const LIMITS: ConnectionLimits = ConnectionLimits { connections: 8192, streams: 250 };
+const LIMITS: ConnectionLimits = ConnectionLimits::new(8192, 250);
 /// Validity of the certificates issued here, in days.
 const VALIDITY_DAYS: i64 = 3650;
 
@@ -157,7 +157,7 @@ impl Server {
         polis_tls::serve(listener, LIMITS, tls.acceptor, move |peer| {
             let service = service.clone();
             let proved = Peer { certified: peer.certificate.as_ref().and_then(user_of) };
-            hyper::service::service_fn(move |mut request: http::Request<hyper::body::Incoming>| {
+            hyper::service::service_fn(move |mut request: http::Request<RequestBody>| {
                 let service = service.clone();
                 request.extensions_mut().insert(proved.clone());
                 async move { Ok::<_, std::convert::Infallible>(service.handle(request).await) }

@@ -14,6 +14,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing_subscriber::EnvFilter;
 
 mod exit;
@@ -88,10 +89,20 @@ fn main() -> ExitCode {
 /// Runs a command that serves until it receives SIGINT or SIGTERM.
 fn serve(logs: &str, run: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
     log(logs);
+    if let Err(error) = raise_open_files_limit() {
+        tracing::warn!(%error, "failed to raise the limit of open files; fewer connections can be open");
+    }
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failed(&error),
     }
+}
+
+/// Raises the limit of open files to the hard limit, as Go programs do. The usual soft limit of 1,024 is far
+/// below the connections that the servers of this process accept. Instances get a limit of their own.
+fn raise_open_files_limit() -> rustix::io::Result<()> {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
 }
 
 fn failed(error: &anyhow::Error) -> ExitCode {
@@ -109,4 +120,18 @@ fn log(default_filter: &str) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default_filter));
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     if std::io::stderr().is_terminal() { logs.init() } else { logs.json().init() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_of_open_files_is_raised_to_the_hard_limit() {
+        let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+        let lower = Rlimit { current: maximum.map(|most| most.min(512)).or(Some(512)), maximum };
+        setrlimit(Resource::Nofile, lower).unwrap();
+        raise_open_files_limit().unwrap();
+        assert_eq!(getrlimit(Resource::Nofile), Rlimit { current: maximum, maximum });
+    }
 }

@@ -5,14 +5,16 @@ use std::convert::Infallible;
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
-use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
+use polis_tls::{ConnectionLimits, RequestBody};
 use tokio::net::TcpListener;
 
 use crate::Metrics;
 use crate::engine::Handle;
 
+/// Probes and scrapers are few and send one request at a time. The server has no client certificates, so
+/// nothing is reserved for them.
+const LIMITS: ConnectionLimits = ConnectionLimits { reserve: 0, ..ConnectionLimits::new(64, 8) };
 /// Maximum number of plane names per state in `/readyz?verbose`.
 const MAX_NAMES: usize = 20;
 
@@ -29,29 +31,15 @@ pub(crate) enum Pages {
 
 /// Serves until the future is dropped.
 pub(crate) async fn serve(listener: TcpListener, pages: Pages, handle: Handle) {
-    loop {
-        let socket = match listener.accept().await {
-            Ok((socket, _)) => socket,
-            Err(error) => {
-                // Most likely out of file descriptors: wait until some are closed.
-                tracing::warn!(%error, "admin server failed to accept a connection; will retry");
-                tokio::time::sleep(std::time::Duration::from_secs(1)).await;
-                continue;
-            }
-        };
+    polis_tls::serve_plain(listener, LIMITS, move |_| {
         let handle = handle.clone();
-        tokio::spawn(async move {
-            let service = service_fn(move |request: Request<Incoming>| {
-                let (path, query) = (request.uri().path(), request.uri().query());
-                let response = respond(request.method(), pages, path, query, &handle);
-                async move { Ok::<_, Infallible>(response) }
-            });
-            // An error means that the client closed the connection.
-            let _ = hyper::server::conn::http1::Builder::new()
-                .serve_connection(TokioIo::new(socket), service)
-                .await;
-        });
-    }
+        service_fn(move |request: Request<RequestBody>| {
+            let (path, query) = (request.uri().path(), request.uri().query());
+            let response = respond(request.method(), pages, path, query, &handle);
+            async move { Ok::<_, Infallible>(response) }
+        })
+    })
+    .await;
 }
 
 fn respond(
@@ -132,4 +120,39 @@ fn text(code: StatusCode, text: String) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(text)));
     *response.status_mut() = code;
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::Engine;
+
+    #[tokio::test]
+    async fn silent_connections_neither_block_a_probe_nor_stay() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let serving = tokio::spawn(serve(listener, Pages::All, Engine::new().handle()));
+        let mut silent = Vec::new();
+        for _ in 0..2 * LIMITS.connections {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        let mut probe = TcpStream::connect(address).await.unwrap();
+        probe.write_all(b"GET /healthz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await.unwrap();
+        let mut response = String::new();
+        probe.read_to_string(&mut response).await.unwrap();
+        assert!(response.starts_with("HTTP/1.1 200"), "{response}");
+
+        tokio::time::pause();
+        for mut connection in silent {
+            let ended = timeout(Duration::from_secs(60), connection.read(&mut [0])).await;
+            assert!(!matches!(ended.expect("closed within a minute"), Ok(1..)), "no data");
+        }
+        serving.abort();
+    }
 }

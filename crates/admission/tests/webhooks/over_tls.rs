@@ -22,8 +22,11 @@ use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
 use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 use crate::env::{TestEnv, mk_review};
@@ -39,8 +42,8 @@ fn renew(dir: &Path, state: &str, authority: &Authority) {
     fs::rename(dir.join("..new"), dir.join("..data")).expect("swapped");
 }
 
-/// Posts a review over a new connection that trusts the authority.
-async fn post(address: SocketAddr, authority: &Authority, review: &Value) -> Result<Value, String> {
+/// A new connection that trusts the authority.
+async fn connect(address: SocketAddr, authority: &Authority) -> Result<TlsStream<TcpStream>, String> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(authority.pem().as_bytes()).expect("PEM")).expect("a root");
     let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
@@ -50,8 +53,12 @@ async fn post(address: SocketAddr, authority: &Authority, review: &Value) -> Res
         .with_no_client_auth();
     let tcp = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
     let name = ServerName::try_from("localhost").expect("a name");
-    let tls =
-        TlsConnector::from(Arc::new(config)).connect(name, tcp).await.map_err(|error| error.to_string())?;
+    TlsConnector::from(Arc::new(config)).connect(name, tcp).await.map_err(|error| error.to_string())
+}
+
+/// Posts a review over a new connection that trusts the authority.
+async fn post(address: SocketAddr, authority: &Authority, review: &Value) -> Result<Value, String> {
+    let tls = connect(address, authority).await?;
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(tls)).await.map_err(|error| error.to_string())?;
     let driver = tokio::spawn(connection);
@@ -63,6 +70,46 @@ async fn post(address: SocketAddr, authority: &Authority, review: &Value) -> Res
     let bytes = response.into_body().collect().await.map_err(|error| error.to_string())?.to_bytes();
     driver.abort();
     serde_json::from_slice(&bytes).map_err(|error| error.to_string())
+}
+
+/// Waits until the server ends a connection, for a minute of the paused clock; returns what it sent.
+async fn read_to_end(mut connection: impl AsyncRead + Unpin) -> String {
+    let mut sent = Vec::new();
+    let reading = timeout(Duration::from_secs(60), connection.read_to_end(&mut sent));
+    // The end may be a reset, or an end without a close_notify.
+    let _ = reading.await.expect("the server closes the connection");
+    String::from_utf8(sent).expect("UTF-8")
+}
+
+#[tokio::test]
+async fn silent_connections_and_trickled_bodies_are_closed() {
+    let env = TestEnv::new().await;
+    let authority = Authority::new().expect("an authority");
+    let dir = tempfile::tempdir().expect("a folder");
+    renew(dir.path(), "one", &authority);
+    let certificates = CertificateFiles::in_dir(&dir.path().join("..data")).open().expect("usable");
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let serving = tokio::spawn(serve(listener, certificates, env.webhook.clone()));
+
+    let silent = connect(address, &authority).await.expect("a connection");
+    tokio::time::pause();
+    assert_eq!(read_to_end(silent).await, "");
+
+    tokio::time::resume();
+    let (read, mut write) = tokio::io::split(connect(address, &authority).await.expect("a connection"));
+    let head = format!("POST {VALIDATE_PATH} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n");
+    write.write_all(head.as_bytes()).await.expect("sent");
+    tokio::time::pause();
+    let sending = tokio::spawn(async move {
+        while write.write_all(b" ").await.is_ok() && write.flush().await.is_ok() {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    });
+    let response = read_to_end(read).await;
+    assert!(response.contains("the request body did not arrive within 10 s"), "{response}");
+    sending.abort();
+    serving.abort();
 }
 
 #[tokio::test]

@@ -14,10 +14,9 @@ use anyhow::{Context, Result};
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
-use hyper::body::Incoming;
 use polis_apiserver::Authority;
 use polis_engine::{CertificateSecret, Engine, Handle, Metrics};
-use polis_tls::{AcceptorProvider, ClientAuth, ConnectionLimits, Pem};
+use polis_tls::{AcceptorProvider, ClientAuth, ConnectionLimits, Pem, RequestBody};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
@@ -27,7 +26,7 @@ use super::planes::Planes;
 use access::{AccessDecision, MetricsAuthorizer};
 
 /// Connection limits: scrapers are few and send one request at a time.
-const LIMITS: ConnectionLimits = ConnectionLimits { connections: 32, streams: 8 };
+const LIMITS: ConnectionLimits = ConnectionLimits::new(32, 8);
 
 /// A metrics server with a bound socket; [`serve`] runs it.
 pub(crate) struct SecureMetricsServer {
@@ -93,7 +92,7 @@ pub(crate) async fn serve(metrics_server: Option<SecureMetricsServer>) {
     };
     polis_tls::serve(listener, LIMITS, acceptor, move |_| {
         let (access, handle) = (access.clone(), handle.clone());
-        hyper::service::service_fn(move |request: Request<Incoming>| {
+        hyper::service::service_fn(move |request: Request<RequestBody>| {
             let (access, handle) = (access.clone(), handle.clone());
             async move { Ok::<_, Infallible>(respond(&request, &access, &handle).await) }
         })
