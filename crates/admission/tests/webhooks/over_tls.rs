@@ -15,12 +15,12 @@ use polis_api::k8s_openapi::ByteString;
 use polis_api::k8s_openapi::api::core::v1::Secret;
 use polis_api::kube::api::PostParams;
 use polis_api::kube::{Api, Client};
-use polis_apiserver::Authority;
+use polis_apiserver::{Authority, Certificate};
 use polis_engine::{CertificateSecret, Engine, Plane};
 use polis_tls::CertificateFiles;
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, ServerName};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -42,15 +42,26 @@ fn renew(dir: &Path, state: &str, authority: &Authority) {
     fs::rename(dir.join("..new"), dir.join("..data")).expect("swapped");
 }
 
-/// A new connection that trusts the authority.
-async fn connect(address: SocketAddr, authority: &Authority) -> Result<TlsStream<TcpStream>, String> {
+/// A new connection that trusts the authority and may present a client certificate.
+async fn connect(
+    address: SocketAddr,
+    authority: &Authority,
+    client: Option<&Certificate>,
+) -> Result<TlsStream<TcpStream>, String> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(authority.pem().as_bytes()).expect("PEM")).expect("a root");
     let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
         .expect("versions")
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+        .with_root_certificates(roots);
+    let config = match client {
+        Some(Certificate { cert, key }) => {
+            let chain = vec![CertificateDer::from_pem_slice(cert.as_bytes()).expect("PEM")];
+            let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).expect("PEM");
+            config.with_client_auth_cert(chain, key).expect("a client certificate")
+        }
+        None => config.with_no_client_auth(),
+    };
     let tcp = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
     let name = ServerName::try_from("localhost").expect("a name");
     TlsConnector::from(Arc::new(config)).connect(name, tcp).await.map_err(|error| error.to_string())
@@ -58,7 +69,10 @@ async fn connect(address: SocketAddr, authority: &Authority) -> Result<TlsStream
 
 /// Posts a review over a new connection that trusts the authority.
 async fn post(address: SocketAddr, authority: &Authority, review: &Value) -> Result<Value, String> {
-    let tls = connect(address, authority).await?;
+    post_over(connect(address, authority, None).await?, review).await
+}
+
+async fn post_over(tls: TlsStream<TcpStream>, review: &Value) -> Result<Value, String> {
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(tls)).await.map_err(|error| error.to_string())?;
     let driver = tokio::spawn(connection);
@@ -92,12 +106,12 @@ async fn silent_connections_and_trickled_bodies_are_closed() {
     let address = listener.local_addr().expect("an address");
     let serving = tokio::spawn(serve(listener, certificates, env.webhook.clone()));
 
-    let silent = connect(address, &authority).await.expect("a connection");
+    let silent = connect(address, &authority, None).await.expect("a connection");
     tokio::time::pause();
     assert_eq!(read_to_end(silent).await, "");
 
     tokio::time::resume();
-    let (read, mut write) = tokio::io::split(connect(address, &authority).await.expect("a connection"));
+    let (read, mut write) = tokio::io::split(connect(address, &authority, None).await.expect("a connection"));
     let head = format!("POST {VALIDATE_PATH} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n");
     write.write_all(head.as_bytes()).await.expect("sent");
     tokio::time::pause();
@@ -109,6 +123,34 @@ async fn silent_connections_and_trickled_bodies_are_closed() {
     let response = read_to_end(read).await;
     assert!(response.contains("the request body did not arrive within 10 s"), "{response}");
     sending.abort();
+    serving.abort();
+}
+
+#[tokio::test]
+async fn with_a_client_ca_only_its_clients_are_answered() {
+    let env = TestEnv::new().await;
+    let (server, clients) =
+        (Authority::new().expect("an authority"), Authority::new().expect("an authority"));
+    let dir = tempfile::tempdir().expect("a folder");
+    renew(dir.path(), "one", &server);
+    fs::write(dir.path().join("client-ca.crt"), clients.pem()).expect("a client CA");
+    let client_ca = Some(dir.path().join("client-ca.crt"));
+    let files = CertificateFiles { client_ca, ..CertificateFiles::in_dir(&dir.path().join("..data")) };
+    let certificates = files.open().expect("usable");
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let serving = tokio::spawn(serve(listener, certificates, env.webhook.clone()));
+
+    let review = mk_review("CREATE", &mk_sandbox("web", &["dfw"]), &Value::Null);
+    let answer = async |client: Option<&Certificate>| {
+        post_over(connect(address, &server, client).await?, &review).await
+    };
+    answer(None).await.expect_err("no certificate");
+    let of_another_ca = server.client("kube-apiserver", &[]).expect("a certificate");
+    answer(Some(&of_another_ca)).await.expect_err("a certificate of another CA");
+    let certified = clients.client("kube-apiserver", &[]).expect("a certificate");
+    let response = answer(Some(&certified)).await.expect("a response");
+    assert_eq!(response["response"]["allowed"], true, "{response}");
     serving.abort();
 }
 

@@ -102,6 +102,22 @@ async fn malformed_extras_are_denied_with_the_reason() {
 }
 
 #[tokio::test]
+async fn a_workload_of_thousands_of_networks_is_denied_without_an_access_review() {
+    let env = TestEnv::new().await;
+    let mut workload = mk_sandbox("web", &["dfw"]);
+    let networks: Vec<Value> =
+        (0..5002).map(|index| json!({"network": {"name": format!("n{index}")}})).collect();
+    workload["spec"]["template"]["spec"]["networkInterfaces"] = networks.into();
+    let review = mk_review("CREATE", &workload, &Value::Null);
+    env.proxy.take_reviews();
+    let (code, message) = denial(&send_review(&env.webhook, VALIDATE_PATH, &review).await);
+    assert_eq!(code, 422, "{message}");
+    let field = "spec.template.spec.networkInterfaces: Forbidden: has 5002 distinct networks";
+    assert!(message.contains(field), "{message}");
+    assert_eq!(env.proxy.take_reviews(), [Value::Null; 0]);
+}
+
+#[tokio::test]
 async fn a_body_that_is_not_a_review_is_an_http_error() {
     let env = TestEnv::new().await;
     for body in ["", "{", "null", "[]", "{}", r#"{"apiVersion":"v1","kind":"Pod"}"#] {

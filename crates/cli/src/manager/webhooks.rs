@@ -53,6 +53,11 @@ pub(crate) async fn open(
         format!("failed to listen on {host}:{} (webhookServer.host and .port)", server.port)
     })?;
     tracing::info!(address = %listener.local_addr()?, "webhooks are served");
+    if server.client_ca_name.is_empty() && !listener.local_addr()?.ip().is_loopback() {
+        tracing::warn!(
+            "webhooks answer every peer that reaches their port; set webhookServer.clientCAName where the API servers can present a client certificate"
+        );
+    }
     let projects = projects
         .unwrap_or_else(|| engine.planes("project", planes.projects(), [Watch::of::<LocationBinding>()]));
     let webhook = Webhook::new(planes.admission_projects(projects), &engine.handle().registry());

@@ -2,11 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use polis_api::compute::{InstanceSpec, NetworkReference, Workload};
+use polis_api::compute::{NetworkReference, Workload};
 use polis_api::names::is_dns_label;
 
 use super::placements::placement_cities;
 use super::{DNS_LABEL, FieldError, Path};
+
+/// Maximum number of distinct networks of a workload. Each costs the project's plane one access review for
+/// each review of the workload.
+pub const MAX_NETWORKS: usize = 64;
 
 /// A network that a workload attaches something new to, so that the access of the user must be checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,11 +34,17 @@ pub enum NetworkAccess {
     Failed(String),
 }
 
-/// Checks that there is at least one interface and that the network names are valid.
-pub(super) fn check(spec: &InstanceSpec, at: &Path, errors: &mut Vec<FieldError>) {
-    let at = at.at("networkInterfaces");
+/// Checks that there is at least one interface, that the networks are not too many, and that their names are
+/// valid.
+pub(super) fn check(workload: &Workload, at: &Path, errors: &mut Vec<FieldError>) {
+    let (spec, at) = (&workload.spec.template.spec, at.at("networkInterfaces"));
     if spec.network_interfaces.is_empty() {
         errors.push(at.required("an instance is attached to at least one network"));
+    }
+    let networks = networks(workload).len();
+    if networks > MAX_NETWORKS {
+        let detail = format!("has {networks} distinct networks; must have at most {MAX_NETWORKS}");
+        errors.push(at.forbidden(detail));
     }
     for (index, interface) in spec.network_interfaces.iter().enumerate() {
         let (network, at) = (&interface.network, at.index(index).at("network"));
@@ -49,27 +59,37 @@ pub(super) fn check(spec: &InstanceSpec, at: &Path, errors: &mut Vec<FieldError>
 
 /// The networks that a workload attaches something new to, each once, sorted by namespace and name.
 ///
-/// Networks with invalid names are omitted: [`super::validate`] reports them.
+/// Networks with invalid names are omitted, and all if there are more than [`MAX_NETWORKS`]:
+/// [`super::validate`] reports them.
 pub fn network_uses(workload: &Workload, before: Option<&Workload>) -> Vec<NetworkUse> {
     if before.is_some_and(|before| attaches_nothing(workload, before)) {
         return Vec::new();
     }
-    let own_namespace = workload.metadata.namespace.as_deref().unwrap_or_default();
+    let networks = networks(workload);
+    if networks.len() > MAX_NETWORKS {
+        return Vec::new();
+    }
     let at = Path::new("spec.template.spec.networkInterfaces");
-    let mut found = BTreeMap::<(&str, &str), Vec<Path>>::new();
+    let named = |((namespace, name), interfaces): ((&str, &str), Vec<usize>)| NetworkUse {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        at: interfaces.into_iter().map(|index| at.index(index).at("network")).collect(),
+    };
+    networks.into_iter().map(named).collect()
+}
+
+/// The distinct networks with valid names, by namespace and name, with the indexes of their interfaces.
+fn networks(workload: &Workload) -> BTreeMap<(&str, &str), Vec<usize>> {
+    let own_namespace = workload.metadata.namespace.as_deref().unwrap_or_default();
+    let mut found = BTreeMap::<(&str, &str), Vec<usize>>::new();
     for (index, interface) in workload.spec.template.spec.network_interfaces.iter().enumerate() {
         let network = &interface.network;
         let namespace = other_namespace(network).unwrap_or(own_namespace);
         if is_dns_label(&network.name) && is_dns_label(namespace) {
-            found.entry((namespace, &network.name)).or_default().push(at.index(index).at("network"));
+            found.entry((namespace, &network.name)).or_default().push(index);
         }
     }
-    let named = |((namespace, name), at): ((&str, &str), _)| NetworkUse {
-        namespace: namespace.to_owned(),
-        name: name.to_owned(),
-        at,
-    };
-    found.into_iter().map(named).collect()
+    found
 }
 
 /// The errors that follow from the access checks.
@@ -141,6 +161,30 @@ mod tests {
     #[test]
     fn a_network_with_an_invalid_name_is_not_checked() {
         assert_eq!(network_uses(&mk_networks(&[("Big", None), ("a", Some("../up"))]), None), []);
+    }
+
+    #[test]
+    fn too_many_networks_are_reported_and_not_checked() {
+        let names: Vec<String> = (0..=MAX_NETWORKS).map(|index| format!("n{index}")).collect();
+        let mut networks: Vec<(&str, Option<&str>)> =
+            names.iter().map(|name| (name.as_str(), None)).collect();
+        let errors = |workload: &Workload| {
+            let mut errors = Vec::new();
+            check(workload, &Path::new("spec.template.spec"), &mut errors);
+            errors.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let workload = mk_networks(&networks);
+        assert_eq!(network_uses(&workload, None), []);
+        assert_eq!(
+            errors(&workload),
+            [
+                "spec.template.spec.networkInterfaces: Forbidden: has 65 distinct networks; must have at most 64"
+            ]
+        );
+        networks[0] = networks[1]; // the same network twice counts once
+        let workload = mk_networks(&networks);
+        assert_eq!(network_uses(&workload, None).len(), MAX_NETWORKS);
+        assert_eq!(errors(&workload), [] as [&str; 0]);
     }
 
     #[test]

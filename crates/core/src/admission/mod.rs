@@ -33,7 +33,7 @@ use polis_api::compute::Workload;
 use crate::cities::Cities;
 use crate::owner;
 
-pub use access::{NetworkAccess, NetworkUse, access_errors, network_uses};
+pub use access::{MAX_NETWORKS, NetworkAccess, NetworkUse, access_errors, network_uses};
 pub use defaults::{DefaultedField, defaults};
 pub use field::{FieldError, FieldErrorKind, Path};
 
@@ -56,7 +56,7 @@ pub fn validate(workload: &Workload, before: Option<&Workload>, cities: &Cities)
     metadata::check_template(&workload.spec.template, &template.at("metadata"), &mut errors);
     volumes::check(&workload.spec.template.spec, &template.at("spec"), &mut errors);
     runtime::check(&workload.spec.template.spec, &template.at("spec"), &mut errors);
-    access::check(&workload.spec.template.spec, &template.at("spec"), &mut errors);
+    access::check(workload, &template.at("spec"), &mut errors);
     placements::check(workload, before, cities, &spec.at("placements"), &mut errors);
     errors
 }
