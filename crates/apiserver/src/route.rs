@@ -1,5 +1,5 @@
-//! Parses a request path into plane, resource, namespace, name and verb, as kube-apiserver's RequestInfo does.
-//! There is no static route table, because CRDs add and remove resources at run time.
+//! Parses a request path into plane, resource, namespace, name and verb, as kube-apiserver's RequestInfo
+//! does. There is no static route table, because CRDs add and remove resources at run time.
 //!
 //! Authorization and the verb read the same [`ResourcePath`]. It is parsed without the scope of the resource;
 //! [`ResourcePath::fits`] then compares both, so that no request is authorized in one namespace and executed

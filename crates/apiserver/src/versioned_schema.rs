@@ -22,8 +22,9 @@ pub(crate) struct VersionedSchema {
     parse_error: Option<ValidationError>,
 }
 
-/// Parses a schema. It is built in or was validated with its CRD. One that does not parse nevertheless (stored
-/// by an older, less strict version) is replaced by the open schema, for reads, and the error is returned.
+/// Parses a schema. It is built in or was validated with its CRD. One that does not parse nevertheless
+/// (stored by an older, less strict version) is replaced by the open schema, for reads, and the error is
+/// returned.
 fn parse(raw: &Value) -> (Schema, Option<ValidationError>) {
     let open = || Schema::parse(&json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}));
     match Schema::parse(raw) {

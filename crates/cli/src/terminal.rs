@@ -1,8 +1,8 @@
 //! Terminal input and output: printing, line wrapping, width, colours, confirmation prompts.
 //!
 //! On a terminal, control characters in the text are made visible: messages and logs come from workloads. The
-//! functions with `styled` in their name print text that contains colours of this module; its other parts have
-//! passed [`shown`]. A pipe gets the text unchanged.
+//! functions with `styled` in their name print text that contains colours of this module; its other parts
+//! have passed [`shown`]. A pipe gets the text unchanged.
 //!
 //! Colours, spinners, prompts and wrapped lines are used only on a terminal, which would break a line in the
 //! middle of a word. A pipe gets whole lines, so that `grep` and `cut` work. When the reader closes the pipe,

@@ -20,8 +20,8 @@ use crate::{
 
 /// Paths that every authenticated user may read.
 const DISCOVERY: [&str; 7] = ["/api", "/apis", "/openapi", "/version", "/healthz", "/livez", "/readyz"];
-/// Paths of the root plane that every user may read, anonymous included. On other planes they would show which
-/// planes exist.
+/// Paths of the root plane that every user may read, anonymous included. On other planes they would show
+/// which planes exist.
 const OPEN: [&str; 4] = ["/version", "/healthz", "/livez", "/readyz"];
 
 /// One rule of a role.

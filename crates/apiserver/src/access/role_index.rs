@@ -1,9 +1,9 @@
 //! The roles and bindings of one plane, compiled and indexed by subject.
 //!
-//! A lookup first applies the writes since the last one, from the history of the store. So an object is decoded
-//! once per write, not once per request, and a request sees every role and binding that is visible in the
-//! store. The cost of a lookup is proportional to the bindings of the user and its groups; bindings of other
-//! subjects and namespaces cost nothing.
+//! A lookup first applies the writes since the last one, from the history of the store. So an object is
+//! decoded once per write, not once per request, and a request sees every role and binding that is visible in
+//! the store. The cost of a lookup is proportional to the bindings of the user and its groups; bindings of
+//! other subjects and namespaces cost nothing.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},

@@ -25,8 +25,8 @@ type PolicyKey = (Arc<str>, Arc<str>);
 type Compiled = (Revision, Result<Arc<CompiledPolicy>, Arc<str>>);
 
 impl Policies {
-    /// The compiled policy. Validation refuses a policy that does not compile; one that another version of the
-    /// program stored, or that another limit applies to, may still fail.
+    /// The compiled policy. Validation refuses a policy that does not compile; one that another version of
+    /// the program stored, or that another limit applies to, may still fail.
     fn compiled(
         &self,
         plane: &Arc<str>,

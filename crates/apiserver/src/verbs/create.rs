@@ -266,8 +266,8 @@ impl Call {
         Ok(object)
     }
 
-    /// A PUT or an apply that creates its object needs the verb `create` too. As in Kubernetes the check comes
-    /// between validation and validating admission.
+    /// A PUT or an apply that creates its object needs the verb `create` too. As in Kubernetes the check
+    /// comes between validation and validating admission.
     fn authorize_create(&self, object: &Value) -> Result<(), StatusError> {
         if self.verb == Verb::Create {
             return Ok(()); // authorized before the call

@@ -562,8 +562,8 @@ fn without_reason(about: &str, plane: &str, meaning: &str, actor: Actor, advice:
     }
 }
 
-/// Renders the diagnosis. `paint` colours a heading by severity. Control characters are visible on a terminal,
-/// which is where `width` is set.
+/// Renders the diagnosis. `paint` colours a heading by severity. Control characters are visible on a
+/// terminal, which is where `width` is set.
 pub fn draw(
     diagnosis: &Diagnosis,
     now: Timestamp,

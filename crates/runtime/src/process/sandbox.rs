@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use super::ProcessSettings;
 use crate::shim::Sandbox;
 
-/// System files and directories. A `*` at the end stands for any rest of the name.
+/// System files and directories. A `*` at the end matches any rest of the name.
 ///
 /// `/etc` and `/proc` are not opened as a whole: the user of Polis, often root, reads keys and passwords in
 /// `/etc`, and the command lines of all processes, or the memory of the kernel, in `/proc`. The launcher adds

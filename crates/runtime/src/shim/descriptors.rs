@@ -21,9 +21,9 @@ pub(super) fn close_on_exec() -> io::Result<()> {
     for entry in entries {
         let number = entry?.file_name().to_str().and_then(|name| name.parse::<RawFd>().ok());
         let Some(number) = number.filter(|number| *number > 2) else { continue };
-        // SAFETY: the number is that of a descriptor which is open now: the kernel lists open descriptors, the
-        // process has one thread, and this loop closes none (that of the directory itself stays open until
-        // `entries` is dropped). The flag neither closes nor changes the descriptor for its owner.
+        // SAFETY: the number is that of a descriptor which is open now: the kernel lists open descriptors,
+        // the process has one thread, and this loop closes none (that of the directory itself stays open
+        // until `entries` is dropped). The flag neither closes nor changes the descriptor for its owner.
         let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
         fcntl_setfd(descriptor, FdFlags::CLOEXEC)?;
     }

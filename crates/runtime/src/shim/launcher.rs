@@ -77,8 +77,9 @@ fn limit(limits: Limits) -> io::Result<()> {
     Ok(())
 }
 
-/// Gives up all capabilities, and the way to gain them from a set-user-ID program or a file with capabilities.
-/// If Polis runs as root, the program still has the user ID of root, and so the rights of root's own files.
+/// Gives up all capabilities, and the way to gain them from a set-user-ID program or a file with
+/// capabilities. If Polis runs as root, the program still has the user ID of root, and so the rights of
+/// root's own files.
 #[cfg(target_os = "linux")]
 fn drop_privileges() -> io::Result<()> {
     use rustix::thread::{
