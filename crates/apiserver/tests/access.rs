@@ -301,6 +301,28 @@ async fn raw(client: &Client, method: &str, path: &str, header: (&str, &str)) ->
     (code, response.into_body().collect().await.expect("a body").to_bytes())
 }
 
+#[tokio::test]
+async fn a_role_with_more_permissions_than_can_be_checked_is_refused() {
+    let server = mk_server().await;
+    let rules = json!([{"verbs": ["*"], "apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles"]}]);
+    grant(&server, "default", "ann", rules).await;
+    let many: Vec<String> = (0..20_000).map(|n| n.to_string()).collect();
+    let rule = json!({"verbs": many, "apiGroups": many, "resources": many, "resourceNames": many});
+    let role = json!({"metadata": {"name": "large"}, "rules": [rule]});
+    let path = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles";
+    let own = json!({"metadata": {"name": "own"}, "rules": [{"verbs": ["get"], "apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles"]}]});
+    let ann = UserInfo::new("ann", [""; 0]);
+    // The verb `*` includes `escalate`; without it the permissions are compared.
+    let verbs = json!([{"verbs": ["get", "create"], "apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles"]}]);
+    grant(&server, "default", "bob", verbs).await;
+    let bob = UserInfo::new("bob", [""; 0]);
+    let (code, body) = request(&server, "cell", &bob, "POST", path, &role).await;
+    assert_eq!(code, 403, "{body}");
+    assert!(body.contains("the rules grant 160000000000000000 permissions"), "{body}");
+    assert_eq!(request(&server, "cell", &bob, "POST", path, &own).await.0, 201);
+    assert_eq!(request(&server, "cell", &ann, "POST", path, &role).await.0, 201);
+}
+
 /// A webhook that adds a rule to every role and subjects to every binding.
 struct Escalating;
 

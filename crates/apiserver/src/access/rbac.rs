@@ -24,6 +24,11 @@ const DISCOVERY: [&str; 7] = ["/api", "/apis", "/openapi", "/version", "/healthz
 /// which planes exist.
 const OPEN: [&str; 4] = ["/version", "/healthz", "/livez", "/readyz"];
 
+/// Maximum number of single permissions in a role that a user without the verb `escalate` or `bind` grants.
+/// Each is compared with the rules of the user. A rule multiplies its lists: 1.5 MiB of JSON can name more
+/// permissions than fit into memory. The largest role of Kubernetes has about 500.
+const MAX_CHECKED: usize = 10_000;
+
 /// One rule of a role.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
@@ -90,6 +95,13 @@ impl Rule {
             || (!part.resource_names.is_empty()
                 && part.resource_names.iter().all(|name| self.resource_names.contains(name)));
         all(&self.verbs, &part.verbs) && all(&self.api_groups, &part.api_groups) && resources && names
+    }
+
+    /// The number of [`Self::parts`].
+    fn count(&self) -> usize {
+        let resources = self.api_groups.len().saturating_mul(self.resources.len());
+        let objects = resources.saturating_mul(self.resource_names.len().max(1));
+        self.verbs.len().saturating_mul(self.non_resource_urls.len().saturating_add(objects))
     }
 
     /// The rule as single permissions: one verb, one group, one resource and one name each.
@@ -208,6 +220,15 @@ pub(crate) fn check_grant(call: &Call, object: &Value) -> Result<(), StatusError
         }
         rules(object).into()
     };
+    let refuse =
+        |why: &str| Err(StatusError::forbidden(&call.kind.group_resource(), json::meta(object, "name"), why));
+    let count = granted.iter().map(Rule::count).fold(0, usize::saturating_add);
+    if count > MAX_CHECKED {
+        return refuse(&format!(
+            "the rules grant {count} permissions, and at most {MAX_CHECKED} can be checked for privilege \
+             escalation; split the role"
+        ));
+    }
     let own = rules_for(&call.core, &call.plane, &call.user, &namespace);
     let missing: Vec<Rule> = granted
         .iter()
@@ -219,11 +240,10 @@ pub(crate) fn check_grant(call: &Call, object: &Value) -> Result<(), StatusError
     }
     let groups = call.user.groups.iter().map(|group| format!("{group:?}")).collect::<Vec<_>>().join(" ");
     let listed = missing.iter().map(describe).collect::<Vec<_>>().join("\n");
-    let why = format!(
+    refuse(&format!(
         "user {:?} (groups=[{groups}]) is attempting to grant RBAC permissions not currently held:\n{listed}",
         call.user.name
-    );
-    Err(StatusError::forbidden(&call.kind.group_resource(), json::meta(object, "name"), &why))
+    ))
 }
 
 fn describe(rule: &Rule) -> String {
@@ -264,6 +284,16 @@ mod tests {
             name: name.into(),
             ..Attributes::default()
         }
+    }
+
+    #[test]
+    fn the_count_of_a_rule_is_the_number_of_its_parts() {
+        let mut rule = mk_rule(&["get", "list"], &["", "apps"], &["a", "b", "c"], &[]);
+        assert_eq!((rule.count(), rule.parts().len()), (12, 12));
+        rule.resource_names = vec!["x".into(), "y".into()];
+        rule.non_resource_urls = vec!["/z".into()];
+        assert_eq!((rule.count(), rule.parts().len()), (26, 26));
+        assert_eq!(Rule::default().count(), 0);
     }
 
     #[test]
