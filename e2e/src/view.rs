@@ -13,7 +13,7 @@ use polis_api::{
     k8s_openapi::NamespaceResourceScope,
     kube::{
         Api, Client, Resource,
-        api::{ApiResource, DynamicObject},
+        api::{ApiResource, DynamicObject, ListParams},
     },
 };
 use serde_json::Value;
@@ -136,13 +136,16 @@ impl NamespaceView {
     pub async fn consistently_lacks<K: Matchable>(&self, matcher: Matcher<K>, window: Duration) {
         let start = Instant::now();
         let key = self.key(&matcher);
+        // The recorder may lag behind the plane: what it delivers of an earlier version is history.
+        let earlier = self.current_version::<K>().await;
+        let is_earlier = |object: &Value| version_of(object).zip(earlier).is_some_and(|(at, now)| at <= now);
         let mut changes = self.recorder.changes_in(&self.namespace);
         loop {
             changes.mark_unchanged();
             let now = self.recorder.get(&key);
             let recorded = self.recorder.journal_of(start, |about| *about == key);
             let added = recorded.into_iter().filter(|entry| entry.change != ObjectChange::Deleted);
-            for object in added.map(|entry| entry.object).chain(now) {
+            for object in added.map(|entry| entry.object).chain(now).filter(|object| !is_earlier(object)) {
                 assert!(
                     !matcher.mismatches(&object).is_empty(),
                     "{self} should have no {matcher}:\n{}",
@@ -235,13 +238,22 @@ impl NamespaceView {
 
     /// Reads the object from the plane; `None` if it does not exist or the plane does not respond.
     async fn uncached<K: Matchable>(&self, name: &str) -> Option<Value> {
+        let object = self.untyped::<K>().get_opt(name).await.ok()??;
+        serde_json::to_value(object).ok()
+    }
+
+    /// The resource version of the plane now; `None` if the plane does not respond.
+    async fn current_version<K: Matchable>(&self) -> Option<u64> {
+        let list = self.untyped::<K>().list_metadata(&ListParams::default().limit(1)).await.ok()?;
+        list.metadata.resource_version?.parse().ok()
+    }
+
+    fn untyped<K: Matchable>(&self) -> Api<DynamicObject> {
         let resource = ApiResource::erase::<K>(&());
-        let api: Api<DynamicObject> = match self.namespace.as_str() {
+        match self.namespace.as_str() {
             "" => Api::all_with(self.client().clone(), &resource),
             namespace => Api::namespaced_with(self.client().clone(), namespace, &resource),
-        };
-        let object = api.get_opt(name).await.ok()??;
-        serde_json::to_value(object).ok()
+        }
     }
 
     fn key<K: Matchable>(&self, matcher: &Matcher<K>) -> ObjectId {
@@ -283,6 +295,10 @@ pub(crate) async fn wait_for_change(
     let wake = deadline.min(next_check);
     let _changed = tokio::time::timeout_at(wake.into(), changes.changed()).await;
     Instant::now() < deadline
+}
+
+fn version_of(object: &Value) -> Option<u64> {
+    object["metadata"]["resourceVersion"].as_str()?.parse().ok()
 }
 
 /// An object as indented JSON.
