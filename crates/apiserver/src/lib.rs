@@ -21,14 +21,13 @@
 //! | `docs` | discovery and OpenAPI |
 //! | `subresource` | subresources that the embedding program serves |
 //! | `injection` | time and random source, replaceable in tests |
-//! | `schema`, `selector` | structural schemas and selectors, as pure functions |
+//!
+//! Schemas, CEL, apply, patches, selectors and tables are pure functions in `polis-apimachinery`.
 //!
 //! Only the binary and tests create servers. Controllers depend on the tower service alone.
 
 mod access;
 mod admission;
-mod admission_cel;
-mod apply;
 mod builtins;
 mod controllers;
 mod docs;
@@ -36,16 +35,10 @@ mod events;
 mod health;
 mod http;
 mod injection;
-mod json;
-mod jsonpath;
 mod kinds;
 mod ownership;
-mod patch;
 mod plane;
-mod protobuf;
 mod route;
-mod schema;
-mod selector;
 mod serve;
 mod server;
 mod service;
@@ -53,7 +46,6 @@ mod status;
 pub mod store;
 mod strict;
 mod subresource;
-mod table;
 mod user;
 mod verbs;
 mod versioned_schema;

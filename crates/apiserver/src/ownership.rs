@@ -2,11 +2,14 @@
 
 use std::sync::OnceLock;
 
+use polis_apimachinery::{
+    apply::{self, ApplyError, FieldSet, Types, WriteContext},
+    object, time,
+};
 use serde_json::Value;
 
 use crate::{
-    apply::{self, ApplyError, FieldSet, Types, WriteContext},
-    builtins, json,
+    builtins,
     kinds::Subresource,
     status::{StatusCause, StatusError},
     verbs::Call,
@@ -43,7 +46,7 @@ fn with_write_context<R>(call: &Call, work: impl FnOnce(&WriteContext<'_>) -> R)
         .iter()
         .map(|version| (version.api_version.as_str(), version.versioned_schema.types()))
         .collect();
-    let now = json::timestamp(call.core.clock.now());
+    let now = time::timestamp(call.core.clock.now());
     work(&WriteContext {
         versions: &versions,
         api_version: &call.version.api_version,
@@ -101,7 +104,7 @@ pub(crate) fn apply(call: &Call, old: Option<&Value>, applied: &Value) -> Result
 /// Whether two objects are equal except for the times in `managedFields`.
 pub(crate) fn equal_except_times(new: &Value, old: &Value) -> bool {
     fn all_but<'a>(value: &'a Value, name: &'static str) -> impl Iterator<Item = (&'a String, &'a Value)> {
-        json::fields_where(value, move |field| field != name)
+        object::fields_where(value, move |field| field != name)
     }
     fn owners(object: &Value) -> Option<&Vec<Value>> {
         object["metadata"].get("managedFields").and_then(Value::as_array)

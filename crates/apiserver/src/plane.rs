@@ -44,7 +44,7 @@ impl PlaneSpec {
 
     pub(crate) fn from_record(record: &Value) -> Self {
         Self {
-            name: crate::json::meta(record, "name").to_owned(),
+            name: polis_apimachinery::object::meta(record, "name").to_owned(),
             catalogue: record["catalogue"].as_str().map(str::to_owned),
             namespaces: Vec::new(),
         }

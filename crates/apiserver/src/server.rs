@@ -7,6 +7,7 @@ use std::{
 };
 
 use parking_lot::{Mutex, RwLock};
+use polis_apimachinery::object;
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
@@ -16,7 +17,6 @@ use crate::{
     builtins,
     controllers::{self, EnabledControllers},
     injection::{RandomSource, SystemClock, TimeSource},
-    json,
     kinds::Catalogue,
     plane::{Plane, PlaneSpec},
     route::Verb,
@@ -346,7 +346,7 @@ impl Server {
 
     /// Creates or updates a CRD in a plane with its own catalogue. The kind is served when this returns.
     pub async fn install_crd_in(&self, plane: &str, crd: &Value) -> Result<(), Error> {
-        let what = || format!("CRD {} of plane {plane}", json::meta(crd, "name"));
+        let what = || format!("CRD {} of plane {plane}", object::meta(crd, "name"));
         let found = self.core.plane(plane).ok_or_else(|| Error::NoPlane(plane.to_owned()))?;
         controllers::apply_crd(&self.core, &found, crd)
             .await

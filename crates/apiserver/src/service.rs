@@ -318,7 +318,7 @@ fn selected_name(verb: Verb, options: &Options) -> Option<String> {
         .as_ref()
         .filter(|_| matches!(verb, Verb::List | Verb::Watch))?
         .exact("metadata.name")?;
-    (!name.is_empty() && crate::schema::names::path_segment(name).is_empty()).then(|| name.to_owned())
+    (!name.is_empty() && polis_apimachinery::names::path_segment(name).is_empty()).then(|| name.to_owned())
 }
 
 /// The user agent up to the first `/`: the field manager when the query names none.

@@ -3,9 +3,8 @@
 
 use std::borrow::Cow;
 
+use polis_apimachinery::{ValidationError, aggregate};
 use serde_json::{Map, Value, json};
-
-use crate::schema::{ValidationError, aggregate};
 
 /// The resource that an error is about, for `details` and messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

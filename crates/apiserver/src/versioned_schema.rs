@@ -1,16 +1,14 @@
 //! The schema of one version of a kind: pruning, defaulting and validation of objects, and their merge types.
 
+use polis_apimachinery::{
+    ValidationError, ValidationErrorKind,
+    apply::Types,
+    meta,
+    schema::{JsonType, Node, Schema, ValidationScope, prune_and_default},
+};
 use serde_json::{Value, json};
 
-use crate::{
-    apply::Types,
-    kinds::definitions,
-    schema::{
-        Node, Schema, ValidationError, ValidationErrorKind, ValidationScope, meta, node::JsonType,
-        prune_and_default,
-    },
-    status::StatusError,
-};
+use crate::{kinds::definitions, status::StatusError};
 
 /// The compiled schema of one version of a built-in or custom kind.
 pub(crate) struct VersionedSchema {

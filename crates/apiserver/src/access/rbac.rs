@@ -5,12 +5,12 @@
 
 use std::sync::Arc;
 
+use polis_apimachinery::object;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::{Attributes, role_index::RoleReference};
 use crate::{
-    json,
     plane::Plane,
     server::Core,
     status::{GroupResource, StatusError},
@@ -220,8 +220,9 @@ pub(crate) fn check_grant(call: &Call, object: &Value) -> Result<(), StatusError
         }
         rules(object).into()
     };
-    let refuse =
-        |why: &str| Err(StatusError::forbidden(&call.kind.group_resource(), json::meta(object, "name"), why));
+    let refuse = |why: &str| {
+        Err(StatusError::forbidden(&call.kind.group_resource(), object::meta(object, "name"), why))
+    };
     let count = granted.iter().map(Rule::count).fold(0, usize::saturating_add);
     if count > MAX_CHECKED {
         return refuse(&format!(

@@ -1,12 +1,12 @@
 //! Access and token reviews (SubjectAccessReview, TokenReview and the like): evaluated, never stored.
 
 use http::Response;
+use polis_apimachinery::ValidationError;
 use serde_json::{Map, Value, json};
 
 use super::{Attributes, authenticate_token, rbac};
 use crate::{
     http::ResponseBody,
-    schema::ValidationError,
     status::{GroupResource, StatusError},
     user::UserInfo,
     verbs::Call,
@@ -64,7 +64,7 @@ pub(crate) fn user_info(user: &UserInfo) -> Value {
 
 fn subject(object: &Value) -> Result<UserInfo, StatusError> {
     let spec = &object["spec"];
-    let groups = crate::json::strings(&spec["groups"]);
+    let groups = polis_apimachinery::object::strings(&spec["groups"]);
     let name = spec["user"].as_str().unwrap_or_default();
     if name.is_empty() && groups.is_empty() {
         let error =
@@ -75,7 +75,7 @@ fn subject(object: &Value) -> Result<UserInfo, StatusError> {
         .as_object()
         .into_iter()
         .flatten()
-        .map(|(name, values)| (name.clone(), crate::json::strings(values)))
+        .map(|(name, values)| (name.clone(), polis_apimachinery::object::strings(values)))
         .collect();
     Ok(UserInfo {
         name: name.to_owned(),

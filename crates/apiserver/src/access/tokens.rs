@@ -6,13 +6,14 @@
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use jiff::{SignedDuration, Timestamp};
+use polis_apimachinery::{object, time};
 use ring::hmac;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::{
-    json, plane::Plane, server::Core, status::StatusError, store::Collection, user::UserInfo, verbs::Call,
+    plane::Plane, server::Core, status::StatusError, store::Collection, user::UserInfo, verbs::Call,
 };
 
 /// Longest and default validity of a requested token, in seconds. The default is that of Kubernetes.
@@ -71,12 +72,12 @@ pub(super) fn verify(core: &Core, plane: &str, token: &str) -> Option<UserInfo> 
     }
     let accounts = Collection::new(plane, "serviceaccounts");
     let account = core.store.view().get(&accounts, &format!("{}/{}", claims.namespace, claims.name))?.value();
-    (json::meta(&account, "uid") == claims.uid)
+    (object::meta(&account, "uid") == claims.uid)
         .then(|| UserInfo::service_account(&claims.namespace, &claims.name, &claims.uid))
 }
 
 fn claims(plane: &Plane, account: &Value, expires: Option<i64>) -> Claims {
-    let text = |field: &str| json::meta(account, field).to_owned();
+    let text = |field: &str| object::meta(account, field).to_owned();
     Claims {
         plane: plane.name.to_string(),
         namespace: text("namespace"),
@@ -90,14 +91,14 @@ fn claims(plane: &Plane, account: &Value, expires: Option<i64>) -> Claims {
 pub(crate) fn issue(call: &Call, account: &Value, request: &Value) -> Result<Value, StatusError> {
     let seconds = request["spec"]["expirationSeconds"].as_i64().unwrap_or(LIFE_DEFAULT);
     if !(600..=LIFE_MAX).contains(&seconds) {
-        let error = crate::schema::ValidationError::invalid(
+        let error = polis_apimachinery::ValidationError::invalid(
             "spec.expirationSeconds",
             seconds,
             "may not specify a duration less than 10 minutes or larger than a year",
         );
         return Err(StatusError::invalid(
             &crate::status::GroupResource::new("authentication.k8s.io", "TokenRequest"),
-            json::meta(account, "name"),
+            object::meta(account, "name"),
             &[error],
         ));
     }
@@ -107,16 +108,16 @@ pub(crate) fn issue(call: &Call, account: &Value, request: &Value) -> Result<Val
     response["kind"] = "TokenRequest".into();
     response["apiVersion"] = "authentication.k8s.io/v1".into();
     response["metadata"] =
-        json!({"name": json::meta(account, "name"), "namespace": json::meta(account, "namespace")});
+        json!({"name": object::meta(account, "name"), "namespace": object::meta(account, "namespace")});
     response["spec"]["expirationSeconds"] = seconds.into();
-    response["status"] = json!({"token": token, "expirationTimestamp": json::timestamp(end)});
+    response["status"] = json!({"token": token, "expirationTimestamp": time::timestamp(end)});
     Ok(response)
 }
 
 /// The data of a token secret (`kubernetes.io/service-account-token`) of a service account.
 pub(crate) fn fill_secret(core: &Core, plane: &Plane, account: &Value) -> Value {
     let encode = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
-    let mut data = json!({"token": encode(&core.access.signer.sign(&claims(plane, account, None))), "namespace": encode(json::meta(account, "namespace"))});
+    let mut data = json!({"token": encode(&core.access.signer.sign(&claims(plane, account, None))), "namespace": encode(object::meta(account, "namespace"))});
     if let Some(authority) = core.access.authority.as_deref() {
         data["ca.crt"] = encode(authority).into();
     }

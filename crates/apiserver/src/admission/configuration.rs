@@ -1,13 +1,14 @@
 //! Defaulting and validation of webhook configurations, admission policies and their bindings.
 
+use polis_apimachinery::{
+    ValidationError,
+    admission_policy::{CompiledPolicy, compile_match_conditions},
+    names,
+    selector::LabelSelector,
+};
 use serde_json::{Map, Value, json};
 
-use crate::{
-    admission_cel::{CompiledPolicy, compile_match_conditions},
-    schema::{ValidationError, names},
-    selector::LabelSelector,
-    verbs::Call,
-};
+use crate::verbs::Call;
 
 fn default(at: &mut Map<String, Value>, field: &str, value: Value) {
     at.entry(field).or_insert(value);
@@ -118,7 +119,7 @@ fn binding_errors(object: &Value) -> Vec<ValidationError> {
     if spec["policyName"].as_str().unwrap_or_default().is_empty() {
         errors.push(ValidationError::required("spec.policyName", ""));
     }
-    let actions = crate::json::strings(&spec["validationActions"]);
+    let actions = polis_apimachinery::object::strings(&spec["validationActions"]);
     if actions.is_empty() {
         errors.push(ValidationError::required(
             "spec.validationActions",
@@ -164,7 +165,7 @@ fn rule_errors(rule: &Value, at: &str) -> Vec<ValidationError> {
         .filter(|field| rule[**field].as_array().is_none_or(Vec::is_empty))
         .map(|field| ValidationError::required(format!("{at}.{field}"), ""))
         .chain(
-            crate::json::strings(&rule["operations"])
+            polis_apimachinery::object::strings(&rule["operations"])
                 .iter()
                 .filter(|operation| {
                     !["*", "CREATE", "UPDATE", "DELETE", "CONNECT"].contains(&operation.as_str())
@@ -203,7 +204,7 @@ fn webhook_errors(object: &Value) -> Vec<ValidationError> {
         if hooks[..n].iter().any(|other| other["name"] == hook["name"]) {
             errors.push(ValidationError::duplicate(format!("{at}.name"), name));
         }
-        let versions = crate::json::strings(&hook["admissionReviewVersions"]);
+        let versions = polis_apimachinery::object::strings(&hook["admissionReviewVersions"]);
         if versions.is_empty() {
             errors.push(ValidationError::required(
                 format!("{at}.admissionReviewVersions"),

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use polis_apimachinery::{object, selector::LabelSelector};
 use serde_json::Value;
 
 use super::Request;
-use crate::{json, kinds::Version, selector::LabelSelector};
+use crate::kinds::Version;
 
 fn has(list: &Value, wanted: &str) -> bool {
     list.as_array().into_iter().flatten().any(|item| item == "*" || item == wanted)
@@ -13,7 +14,7 @@ fn has(list: &Value, wanted: &str) -> bool {
 
 /// Whether a rule names the resource: `a`, `a/status`, `*`, `a/*`, `*/status`, `*/*`.
 fn names_resource(list: &Value, resource: &str, subresource: &str) -> bool {
-    json::strings(list).iter().any(|item| {
+    object::strings(list).iter().any(|item| {
         let (wanted, sub) = item.split_once('/').unwrap_or((item, ""));
         (wanted == "*" || wanted == resource) && (sub == "*" || sub == subresource)
     })
@@ -27,7 +28,7 @@ fn rule_covers(rule: &Value, request: &Request<'_>, version: &Version) -> bool {
         Some("Namespaced") => kind.namespaced,
         _ => true,
     };
-    let named = json::strings(&rule["resourceNames"]);
+    let named = object::strings(&rule["resourceNames"]);
     scope
         && has(&rule["operations"], request.operation)
         && has(&rule["apiGroups"], &kind.group)

@@ -16,12 +16,12 @@ pub use webhook::{TlsWebhooks, WebhookCall, WebhookTransport};
 use std::{collections::HashMap, sync::Arc};
 
 use parking_lot::Mutex;
+use polis_apimachinery::object;
 use serde_json::{Value, json};
 
 use crate::{
     access::user_info,
     http::DryRun,
-    json,
     kinds::{Subresource, Version},
     route::Verb,
     status::{StatusCause, StatusError},
@@ -44,7 +44,7 @@ pub(crate) fn namespace_accepts(call: &Call, object: &Value) -> Result<(), Statu
             message: format!("namespace {namespace} is being terminated"),
             field: "metadata.namespace".into(),
         };
-        return Err(StatusError::forbidden(&call.kind.group_resource(), json::meta(object, "name"), &why)
+        return Err(StatusError::forbidden(&call.kind.group_resource(), object::meta(object, "name"), &why)
             .with_causes([cause]));
     }
     Ok(())
@@ -79,7 +79,7 @@ impl<'a> Request<'a> {
     }
 
     fn name(&self) -> &str {
-        self.object.or(self.old).map(|object| json::meta(object, "name")).unwrap_or_default()
+        self.object.or(self.old).map(|object| object::meta(object, "name")).unwrap_or_default()
     }
 
     /// The namespace object, where the request has one.

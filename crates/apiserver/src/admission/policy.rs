@@ -3,13 +3,15 @@
 use std::{collections::HashMap, sync::Arc};
 
 use parking_lot::Mutex;
+use polis_apimachinery::{
+    admission_policy::{CompiledPolicy, Denial, PolicyInputs},
+    object,
+    selector::LabelSelector,
+};
 use serde_json::{Value, json};
 
 use super::{Configuration, Request, configurations, matching};
 use crate::{
-    admission_cel::{CompiledPolicy, Denial, PolicyInputs},
-    json,
-    selector::LabelSelector,
     status::{StatusCause, StatusError},
     store::{Revision, Stored},
 };
@@ -39,7 +41,7 @@ impl Policies {
             _ => {
                 let compiled = CompiledPolicy::compile(&stored.value())
                     .map(Arc::new)
-                    .map_err(|errors| Arc::from(crate::schema::aggregate(&errors)));
+                    .map_err(|errors| Arc::from(polis_apimachinery::aggregate(&errors)));
                 if let Err(why) = &compiled {
                     tracing::error!(plane = &**plane, policy = &**name, %why, "failed to compile an admission policy; requests that it matches are handled by its failurePolicy; correct its expressions");
                 }
@@ -181,8 +183,8 @@ fn missing(
 
 /// Applies the `validationActions` of a binding to a denial.
 fn enforce(request: &Request<'_>, policy: &str, binding: &Value, denial: &Denial) -> Result<(), StatusError> {
-    let name = json::meta(binding, "name");
-    let actions = json::strings(&binding["spec"]["validationActions"]);
+    let name = object::meta(binding, "name");
+    let actions = object::strings(&binding["spec"]["validationActions"]);
     if actions.iter().any(|action| action == "Warn") {
         request.call.warn(format!(
             "Validation failed for ValidatingAdmissionPolicy '{policy}' with binding '{name}': {}",

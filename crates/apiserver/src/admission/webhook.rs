@@ -7,6 +7,10 @@ use bytes::Bytes;
 use futures::future::{BoxFuture, join_all};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::rt::TokioIo;
+use polis_apimachinery::{
+    admission_policy::{MatchResult, PolicyInputs, compile_match_conditions},
+    object, patch,
+};
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::{CertificateDer, ServerName, pem::PemObject};
 use serde_json::{Value, json};
@@ -14,14 +18,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::{Request, configurations, matching};
-use crate::{
-    admission_cel::{MatchResult, PolicyInputs, compile_match_conditions},
-    json,
-    kinds::Version,
-    patch,
-    status::StatusError,
-    verbs::Call,
-};
+use crate::{kinds::Version, status::StatusError, verbs::Call};
 
 /// Largest response body of a webhook, in bytes.
 const RESPONSE_MAX: usize = 3 << 20;
@@ -165,7 +162,7 @@ fn conditions_hold(hook: &Webhook, request: &Request<'_>) -> Result<bool, Status
             MatchResult::No => return Ok(false),
             MatchResult::Failed(why) => why,
         },
-        Err(errors) => crate::schema::aggregate(&errors),
+        Err(errors) => polis_apimachinery::aggregate(&errors),
     };
     if hook.spec["failurePolicy"] == "Ignore" {
         return Ok(false);
@@ -259,7 +256,7 @@ impl Webhook {
 
     /// Records the warnings of a response, and returns its denial as an error.
     fn check_response(&self, call: &Call, response: &Value) -> Result<(), StatusError> {
-        json::strings(&response["warnings"]).into_iter().for_each(|warning| call.warn(warning));
+        object::strings(&response["warnings"]).into_iter().for_each(|warning| call.warn(warning));
         if response["allowed"] == true {
             return Ok(());
         }

@@ -1,9 +1,8 @@
 //! Preparation and validation of ConfigMaps and Secrets.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
+use polis_apimachinery::{ValidationError, names};
 use serde_json::{Map, Value};
-
-use crate::schema::{ValidationError, names};
 
 /// Maximum size of the data of one object, in bytes.
 const DATA_MAX: usize = 1 << 20;

@@ -1,11 +1,7 @@
 //! Validation of Events. `events.k8s.io/v1` has stricter rules than `core/v1`.
 
+use polis_apimachinery::{ValidationError, names, object};
 use serde_json::Value;
-
-use crate::{
-    json,
-    schema::{ValidationError, names},
-};
 
 /// Maximum length of the message (`note`), in bytes.
 const NOTE_MAX: usize = 1024;
@@ -21,8 +17,10 @@ pub(super) fn validate(object: &Value, old: Option<&Value>, events_v1: bool) -> 
     let text = |field: &str| event[field].as_str().unwrap_or_default();
     let mut errors = Vec::new();
     let has_event_time = event["eventTime"].is_string();
-    let (namespace, involved_namespace) =
-        (json::meta(&event, "namespace"), event["involvedObject"]["namespace"].as_str().unwrap_or_default());
+    let (namespace, involved_namespace) = (
+        object::meta(&event, "namespace"),
+        event["involvedObject"]["namespace"].as_str().unwrap_or_default(),
+    );
     let mismatched = match (has_event_time, involved_namespace.is_empty()) {
         (false, true) => !matches!(namespace, "" | "default"),
         (false, false) => namespace != involved_namespace,

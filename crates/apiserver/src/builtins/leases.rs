@@ -1,8 +1,7 @@
 //! Preparation and validation of Leases.
 
+use polis_apimachinery::ValidationError;
 use serde_json::Value;
-
-use crate::schema::ValidationError;
 
 /// Drops the fields of coordinated leader election, a feature that Kubernetes disables by default.
 pub(super) fn prepare(object: &mut Value) {

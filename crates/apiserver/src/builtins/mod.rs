@@ -6,7 +6,6 @@ mod configs;
 mod crd;
 mod events;
 mod leases;
-mod micro_time;
 mod namespaces;
 mod roles;
 
@@ -16,10 +15,10 @@ pub(crate) use crd::{
 pub(crate) use namespaces::{NAMESPACE_FINALIZER, mk_namespace};
 pub(crate) use roles::check_escalation;
 
+use polis_apimachinery::{ValidationError, time};
 use serde_json::Value;
 
 use crate::{
-    schema::ValidationError,
     status::StatusError,
     verbs::{Call, WriteResult},
 };
@@ -43,7 +42,9 @@ pub(crate) fn apply_defaults(call: &Call, object: &mut Value) -> Result<(), Stat
             drop_empty(object, &["data", "binaryData"]);
         }
         ("", "serviceaccounts") => drop_empty(object, &["secrets", "imagePullSecrets"]),
-        ("apiextensions.k8s.io", "customresourcedefinitions") => crd::apply_defaults(object),
+        ("apiextensions.k8s.io", "customresourcedefinitions") => {
+            polis_apimachinery::crd::apply_defaults(object)
+        }
         ("rbac.authorization.k8s.io", _) => roles::prepare(object, call.kind.plural.ends_with("bindings")),
         ("admissionregistration.k8s.io", _) => crate::admission::prepare(object),
         _ => {}
@@ -61,7 +62,7 @@ pub(crate) fn decode_error(call: &Call, object: &Value) -> Option<String> {
     fields
         .iter()
         .filter_map(|field| object.pointer(field).and_then(Value::as_str))
-        .find_map(micro_time::micro_time_error)
+        .find_map(time::micro_time_error)
 }
 
 fn check_base64(call: &Call, object: &Value, field: &str) -> Result<(), StatusError> {
@@ -160,16 +161,16 @@ pub(crate) fn validate_metadata(call: &Call, object: &Value) -> Vec<ValidationEr
             (_, "events") | ("coordination.k8s.io", _) | ("apiextensions.k8s.io", _)
         );
     if call.kind.is_custom() {
-        for finalizer in crate::json::finalizers(object).iter().filter(|finalizer| {
+        for finalizer in polis_apimachinery::object::finalizers(object).iter().filter(|finalizer| {
             !finalizer.contains('/')
-                && crate::schema::names::label_key(finalizer).is_empty()
+                && polis_apimachinery::names::label_key(finalizer).is_empty()
                 && !["orphan", "foregroundDeletion"].contains(&finalizer.as_str())
         }) {
             call.warn(format!("metadata.finalizers: {finalizer:?}: prefer a domain-qualified finalizer name to avoid accidental conflicts with other finalizer writers"));
         }
     }
     if strict {
-        for (n, finalizer) in crate::json::finalizers(object).iter().enumerate() {
+        for (n, finalizer) in polis_apimachinery::object::finalizers(object).iter().enumerate() {
             let standard = ["kubernetes", "orphan", "foregroundDeletion"].contains(&finalizer.as_str());
             if !finalizer.contains('/') && !standard {
                 errors.push(ValidationError::invalid(
@@ -202,7 +203,9 @@ pub(crate) fn validate(call: &Call, object: &Value, old: Option<&Value>) -> Vec<
         ("", "namespaces") => namespaces::validate(object),
         ("coordination.k8s.io", "leases") => leases::validate(object),
         ("" | "events.k8s.io", "events") => events::validate(object, old, !call.kind.group.is_empty()),
-        ("apiextensions.k8s.io", "customresourcedefinitions") => crd::validate(object, old),
+        ("apiextensions.k8s.io", "customresourcedefinitions") => {
+            polis_apimachinery::crd::validate(object, old)
+        }
         ("rbac.authorization.k8s.io", _) => roles::validate(call, object, old),
         ("admissionregistration.k8s.io", _) => crate::admission::configuration_errors(call, object),
         _ => Vec::new(),

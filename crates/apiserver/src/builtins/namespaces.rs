@@ -1,14 +1,9 @@
 //! Namespaces: labels, finalizers and deletion. `spec.finalizers` holds a namespace until it is empty.
 
+use polis_apimachinery::{ValidationError, names, object};
 use serde_json::{Value, json};
 
-use crate::{
-    json,
-    kinds::Subresource,
-    schema::{ValidationError, names},
-    status::StatusError,
-    verbs::Call,
-};
+use crate::{kinds::Subresource, status::StatusError, verbs::Call};
 
 /// The finalizer in `spec.finalizers` that holds a namespace until it is empty.
 pub(crate) const NAMESPACE_FINALIZER: &str = "kubernetes";
@@ -27,15 +22,15 @@ pub(super) fn apply_defaults(object: &mut Value) {
     {
         spec.remove("finalizers");
     }
-    let name = json::meta(object, "name").to_owned();
-    let metadata = json::meta_mut(object);
+    let name = object::meta(object, "name").to_owned();
+    let metadata = object::meta_mut(object);
     if let Value::Object(labels) = metadata.entry("labels").or_insert_with(|| json!({})) {
         labels.insert(NAME_LABEL.into(), name.into());
     }
 }
 
 pub(super) fn prepare_create(object: &mut Value) {
-    let mut finalizers = json::strings(&object["spec"]["finalizers"]);
+    let mut finalizers = object::strings(&object["spec"]["finalizers"]);
     if !finalizers.iter().any(|finalizer| finalizer == NAMESPACE_FINALIZER) {
         finalizers.push(NAMESPACE_FINALIZER.into());
     }
@@ -47,7 +42,7 @@ pub(super) fn prepare_update(call: &Call, old: &Value, new: &mut Value) {
     match call.subresource {
         Some(Subresource::Finalize) => {
             // The `finalize` subresource changes only `spec.finalizers`.
-            let finalizers = json::strings(&new["spec"]["finalizers"]);
+            let finalizers = object::strings(&new["spec"]["finalizers"]);
             let metadata = new["metadata"].clone();
             *new = old.clone();
             new["metadata"] = metadata;
@@ -58,7 +53,7 @@ pub(super) fn prepare_update(call: &Call, old: &Value, new: &mut Value) {
 }
 
 pub(super) fn validate(object: &Value) -> Vec<ValidationError> {
-    json::strings(&object["spec"]["finalizers"])
+    object::strings(&object["spec"]["finalizers"])
         .iter()
         .flat_map(|finalizer| {
             let mut errors: Vec<ValidationError> = names::label_key(finalizer)
@@ -78,7 +73,7 @@ pub(super) fn validate(object: &Value) -> Vec<ValidationError> {
 }
 
 pub(super) fn check_delete(call: &Call, object: &Value) -> Result<(), StatusError> {
-    let name = json::meta(object, "name");
+    let name = object::meta(object, "name");
     // A plane that is being removed deletes its default namespace as well.
     if PROTECTED.contains(&name) && !call.plane.is_deleting() {
         return Err(StatusError::forbidden(
@@ -92,8 +87,8 @@ pub(super) fn check_delete(call: &Call, object: &Value) -> Result<(), StatusErro
 
 /// Sets the phase `Terminating`. Returns true while `spec.finalizers` is not empty.
 pub(super) fn begin_deletion(object: &mut Value) -> bool {
-    let held = !json::strings(&object["spec"]["finalizers"]).is_empty();
-    if held || !json::finalizers(object).is_empty() {
+    let held = !object::strings(&object["spec"]["finalizers"]).is_empty();
+    if held || !object::finalizers(object).is_empty() {
         object["status"]["phase"] = "Terminating".into();
     }
     held
@@ -101,5 +96,5 @@ pub(super) fn begin_deletion(object: &mut Value) -> bool {
 
 /// A namespace can be removed when `spec.finalizers` is empty as well.
 pub(super) fn can_remove(object: &Value) -> bool {
-    json::strings(&object["spec"]["finalizers"]).is_empty()
+    object::strings(&object["spec"]["finalizers"]).is_empty()
 }

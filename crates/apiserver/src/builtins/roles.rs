@@ -1,8 +1,9 @@
 //! RBAC roles and bindings: defaults, validation, and prevention of privilege escalation.
 
+use polis_apimachinery::{ValidationError, object};
 use serde_json::Value;
 
-use crate::{access::rbac, json, schema::ValidationError, status::StatusError, verbs::Call};
+use crate::{access::rbac, status::StatusError, verbs::Call};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 
@@ -150,7 +151,7 @@ fn changes_only_collection_fields(new: &Value, old: &Value) -> bool {
     let without = |object: &Value| {
         let mut object = object.clone();
         for field in ["finalizers", "ownerReferences", "managedFields"] {
-            json::set_meta(&mut object, field, None);
+            object::set_meta(&mut object, field, None);
         }
         object
     };

@@ -1,12 +1,12 @@
 //! CRD finalizer controller: deletes the objects of a terminating CRD from every plane of its catalogue, then
 //! removes the CRD's finalizer.
 
+use polis_apimachinery::{object, time};
 use std::sync::Arc;
 
 use super::delete_under;
 use crate::{
     builtins::{CRD_FINALIZER, crd_collection, unregister_crd},
-    json,
     kinds::Origin,
     server::Core,
     status::StatusError,
@@ -31,7 +31,8 @@ pub(super) async fn clean_up(core: &Arc<Core>, plane_name: &Arc<str>, name: &str
     let definitions = crd_collection(catalogue);
     let Some(stored) = core.store.view().get(&definitions, name) else { return Ok(()) };
     let crd = stored.value();
-    if !json::is_deleting(&crd) || !json::finalizers(&crd).iter().any(|finalizer| finalizer == CRD_FINALIZER)
+    if !object::is_deleting(&crd)
+        || !object::finalizers(&crd).iter().any(|finalizer| finalizer == CRD_FINALIZER)
     {
         return Ok(());
     }
@@ -45,10 +46,10 @@ pub(super) async fn clean_up(core: &Arc<Core>, plane_name: &Arc<str>, name: &str
     if left > 0 {
         return Ok(());
     }
-    let now = json::timestamp(core.clock.now());
+    let now = time::timestamp(core.clock.now());
     core.rewrite_or_remove(&definitions, name, |crd| {
         let mut crd = crd.clone();
-        json::set_condition(
+        object::set_condition(
             &mut crd,
             "Terminating",
             "False",
@@ -57,11 +58,11 @@ pub(super) async fn clean_up(core: &Arc<Core>, plane_name: &Arc<str>, name: &str
             &now,
         );
         let finalizers: Vec<String> =
-            json::finalizers(&crd).into_iter().filter(|finalizer| finalizer != CRD_FINALIZER).collect();
+            object::finalizers(&crd).into_iter().filter(|finalizer| finalizer != CRD_FINALIZER).collect();
         if finalizers.is_empty() {
             return None;
         }
-        json::set_meta(&mut crd, "finalizers", Some(finalizers.into()));
+        object::set_meta(&mut crd, "finalizers", Some(finalizers.into()));
         Some(crd)
     })
     .await?;

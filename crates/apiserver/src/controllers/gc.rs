@@ -12,11 +12,11 @@ use std::{
     sync::Arc,
 };
 
+use polis_apimachinery::object;
 use serde_json::Value;
 
 use super::{StoreKey, WorkItem};
 use crate::{
-    json,
     plane::Plane,
     route::Verb,
     server::Core,
@@ -197,7 +197,7 @@ async fn detach(core: &Arc<Core>, key: &StoreKey, uids: &[String]) -> Result<(),
             .filter(|reference| !uids.iter().any(|uid| reference["uid"] == uid.as_str()))
             .cloned()
             .collect();
-        json::set_meta(object, "ownerReferences", (!left.is_empty()).then(|| left.into()));
+        object::set_meta(object, "ownerReferences", (!left.is_empty()).then(|| left.into()));
     };
     core.rewrite(&key.0, &key.1, edit).await.map(drop)
 }

@@ -23,12 +23,12 @@ use std::{
 };
 
 use futures::future::join_all;
+use polis_apimachinery::object;
 use serde_json::Value;
 use tokio::{sync::mpsc, task::JoinHandle, time::MissedTickBehavior};
 
 use crate::{
     http::{Content, Options},
-    json,
     plane::Plane,
     route::Verb,
     server::Core,
@@ -240,14 +240,14 @@ async fn delete_under(
     for batch in page.items.chunks(CONCURRENCY) {
         let deletes = batch.iter().map(|(path, stored)| async move {
             let object = stored.value();
-            if json::is_deleting(&object) {
+            if object::is_deleting(&object) {
                 return Ok(());
             }
             let (namespace, name) =
                 path.split_once('/').map_or((None, &**path), |(namespace, name)| (Some(namespace), name));
             let call = Call::internal(core, plane, kind, Verb::Delete, namespace, Some(name));
             let options = DeleteOptions {
-                uid: Some(json::meta(&object, "uid").to_owned()),
+                uid: Some(object::meta(&object, "uid").to_owned()),
                 resource_version: None,
                 propagation: Some(Propagation::Background),
             };
@@ -359,7 +359,7 @@ pub(crate) async fn apply_crd(core: &Arc<Core>, plane: &Arc<Plane>, crd: &Value)
     let kind = kinds
         .find("apiextensions.k8s.io", "customresourcedefinitions")
         .ok_or_else(StatusError::no_such_path)?;
-    let name = json::meta(crd, "name");
+    let name = object::meta(crd, "name");
     let mut call = Call::internal(core, plane, kind, Verb::Patch, None, Some(name));
     call.options = Options { field_manager: "polis".into(), force: Some(true), ..Options::default() };
     let mut wanted = crd.clone();
@@ -367,7 +367,7 @@ pub(crate) async fn apply_crd(core: &Arc<Core>, plane: &Arc<Plane>, crd: &Value)
         fields.remove("status");
     }
     for field in ["resourceVersion", "uid", "creationTimestamp", "generation", "managedFields"] {
-        json::set_meta(&mut wanted, field, None);
+        object::set_meta(&mut wanted, field, None);
     }
     let bytes = serde_json::to_vec(&wanted).unwrap_or_default();
     let response = call

@@ -5,12 +5,12 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use polis_apimachinery::{object, time};
 use serde_json::{Value, json};
 
 use super::delete_under;
 use crate::{
     builtins::NAMESPACE_FINALIZER,
-    json,
     server::Core,
     status::StatusError,
     store::{Collection, RangeOptions},
@@ -29,8 +29,8 @@ pub(super) async fn terminate(core: &Arc<Core>, plane: &Arc<str>, name: &str) ->
     let namespaces = Collection::new(plane.name.clone(), "namespaces");
     let Some(stored) = core.store.view().get(&namespaces, name) else { return Ok(()) };
     let namespace = stored.value();
-    if !json::is_deleting(&namespace)
-        || !json::strings(&namespace["spec"]["finalizers"])
+    if !object::is_deleting(&namespace)
+        || !object::strings(&namespace["spec"]["finalizers"])
             .iter()
             .any(|finalizer| finalizer == NAMESPACE_FINALIZER)
     {
@@ -41,15 +41,15 @@ pub(super) async fn terminate(core: &Arc<Core>, plane: &Arc<str>, name: &str) ->
         delete_under(core, &plane, &collection, &prefix).await?;
     }
     let left = Remaining::in_namespace(core, &plane.name, &prefix);
-    let now = json::timestamp(core.clock.now());
+    let now = time::timestamp(core.clock.now());
     core.rewrite_or_remove(&namespaces, name, |namespace| {
         let mut namespace = namespace.clone();
         if left.is_empty() {
-            let finalizers: Vec<String> = json::strings(&namespace["spec"]["finalizers"])
+            let finalizers: Vec<String> = object::strings(&namespace["spec"]["finalizers"])
                 .into_iter()
                 .filter(|finalizer| finalizer != NAMESPACE_FINALIZER)
                 .collect();
-            if finalizers.is_empty() && json::finalizers(&namespace).is_empty() {
+            if finalizers.is_empty() && object::finalizers(&namespace).is_empty() {
                 return None;
             }
             namespace["spec"] =
@@ -80,7 +80,7 @@ impl Remaining {
             };
             for (_, stored) in &page.items {
                 *left.resources.entry(collection.resource.to_string()).or_default() += 1;
-                for finalizer in json::finalizers(&stored.value()) {
+                for finalizer in object::finalizers(&stored.value()) {
                     *left.finalizers.entry(finalizer).or_default() += 1;
                 }
             }
@@ -94,7 +94,7 @@ impl Remaining {
 
     /// The conditions that Kubernetes' namespace controller sets.
     fn report(&self, namespace: &mut Value, now: &str) {
-        json::set_condition(
+        object::set_condition(
             namespace,
             "NamespaceDeletionDiscoveryFailure",
             "False",
@@ -102,7 +102,7 @@ impl Remaining {
             "All resources successfully discovered",
             now,
         );
-        json::set_condition(
+        object::set_condition(
             namespace,
             "NamespaceDeletionGroupVersionParsingFailure",
             "False",
@@ -110,7 +110,7 @@ impl Remaining {
             "All legacy kube types successfully parsed",
             now,
         );
-        json::set_condition(
+        object::set_condition(
             namespace,
             "NamespaceDeletionContentFailure",
             "False",
@@ -126,7 +126,7 @@ impl Remaining {
                 .join(", ")
         };
         if self.resources.is_empty() {
-            json::set_condition(
+            object::set_condition(
                 namespace,
                 "NamespaceContentRemaining",
                 "False",
@@ -149,7 +149,7 @@ impl Remaining {
                     "has"
                 )
             );
-            json::set_condition(
+            object::set_condition(
                 namespace,
                 "NamespaceContentRemaining",
                 "True",
@@ -159,7 +159,7 @@ impl Remaining {
             );
         }
         if self.finalizers.is_empty() {
-            json::set_condition(
+            object::set_condition(
                 namespace,
                 "NamespaceFinalizersRemaining",
                 "False",
@@ -172,7 +172,7 @@ impl Remaining {
                 "Some content in the namespace has finalizers remaining: {}",
                 list(&self.finalizers, "in")
             );
-            json::set_condition(
+            object::set_condition(
                 namespace,
                 "NamespaceFinalizersRemaining",
                 "True",

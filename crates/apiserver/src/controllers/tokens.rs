@@ -5,11 +5,12 @@
 
 use std::sync::Arc;
 
+use polis_apimachinery::object;
 use serde_json::Value;
 
 use super::StoreKey;
 use crate::{
-    access, json,
+    access,
     server::Core,
     status::StatusError,
     store::{Collection, Event},
@@ -31,7 +32,7 @@ pub(super) async fn fill(core: &Arc<Core>, (collection, path): &StoreKey) -> Res
     let name = secret["metadata"]["annotations"][ACCOUNT].as_str().unwrap_or_default();
     let accounts = Collection::new(plane.name.clone(), "serviceaccounts");
     let Some(account) =
-        core.store.view().get(&accounts, &format!("{}/{name}", json::meta(&secret, "namespace")))
+        core.store.view().get(&accounts, &format!("{}/{name}", object::meta(&secret, "namespace")))
     else {
         return Ok(());
     };
@@ -39,7 +40,7 @@ pub(super) async fn fill(core: &Arc<Core>, (collection, path): &StoreKey) -> Res
     let data = access::fill_secret(core, &plane, &account);
     core.rewrite(collection, path, |secret| {
         secret["metadata"]["annotations"]["kubernetes.io/service-account.uid"] =
-            json::meta(&account, "uid").into();
+            object::meta(&account, "uid").into();
         if !secret["data"].is_object() {
             secret["data"] = serde_json::json!({});
         }

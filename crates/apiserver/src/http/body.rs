@@ -11,9 +11,12 @@ use futures::{Stream, StreamExt, stream::BoxStream};
 use http::HeaderMap;
 use http_body::Frame;
 use http_body_util::BodyExt;
-use serde_json::Value;
+use polis_apimachinery::{
+    decode::Decoded,
+    protobuf::{self, ProtobufError},
+};
 
-use crate::{protobuf, status::StatusError, store::Stored, strict, verbs::WatchBody};
+use crate::{status::StatusError, store::Stored, strict, verbs::WatchBody};
 
 /// Largest body of a request, in bytes. As kube-apiserver.
 const BODY_MAX: usize = 3 << 20;
@@ -199,15 +202,18 @@ impl Content {
     }
 }
 
-/// Decodes an object from a request body. Also returns the strict decoding errors (duplicate fields).
-pub(crate) fn decode_object(
-    content: Option<Content>,
-    bytes: &[u8],
-) -> Result<(Value, Vec<String>), StatusError> {
+/// Decodes an object from a request body.
+pub(crate) fn decode_object(content: Option<Content>, bytes: &[u8]) -> Result<Decoded, StatusError> {
     match content {
         Some(Content::Json) => strict::json(bytes),
         Some(Content::Yaml | Content::ApplyPatch) => strict::yaml(bytes),
-        Some(Content::Protobuf) => protobuf::decode(bytes).map(|object| (object, Vec::new())),
+        Some(Content::Protobuf) => match protobuf::decode(bytes) {
+            Ok(value) => Ok(Decoded { value, duplicates: Vec::new() }),
+            Err(error @ ProtobufError::Malformed) => Err(StatusError::bad_request(error.to_string())),
+            Err(ProtobufError::UnknownKind) => {
+                Err(StatusError::unsupported_media_type("application/json, application/yaml"))
+            }
+        },
         _ => Err(StatusError::unsupported_media_type(
             "application/json, application/yaml, application/vnd.kubernetes.protobuf",
         )),

@@ -1,13 +1,13 @@
 //! Options in the query string of a request.
 
 use percent_encoding::percent_decode_str;
-
-use crate::{
-    schema::ValidationError,
+use polis_apimachinery::{
+    ValidationError,
     selector::{FieldSelector, LabelSelector},
-    status::{GroupResource, StatusError},
     table::IncludeObject,
 };
+
+use crate::status::{GroupResource, StatusError};
 
 /// The `dryRun` option.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,13 +2,14 @@
 
 use std::sync::{Arc, OnceLock};
 
+use polis_apimachinery::{meta::NameRule, table::Columns};
 use serde_json::Value;
 
 use super::{
     Kind, Origin, Version,
     schemas::{self, root_definition},
 };
-use crate::{schema::meta::NameRule, table::Columns, versioned_schema::VersionedSchema};
+use crate::versioned_schema::VersionedSchema;
 
 /// The properties of a built-in kind.
 pub(crate) struct Rules {

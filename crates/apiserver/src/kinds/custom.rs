@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use polis_apimachinery::{object, table::Columns};
 use serde_json::{Value, json};
 
 use super::{Kind, Origin, Scale, Version, schema_cache};
-use crate::{json, store::Revision, table::Columns};
+use crate::store::Revision;
 
 /// The names under which a CRD is served: `status.acceptedNames`.
 pub(crate) fn accepted_names(crd: &Value) -> &Value {
@@ -22,7 +23,7 @@ fn text(value: &Value) -> String {
 
 /// The kind of an established CRD; `None` while the CRD is not established.
 pub(crate) fn from_crd(crd: &Value, revision: Revision) -> Option<Kind> {
-    if !json::condition_is(crd, "Established", "True") {
+    if !object::condition_is(crd, "Established", "True") {
         return None;
     }
     let names = accepted_names(crd);
@@ -51,7 +52,7 @@ pub(crate) fn from_crd(crd: &Value, revision: Revision) -> Option<Kind> {
         namespaced: crd["spec"]["scope"] == "Namespaced",
         origin: Origin::Custom { crd: text(&crd["metadata"]["name"]) },
         schema_revision: revision,
-        terminating: json::condition_is(crd, "Terminating", "True"),
+        terminating: object::condition_is(crd, "Terminating", "True"),
         group,
         plural,
         kind,

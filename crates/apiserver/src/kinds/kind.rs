@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use polis_apimachinery::table::Columns;
 use serde_json::Value;
 
 use super::builtin::Rules;
 use crate::{
     status::GroupResource,
     store::{Collection, Revision},
-    table::Columns,
     versioned_schema::VersionedSchema,
 };
 

@@ -1,13 +1,13 @@
 //! The last steps of every write: converts to the storage version, checks the size and commits to the store.
 
 use http::Response;
+use polis_apimachinery::object;
 use serde_json::Value;
 
 use super::Call;
 use crate::{
     builtins, events,
     http::{DryRun, ResponseBody},
-    json,
     status::StatusError,
     store::{CommitError, EncodedObject, Precondition, Stored, Write},
 };
@@ -50,7 +50,7 @@ impl Call {
                 Precondition::AtRevision(revision) => Some(revision.to_string().into()),
                 Precondition::Absent => None,
             };
-            json::set_meta(&mut object, "resourceVersion", revision);
+            object::set_meta(&mut object, "resourceVersion", revision);
             return Ok(WriteResult::DryRun(object));
         }
         self.commit(path, precondition, Some(encoded)).await

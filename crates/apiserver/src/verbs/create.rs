@@ -1,6 +1,14 @@
 //! Create, and the decoding of objects from request bodies.
 
 use http::Response;
+use polis_apimachinery::{
+    ValidationError,
+    decode::Decoded,
+    meta::{self, NameRule},
+    object,
+    schema::ValidationScope,
+    time,
+};
 use serde_json::{Value, json};
 
 use super::{Call, Payload, commit::WriteResult};
@@ -8,12 +16,8 @@ use crate::{
     access::{self, Attributes},
     admission, builtins,
     http::{DryRun, FieldValidation, ResponseBody, decode_object},
-    json, ownership,
+    ownership,
     route::Verb,
-    schema::{
-        ValidationError, ValidationScope,
-        meta::{self, NameRule},
-    },
     status::{GroupResource, StatusError},
     store::Precondition,
 };
@@ -48,10 +52,10 @@ impl Call {
             )),
             _ => failure,
         };
-        let (mut object, strict_errors) =
+        let Decoded { value: mut object, duplicates } =
             decode_object(payload.content, &payload.bytes).map_err(unrecognized)?;
         self.check_type(&mut object)?;
-        self.shape(&mut object, strict_errors, false)?;
+        self.shape(&mut object, duplicates, false)?;
         self.ensure_namespace(&mut object)?;
         Ok(object)
     }
@@ -114,7 +118,7 @@ impl Call {
                 let error = ValidationError::invalid("kind", kind, format!("must be {}", self.kind.kind));
                 return Err(StatusError::invalid(
                     &GroupResource::new(&self.kind.group, kind),
-                    json::meta(&Value::Object(fields.clone()), "name"),
+                    object::meta(&Value::Object(fields.clone()), "name"),
                     &[error],
                 ));
             }
@@ -173,10 +177,10 @@ impl Call {
 
     fn ensure_namespace(&self, object: &mut Value) -> Result<(), StatusError> {
         let wanted = self.namespace.as_deref().filter(|_| self.kind.namespaced);
-        let given = json::meta(object, "namespace");
+        let given = object::meta(object, "namespace");
         match wanted {
-            None => json::set_meta(object, "namespace", None),
-            Some(wanted) if given.is_empty() => json::set_meta(object, "namespace", Some(wanted.into())),
+            None => object::set_meta(object, "namespace", None),
+            Some(wanted) if given.is_empty() => object::set_meta(object, "namespace", Some(wanted.into())),
             Some(wanted) if given != wanted => {
                 return Err(StatusError::bad_request(
                     "the namespace of the provided object does not match the namespace sent on the request",
@@ -194,7 +198,7 @@ impl Call {
         mut object: Value,
         applied: bool,
     ) -> Result<WriteResult, StatusError> {
-        if !json::meta(&object, "resourceVersion").is_empty() {
+        if !object::meta(&object, "resourceVersion").is_empty() {
             return Err(StatusError::new(
                 500,
                 "",
@@ -202,16 +206,16 @@ impl Call {
             ));
         }
         let generated =
-            json::meta(&object, "name").is_empty() && !json::meta(&object, "generateName").is_empty();
+            object::meta(&object, "name").is_empty() && !object::meta(&object, "generateName").is_empty();
         let mut attempts = if generated { NAME_ATTEMPTS } else { 1 };
         loop {
             attempts -= 1;
             let mut candidate = object.clone();
             if generated {
-                json::set_meta(&mut candidate, "name", Some(self.generate_name(&object).into()));
+                object::set_meta(&mut candidate, "name", Some(self.generate_name(&object).into()));
             }
             let candidate = self.prepare_new(candidate, applied).await?;
-            let name = json::meta(&candidate, "name").to_owned();
+            let name = object::meta(&candidate, "name").to_owned();
             let path = self.path(&name);
             if self.options.dry_run == DryRun::All
                 && self.core.store.view().get(&self.collection(), &path).is_some()
@@ -221,7 +225,7 @@ impl Call {
             match self.put(&path, Precondition::Absent, candidate).await? {
                 WriteResult::Conflict if attempts > 0 => {
                     object = {
-                        json::set_meta(&mut object, "name", None);
+                        object::set_meta(&mut object, "name", None);
                         object
                     }
                 }
@@ -242,7 +246,7 @@ impl Call {
     fn generate_name(&self, object: &Value) -> String {
         // The length limit of a label, 63, less the five characters of the suffix.
         const STEM_MAX: usize = 58;
-        let stem = json::meta(object, "generateName");
+        let stem = object::meta(object, "generateName");
         let stem = stem.get(..STEM_MAX.min(stem.len())).unwrap_or(stem);
         format!("{stem}{}", self.core.random.suffix())
     }
@@ -275,7 +279,7 @@ impl Call {
         let attributes = Attributes {
             verb: Verb::Create.as_str().into(),
             about: self.kind.group_resource(),
-            name: json::meta(object, "name").to_owned(),
+            name: object::meta(object, "name").to_owned(),
             namespace: self.namespace.clone().unwrap_or_default(),
             path: None,
         };
@@ -284,14 +288,14 @@ impl Call {
 
     fn set_system_metadata(&self, object: &mut Value) {
         let counted = self.kind.rules().is_none_or(|rules| rules.generation);
-        let metadata = json::meta_mut(object);
+        let metadata = object::meta_mut(object);
         for field in
             ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "generation", "resourceVersion"]
         {
             metadata.remove(field);
         }
         metadata.insert("uid".into(), self.core.random.uid().into());
-        metadata.insert("creationTimestamp".into(), json::timestamp(self.core.clock.now()).into());
+        metadata.insert("creationTimestamp".into(), time::timestamp(self.core.clock.now()).into());
         if counted {
             metadata.insert("generation".into(), 1.into());
         }
@@ -330,8 +334,12 @@ impl Call {
         if errors.is_empty() { Ok(()) } else { Err(self.invalid(object, &errors)) }
     }
 
-    pub(crate) fn invalid(&self, object: &Value, errors: &[crate::schema::ValidationError]) -> StatusError {
-        let name = match (json::meta(object, "name"), json::meta(object, "generateName")) {
+    pub(crate) fn invalid(
+        &self,
+        object: &Value,
+        errors: &[polis_apimachinery::ValidationError],
+    ) -> StatusError {
+        let name = match (object::meta(object, "name"), object::meta(object, "generateName")) {
             ("", generate) => generate,
             (name, _) => name,
         };
@@ -346,7 +354,7 @@ impl Call {
         &self,
         payload: &Payload,
     ) -> Result<Response<ResponseBody>, StatusError> {
-        let (request, _) = decode_object(payload.content, &payload.bytes)?;
+        let request = decode_object(payload.content, &payload.bytes)?.value;
         let account = self.convert_value(&self.current()?);
         let issued = access::issue_token(self, &account, &request)?;
         Ok(crate::http::object(201, &json!(issued), self.output))

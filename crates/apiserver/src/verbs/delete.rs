@@ -5,14 +5,13 @@
 //! collector acts.
 
 use http::Response;
+use polis_apimachinery::{ValidationError, object, time};
 use serde_json::{Value, json};
 
 use super::{Call, Payload, commit::WriteResult};
 use crate::{
     admission, builtins,
     http::{DryRun, ResponseBody, decode_object},
-    json,
-    schema::ValidationError,
     status::{GroupResource, StatusError, success},
     store::{Precondition, Stored},
 };
@@ -55,7 +54,7 @@ impl DeleteOptions {
         let body = if payload.bytes.iter().all(u8::is_ascii_whitespace) {
             json!({})
         } else {
-            decode_object(payload.content, &payload.bytes)?.0
+            decode_object(payload.content, &payload.bytes)?.value
         };
         if let Some(kind) = body["kind"].as_str().filter(|kind| !kind.is_empty() && *kind != "DeleteOptions")
         {
@@ -119,7 +118,7 @@ impl Call {
             }
             DeleteResult::Deleted(last) => crate::http::object(
                 200,
-                &success(&self.kind.group_resource(), name, json::meta(&last, "uid")),
+                &success(&self.kind.group_resource(), name, object::meta(&last, "uid")),
                 self.output,
             ),
             DeleteResult::Terminating(written) => self.respond_written(200, &written),
@@ -181,21 +180,21 @@ impl Call {
 
     fn check_delete(&self, old: &Value, name: &str, options: &DeleteOptions) -> Result<(), StatusError> {
         let about = self.kind.group_kind();
-        if let Some(uid) = options.uid.as_deref().filter(|uid| *uid != json::meta(old, "uid")) {
+        if let Some(uid) = options.uid.as_deref().filter(|uid| *uid != object::meta(old, "uid")) {
             let why = format!(
                 "the UID in the precondition ({uid}) does not match the UID in record ({}). The object might have been deleted and then recreated",
-                json::meta(old, "uid")
+                object::meta(old, "uid")
             );
             return Err(StatusError::conflict(&about, name, &why));
         }
         if let Some(version) = options
             .resource_version
             .as_deref()
-            .filter(|version| *version != json::meta(old, "resourceVersion"))
+            .filter(|version| *version != object::meta(old, "resourceVersion"))
         {
             let why = format!(
                 "the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in record ({}). The object might have been modified",
-                json::meta(old, "resourceVersion")
+                object::meta(old, "resourceVersion")
             );
             return Err(StatusError::conflict(&about, name, &why));
         }
@@ -213,11 +212,11 @@ impl Call {
         let mut marked = old.clone();
         // Events have no dependents, so they get no propagation finalizers.
         let held = if self.kind.plural == "events" {
-            json::finalizers(old)
+            object::finalizers(old)
         } else {
-            finalizers_after(&json::finalizers(old), options.propagation)
+            finalizers_after(&object::finalizers(old), options.propagation)
         };
-        json::set_meta(&mut marked, "finalizers", (!held.is_empty()).then(|| json!(held)));
+        object::set_meta(&mut marked, "finalizers", (!held.is_empty()).then(|| json!(held)));
         let waits = builtins::begin_deletion(self, &mut marked) || !held.is_empty();
         if !waits {
             return Ok(match self.remove(path, stored).await? {
@@ -228,19 +227,19 @@ impl Call {
                 }
             });
         }
-        if !json::is_deleting(old) {
-            json::set_meta(
+        if !object::is_deleting(old) {
+            object::set_meta(
                 &mut marked,
                 "deletionTimestamp",
-                Some(json::timestamp(self.core.clock.now()).into()),
+                Some(time::timestamp(self.core.clock.now()).into()),
             );
             // Kubernetes sets only the deletionTimestamp of CRDs.
             let definition = self.kind.is("apiextensions.k8s.io", "customresourcedefinitions");
             if !self.kind.is("", "namespaces") && !definition {
-                json::set_meta(&mut marked, "deletionGracePeriodSeconds", Some(0.into()));
+                object::set_meta(&mut marked, "deletionGracePeriodSeconds", Some(0.into()));
             }
             if let Some(generation) = old["metadata"]["generation"].as_i64().filter(|_| !definition) {
-                json::set_meta(&mut marked, "generation", Some((generation + 1).into()));
+                object::set_meta(&mut marked, "generation", Some((generation + 1).into()));
             }
         }
         if marked == *old {

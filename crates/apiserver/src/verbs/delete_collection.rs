@@ -1,10 +1,11 @@
 //! Delete of a collection.
 
 use http::Response;
+use polis_apimachinery::object;
 use serde_json::{Value, json};
 
 use super::{Call, DeleteOptions, delete::DeleteResult, filter::Filter};
-use crate::{http::ResponseBody, json, status::StatusError, store::RangeOptions};
+use crate::{http::ResponseBody, status::StatusError, store::RangeOptions};
 
 impl Call {
     /// Deletes every object that matches the filter, and returns their last states.
@@ -31,7 +32,7 @@ impl Call {
             one.user = self.user.clone();
             one.options.dry_run = each.options.dry_run;
             let exact = DeleteOptions {
-                uid: options.uid.clone().or_else(|| Some(json::meta(&stored.value(), "uid").to_owned())),
+                uid: options.uid.clone().or_else(|| Some(object::meta(&stored.value(), "uid").to_owned())),
                 ..options.clone()
             };
             match one.delete_object(name, &exact).await {

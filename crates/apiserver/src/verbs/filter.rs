@@ -1,14 +1,11 @@
 //! The filter of lists, watches and collection deletes.
 
+use polis_apimachinery::selector::{FieldSelector, LabelSelector, field_text};
 use serde::Deserialize;
 use std::{borrow::Cow, collections::BTreeMap};
 
 use super::Call;
-use crate::{
-    selector::{FieldSelector, LabelSelector, field_text},
-    status::StatusError,
-    store::Stored,
-};
+use crate::{status::StatusError, store::Stored};
 
 /// A filter over a collection: namespace, name, labels, fields.
 pub(crate) struct Filter {

@@ -6,13 +6,13 @@
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use http::Response;
+use polis_apimachinery::ValidationError;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Call, convert::metadata_only, filter::Filter};
 use crate::{
     http::{Projection, ResponseBody},
-    schema::ValidationError,
     status::{GroupResource, StatusError},
     store::{Page, RangeOptions, Revision, Stored},
 };

@@ -1,16 +1,13 @@
 //! The scale subresource: the replica fields of an object as an `autoscaling/v1` Scale.
 
 use http::Response;
+use polis_apimachinery::{ValidationError, object, patch, selector::field_text};
 use serde_json::{Value, json};
 
 use super::{Call, Payload, commit::WriteResult, update::patch_failed};
 use crate::{
     http::{Content, ResponseBody, decode_object},
-    json,
     kinds::Scale,
-    patch,
-    schema::ValidationError,
-    selector::field_text,
     status::{GroupResource, StatusError},
     strict,
 };
@@ -104,24 +101,26 @@ impl Call {
             let scale = self.scale_of(&old)?;
             let wanted = match payload.content {
                 _ if self.verb == crate::route::Verb::Update => {
-                    decode_object(payload.content, &payload.bytes)?.0
+                    decode_object(payload.content, &payload.bytes)?.value
                 }
-                Some(Content::JsonPatch) => patch::json::patch(&scale, &strict::json(&payload.bytes)?.0)
+                Some(Content::JsonPatch) => patch::json::patch(&scale, &strict::json(&payload.bytes)?.value)
                     .map_err(|error| patch_failed(&error))?,
                 Some(Content::MergePatch | Content::StrategicPatch) => {
-                    patch::merge::patch(&scale, &strict::json(&payload.bytes)?.0)
+                    patch::merge::patch(&scale, &strict::json(&payload.bytes)?.value)
                         .map_err(|error| patch_failed(&error))?
                 }
-                Some(Content::ApplyPatch) => patch::merge::patch(&scale, &strict::yaml(&payload.bytes)?.0)
-                    .map_err(|error| patch_failed(&error))?,
+                Some(Content::ApplyPatch) => {
+                    patch::merge::patch(&scale, &strict::yaml(&payload.bytes)?.value)
+                        .map_err(|error| patch_failed(&error))?
+                }
                 _ => {
                     return Err(StatusError::unsupported_media_type(
                         "application/json-patch+json, application/merge-patch+json",
                     ));
                 }
             };
-            let version = json::meta(&wanted, "resourceVersion");
-            if !version.is_empty() && version != json::meta(&old, "resourceVersion") {
+            let version = object::meta(&wanted, "resourceVersion");
+            if !version.is_empty() && version != object::meta(&old, "resourceVersion") {
                 return Err(StatusError::modified(&self.kind.group_resource(), name));
             }
             let replicas = wanted["spec"]["replicas"].as_i64().unwrap_or(0);
@@ -175,13 +174,16 @@ fn type_mismatch(path: &str, value: &Value, expected: &str) -> String {
     let (shown, kind) = match value {
         Value::Bool(flag) => (flag.to_string(), "bool"),
         Value::Number(number) if number.is_i64() => (number.to_string(), "int64"),
-        Value::Number(number) => (crate::schema::error::number(number), "float64"),
+        Value::Number(number) => (polis_apimachinery::go_format::number(number), "float64"),
         Value::String(text) => (text.clone(), "string"),
         Value::Array(items) => (
-            format!("[{}]", items.iter().map(crate::schema::error::json).collect::<Vec<_>>().join(" ")),
+            format!(
+                "[{}]",
+                items.iter().map(polis_apimachinery::go_format::json).collect::<Vec<_>>().join(" ")
+            ),
             "[]interface {}",
         ),
-        other => (crate::schema::error::json(other), "map[string]interface {}"),
+        other => (polis_apimachinery::go_format::json(other), "map[string]interface {}"),
     };
     format!("{path} accessor error: {shown} is of the type {kind}, expected {expected}")
 }

@@ -2,17 +2,21 @@
 //! store.
 
 use http::Response;
+use polis_apimachinery::{
+    ValidationError,
+    decode::{self, Decoded},
+    meta, object,
+    patch::{self, PatchError},
+    schema::ValidationScope,
+};
 use serde_json::{Value, json};
 
 use super::{Call, Payload, commit::WriteResult};
 use crate::{
     admission, builtins,
     http::{Content, FieldValidation, ResponseBody, decode_object},
-    json,
     kinds::Subresource,
     ownership,
-    patch::{self, PatchError},
-    schema::{ValidationError, ValidationScope, decode, meta},
     status::StatusError,
     store::{Precondition, Stored},
     strict,
@@ -54,14 +58,14 @@ fn invalid_patch_result(patched: &str, why: &str) -> StatusError {
 }
 
 fn object_text(object: &Value) -> String {
-    crate::schema::error::json(object)
+    polis_apimachinery::go_format::json(object)
 }
 
 impl Call {
     pub(crate) async fn update(&self, payload: &Payload) -> Result<Response<ResponseBody>, StatusError> {
         let name = self.target()?;
         let object = self.read_object(payload)?;
-        let given = json::meta(&object, "name");
+        let given = object::meta(&object, "name");
         if given.is_empty() {
             return Err(
                 self.invalid(&object, &[ValidationError::required("metadata.name", "name must be provided")])
@@ -77,11 +81,11 @@ impl Call {
 
     pub(crate) async fn patch(&self, payload: &Payload) -> Result<Response<ResponseBody>, StatusError> {
         let body = || {
-            let (value, strict_errors) = strict::json(&payload.bytes).map_err(|failure| {
+            let decoded = strict::json(&payload.bytes).map_err(|failure| {
                 StatusError::bad_request(format!("error decoding patch: {}", failure.message))
             })?;
-            self.report_strict_errors(strict_errors)?;
-            Ok::<_, StatusError>(value)
+            self.report_strict_errors(decoded.duplicates)?;
+            Ok::<_, StatusError>(decoded.value)
         };
         let change = match payload.content {
             Some(Content::JsonPatch) => {
@@ -100,11 +104,11 @@ impl Call {
                         &[error],
                     ));
                 }
-                let (object, strict_errors) = decode_object(payload.content, &payload.bytes)?;
+                let Decoded { value: object, duplicates } = decode_object(payload.content, &payload.bytes)?;
                 if !object.is_object() && !object.is_null() {
                     return Err(StatusError::bad_request("error decoding YAML: it is not a map of fields"));
                 }
-                self.report_strict_errors(strict_errors)?;
+                self.report_strict_errors(duplicates)?;
                 Modification::Apply(object)
             }
             _ if self.kind.is_custom() => {
@@ -173,14 +177,14 @@ impl Call {
                 if self.kind.rules().is_some_and(|rules| rules.create_on_update) =>
             {
                 let mut object = object.clone();
-                json::set_meta(&mut object, "resourceVersion", None);
+                object::set_meta(&mut object, "resourceVersion", None);
                 self.create_object(object, false).await
             }
             Modification::Apply(applied) => {
-                if !json::meta(applied, "uid").is_empty() {
+                if !object::meta(applied, "uid").is_empty() {
                     let why = format!(
                         "uid mismatch: the provided object specified uid {}, and no existing object was found",
-                        json::meta(applied, "uid")
+                        object::meta(applied, "uid")
                     );
                     return Err(StatusError::conflict(&self.kind.group_resource(), name, &why));
                 }
@@ -229,7 +233,7 @@ impl Call {
             };
             invalid_patch_result(&object_text(&patched_before), &why)
         })?;
-        let given = json::meta(&object, "name");
+        let given = object::meta(&object, "name");
         if given.is_empty() {
             return Err(StatusError::bad_request(format!(
                 "the name of the object ({name} based on URL) was undeterminable: name must be provided"
@@ -241,18 +245,18 @@ impl Call {
             )));
         }
         if !self.kind.namespaced {
-            json::set_meta(&mut object, "namespace", None);
+            object::set_meta(&mut object, "namespace", None);
         }
         if self.kind.namespaced
-            && !json::meta(&object, "namespace").is_empty()
-            && Some(json::meta(&object, "namespace")) != self.namespace.as_deref()
+            && !object::meta(&object, "namespace").is_empty()
+            && Some(object::meta(&object, "namespace")) != self.namespace.as_deref()
         {
             return Err(StatusError::bad_request(
                 "the namespace of the provided object does not match the namespace sent on the request",
             ));
         }
-        if self.kind.namespaced && json::meta(&object, "namespace").is_empty() {
-            json::set_meta(&mut object, "namespace", self.namespace.clone().map(Into::into));
+        if self.kind.namespaced && object::meta(&object, "namespace").is_empty() {
+            object::set_meta(&mut object, "namespace", self.namespace.clone().map(Into::into));
         }
         Ok(object)
     }
@@ -285,7 +289,7 @@ impl Call {
         }
         Err(StatusError::invalid(
             &crate::status::GroupResource::new(group, kind),
-            json::meta(object, "name"),
+            object::meta(object, "name"),
             &errors,
         ))
     }
@@ -297,9 +301,9 @@ impl Call {
             let Some(stored) = self.core.store.view().get(&self.collection(), &path) else { return Ok(()) };
             let old = self.convert_value(&stored);
             let left: Vec<String> =
-                json::finalizers(&old).into_iter().filter(|name| name != finalizer).collect();
+                object::finalizers(&old).into_iter().filter(|name| name != finalizer).collect();
             let mut new = old.clone();
-            json::set_meta(&mut new, "finalizers", (!left.is_empty()).then(|| left.into()));
+            object::set_meta(&mut new, "finalizers", (!left.is_empty()).then(|| left.into()));
             if !matches!(self.store_update(&path, &stored, &old, new, false).await?, WriteResult::Conflict) {
                 return Ok(());
             }
@@ -333,19 +337,22 @@ impl Call {
         self.validate_update(&new, old)?;
         admission::validate(self, Some(&new), Some(old)).await?;
 
-        if json::is_deleting(&new) && json::finalizers(&new).is_empty() && builtins::can_remove(self, &new) {
+        if object::is_deleting(&new)
+            && object::finalizers(&new).is_empty()
+            && builtins::can_remove(self, &new)
+        {
             return match self.remove(path, stored).await? {
                 // The response is the last state of the object, as the request left it.
                 WriteResult::Stored(gone) => {
                     builtins::after_removal(self, &new).await;
                     let mut last = new;
-                    json::set_meta(&mut last, "resourceVersion", Some(gone.revision().to_string().into()));
+                    object::set_meta(&mut last, "resourceVersion", Some(gone.revision().to_string().into()));
                     Ok(WriteResult::DryRun(last))
                 }
                 written => Ok(written),
             };
         }
-        json::set_meta(&mut new, "resourceVersion", Some(stored.revision().to_string().into()));
+        object::set_meta(&mut new, "resourceVersion", Some(stored.revision().to_string().into()));
         if ownership::equal_except_times(&new, old) {
             return Ok(WriteResult::Stored(stored.clone()));
         }
@@ -357,14 +364,14 @@ impl Call {
     }
 
     fn check_preconditions(&self, old: &Value, new: &mut Value, name: &str) -> Result<(), StatusError> {
-        let (given, current) = (json::meta(new, "uid"), json::meta(old, "uid"));
+        let (given, current) = (object::meta(new, "uid"), object::meta(old, "uid"));
         // In a PUT the uid is a precondition. In a patch a different uid is a change of an immutable field.
         if !given.is_empty() && given != current && self.verb == crate::route::Verb::Update {
             let why =
                 format!("Precondition failed: UID in precondition: {given}, UID in object meta: {current}");
             return Err(StatusError::conflict(&self.kind.group_resource(), name, &why));
         }
-        let given = json::meta(new, "resourceVersion");
+        let given = object::meta(new, "resourceVersion");
         if given.is_empty() {
             if self.kind.rules().is_none_or(|rules| !rules.unconditional_update) {
                 let error = ValidationError::invalid(
@@ -374,8 +381,8 @@ impl Call {
                 );
                 return Err(StatusError::invalid(&self.kind.group_resource(), name, &[error]));
             }
-            json::set_meta(new, "resourceVersion", old["metadata"].get("resourceVersion").cloned());
-        } else if given != json::meta(old, "resourceVersion") {
+            object::set_meta(new, "resourceVersion", old["metadata"].get("resourceVersion").cloned());
+        } else if given != object::meta(old, "resourceVersion") {
             return Err(StatusError::modified(&self.kind.group_resource(), name));
         }
         Ok(())
@@ -383,13 +390,13 @@ impl Call {
 
     /// Restores the metadata that only the server sets.
     fn restore_system_fields(&self, old: &Value, new: &mut Value) {
-        if json::meta(new, "uid").is_empty() {
-            json::set_meta(new, "uid", old["metadata"].get("uid").cloned());
+        if object::meta(new, "uid").is_empty() {
+            object::set_meta(new, "uid", old["metadata"].get("uid").cloned());
         }
         for field in
             ["creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink"]
         {
-            json::set_meta(new, field, old["metadata"].get(field).cloned());
+            object::set_meta(new, field, old["metadata"].get(field).cloned());
         }
     }
 
@@ -398,12 +405,12 @@ impl Call {
     fn restore_ignored_fields(&self, old: &Value, new: &mut Value) {
         match self.subresource {
             Some(Subresource::Status) => {
-                json::restore_fields(old, new, |name| name != "metadata" && name != "status");
+                object::restore_fields(old, new, |name| name != "metadata" && name != "status");
                 // Built-in kinds accept metadata changes through /status too.
                 if self.kind.is_custom() {
                     let managed = new["metadata"].get_mut("managedFields").map(Value::take);
                     new["metadata"] = old["metadata"].clone();
-                    json::set_meta(new, "managedFields", managed);
+                    object::set_meta(new, "managedFields", managed);
                 }
             }
             None if self.version.status => match old.get("status") {
@@ -420,9 +427,9 @@ impl Call {
             return;
         }
         let is_spec = |name: &str| name != "metadata" && (name != "status" || !self.version.status);
-        if !json::fields_where(old, is_spec).eq(json::fields_where(new, is_spec)) {
+        if !object::fields_where(old, is_spec).eq(object::fields_where(new, is_spec)) {
             let generation = old["metadata"]["generation"].as_i64().unwrap_or(0) + 1;
-            json::set_meta(new, "generation", Some(json!(generation)));
+            object::set_meta(new, "generation", Some(json!(generation)));
         }
     }
 

@@ -14,6 +14,7 @@ use std::{
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::future::BoxFuture;
 use http::Response;
+use polis_apimachinery::{ValidationError, table::IncludeObject};
 use serde_json::{Value, json};
 use tokio::time::{Instant, Sleep};
 
@@ -27,11 +28,9 @@ use crate::{
     http::{Projection, ResponseBody},
     kinds::{Kind, Version},
     plane::Plane,
-    schema::ValidationError,
     server::{Core, WatchQuotaGuard},
     status::{GroupResource, StatusError},
     store::{ChangeType, CommitError, Event, RangeOptions, Revision, StoreWatch, Stored, WatchItem},
-    table::IncludeObject,
 };
 
 /// Interval of bookmarks.

@@ -3,34 +3,19 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use polis_apimachinery::time::{human_duration, seconds_between};
 
 /// Times before 2001-09-09 count as absent: the default conditions of the schema have the year 1970.
 const EPOCH: i64 = 1_000_000_000;
 
 /// The time between `then` and `now`, in the form that `kubectl get` uses for AGE.
 pub fn since(then: Timestamp, now: Timestamp) -> String {
-    format_seconds(now.duration_since(then).as_secs().max(0))
+    human_duration(seconds_between(then, now).max(0))
 }
 
 /// The time between `then` and `now`; a dash if `then` is absent.
 pub fn since_or_dash(then: Option<Timestamp>, now: Timestamp) -> String {
     then.filter(|then| then.as_second() >= EPOCH).map_or_else(|| "-".to_owned(), |then| since(then, now))
-}
-
-fn format_seconds(seconds: i64) -> String {
-    let (minute, hour, day) = (60, 3600, 86400);
-    let pair = |large: i64, letter, small: i64, unit| match small {
-        0 => format!("{large}{letter}"),
-        _ => format!("{large}{letter}{small}{unit}"),
-    };
-    match seconds {
-        s if s < 2 * minute => format!("{s}s"),
-        s if s < 10 * minute => pair(s / minute, 'm', s % minute, 's'),
-        s if s < 3 * hour => format!("{}m", s / minute),
-        s if s < day => pair(s / hour, 'h', s % hour / minute, 'm'),
-        s if s < 8 * day => pair(s / day, 'd', s % day / hour, 'h'),
-        s => format!("{}d", s / day),
-    }
 }
 
 /// Parses a duration: `90`, `90s`, `5m`, `1h30m`, `2d`. A number without a unit is seconds.
@@ -62,24 +47,6 @@ pub fn parse(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn older_ages_have_coarser_units() {
-        let table = [
-            (0, "0s"),
-            (119, "119s"),
-            (120, "2m"),
-            (125, "2m5s"),
-            (3599, "59m"),
-            (10800, "3h"),
-            (12000, "3h20m"),
-            (90000, "1d1h"),
-            (864_000, "10d"),
-        ];
-        for (seconds, text) in table {
-            assert_eq!(format_seconds(seconds), text);
-        }
-    }
 
     #[test]
     fn a_future_time_is_zero_and_the_year_1970_is_a_dash() {

@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
 use mlua::{Function, Lua, LuaString, MultiValue, Table, Value as LuaValue};
+use polis_apimachinery::quantity::Quantity;
 
 use super::host::{Budget, ScriptClock, interrupted};
 use super::pattern::{self, Capture, Match, PatternError};
-use super::{convert, pods, quantity::Quantity};
+use super::{convert, pods};
 
 /// Maximum length of a format of `os.date`: two bytes of it become up to 24, or 255 with a width.
 const MAX_DATE_FORMAT: usize = 256;

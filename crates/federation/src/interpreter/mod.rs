@@ -14,7 +14,6 @@ mod library;
 mod native;
 mod pattern;
 mod pods;
-mod quantity;
 mod rules;
 
 use std::sync::Arc;

@@ -2,9 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use polis_apimachinery::quantity::{Quantity, QuantityError, SuffixFamily};
 use serde_json::{Map, Value, json};
-
-use super::quantity::{Format, Quantity, QuantityError};
 
 /// Requirements of one replica: `nodeClaim` and `resourceRequest`; `None` if the template has neither.
 ///
@@ -68,9 +67,9 @@ fn amounts(list: &Value) -> Result<BTreeMap<String, i64>, QuantityError> {
 fn written(name: &str, amount: i64) -> Quantity {
     match name {
         "cpu" => Quantity::from_milli(amount),
-        "memory" | "ephemeral-storage" => Quantity::from_units(amount, Format::Binary),
-        name if name.starts_with("hugepages-") => Quantity::from_units(amount, Format::Binary),
-        _ => Quantity::from_units(amount, Format::Decimal),
+        "memory" | "ephemeral-storage" => Quantity::from_units(amount, SuffixFamily::Binary),
+        name if name.starts_with("hugepages-") => Quantity::from_units(amount, SuffixFamily::Binary),
+        _ => Quantity::from_units(amount, SuffixFamily::Decimal),
     }
 }
 

@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use polis_api::compute::{InstanceSpec, SandboxContainer};
+use polis_api::names::is_dns_label;
 use polis_api::reasons;
 
 use crate::internal_command::PROGRAM;
@@ -105,14 +106,6 @@ pub(crate) fn program(
             "there is no program {wanted:?} on this host that instances may run; install it on the search path, in /usr or in /opt, or ask the operator to open its directory (polis up --allow-read)"
         ))),
     }
-}
-
-/// Whether a name is a DNS label, and so safe as a directory name.
-fn is_dns_label(name: &str) -> bool {
-    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    let edge = |byte: Option<&u8>| byte.is_some_and(|byte| inner(*byte) && *byte != b'-');
-    let bytes = name.as_bytes();
-    bytes.len() <= 63 && bytes.iter().copied().all(inner) && edge(bytes.first()) && edge(bytes.last())
 }
 
 #[cfg(test)]

@@ -1,0 +1,352 @@
+//! JSON patch (RFC 6902) with the semantics of kube-apiserver.
+//!
+//! The library of kube-apiserver is more lenient than the standard, and clients rely on it: `replace` of a
+//! missing key in an existing map adds it, `copy` of a missing key copies null, `test` of a missing key
+//! against null succeeds, negative indexes count from the end, and a path need not begin with a slash. The
+//! Rust crate for the standard rejects all of these, so the operations are implemented here.
+
+use serde_json::Value;
+
+use super::{PatchError, go_kind};
+use crate::decode::DEPTH_MAX;
+
+/// Maximum number of operations.
+const OPERATIONS_MAX: usize = 10_000;
+/// Maximum number of bytes that all `copy` operations together may add.
+const COPIED_MAX: usize = 3 << 20;
+
+/// Applies the operations in order. If one fails, the whole patch fails.
+pub fn patch(object: &Value, operations: &Value) -> Result<Value, PatchError> {
+    let Value::Array(operations) = operations else {
+        let kind = go_kind(operations);
+        return Err(PatchError::Malformed(format!(
+            "error decoding patch: json: cannot unmarshal {kind} into Go value of type []handlers.jsonPatchOp"
+        )));
+    };
+    if let Some(odd) = operations.iter().find(|op| !op.is_object()) {
+        let kind = go_kind(odd);
+        return Err(PatchError::Malformed(format!(
+            "error decoding patch: json: cannot unmarshal {kind} into Go value of type handlers.jsonPatchOp"
+        )));
+    }
+    if operations.len() > OPERATIONS_MAX {
+        let count = operations.len();
+        return Err(PatchError::TooLarge(format!(
+            "The allowed maximum operations in a JSON patch is {OPERATIONS_MAX}, got {count}"
+        )));
+    }
+    let mut out = object.clone();
+    let mut copied = 0;
+    for operation in operations {
+        apply_operation(&mut out, operation, &mut copied).map_err(PatchError::Unfit)?;
+    }
+    Ok(out)
+}
+
+/// Messages for `fieldValidation` about unknown keys of operations.
+pub fn unknown_fields(operations: &Value) -> Vec<String> {
+    let mut unknown = Vec::new();
+    for (i, operation) in operations.as_array().into_iter().flatten().enumerate() {
+        for key in operation.as_object().into_iter().flatten().map(|(k, _)| k) {
+            if !matches!(key.as_str(), "op" | "path" | "from" | "value")
+                && unknown.len() < crate::error::ERRORS_MAX
+            {
+                unknown.push(format!("json patch unknown field \"[{i}].{key}\""));
+            }
+        }
+    }
+    unknown
+}
+
+fn apply_operation(object: &mut Value, operation: &Value, copied: &mut usize) -> Result<(), String> {
+    let text = |key: &str| operation.get(key).and_then(Value::as_str);
+    let path = text("path").ok_or("operation missing path field")?;
+    let value = || operation.get("value").cloned().unwrap_or_default();
+    match text("op").unwrap_or_default() {
+        "add" => add(object, path, value()),
+        "remove" => remove(object, path).map(drop),
+        "replace" => replace(object, path, value()),
+        "test" => test(object, path, &value()),
+        "move" => {
+            let from = text("from").ok_or("operation missing from field")?;
+            let taken = remove(object, from)?;
+            add(object, path, taken)
+        }
+        "copy" => {
+            let from = text("from").ok_or("operation missing from field")?;
+            let tokens = tokens(from)?;
+            let (parent, key) = locate(object, &tokens)?;
+            let value = get(parent, key)?.cloned().unwrap_or_default();
+            *copied += value.to_string().len();
+            if *copied > COPIED_MAX {
+                return Err(format!(
+                    "unable to complete the copy, the accumulated size increase of copy is {copied}, exceeding the limit {COPIED_MAX}"
+                ));
+            }
+            add(object, path, value)
+        }
+        other => Err(format!("unexpected kind of operation: {other}")),
+    }
+}
+
+/// The reference tokens of a path. Text before the first slash is ignored.
+fn tokens(path: &str) -> Result<Vec<String>, String> {
+    let mut parts = path.split('/');
+    parts.next();
+    let tokens: Vec<String> = parts.map(|p| p.replace("~1", "/").replace("~0", "~")).collect();
+    match tokens.len() {
+        0 => Err(format!("path {path:?} has no tokens")),
+        n if n > DEPTH_MAX => Err(format!("path is deeper than {DEPTH_MAX}")),
+        _ => Ok(tokens),
+    }
+}
+
+fn locate<'v, 's>(object: &'v mut Value, tokens: &'s [String]) -> Result<(&'v mut Value, &'s str), String> {
+    let (key, parents) = tokens.split_last().ok_or("path has no tokens")?;
+    let mut at = object;
+    for token in parents {
+        let next = match at {
+            Value::Object(map) => map.get_mut(token),
+            Value::Array(items) => index(token, items.len()).ok().and_then(|i| items.get_mut(i)),
+            _ => None,
+        };
+        at = next.ok_or_else(|| format!("doc is missing path: {token:?}"))?;
+    }
+    match at {
+        Value::Object(_) | Value::Array(_) => Ok((at, key)),
+        _ => Err(format!("the parent of {key:?} is neither a map nor a list")),
+    }
+}
+
+/// An index into a list of `length`; negative indexes count from the end.
+fn index(token: &str, length: usize) -> Result<usize, String> {
+    let wanted: i64 = token.parse().map_err(|_| format!("value {token:?} is not a list index"))?;
+    let at = if wanted < 0 { wanted + length as i64 } else { wanted };
+    usize::try_from(at).map_err(|_| format!("unable to access invalid index: {wanted}"))
+}
+
+fn get<'v>(parent: &'v Value, key: &str) -> Result<Option<&'v Value>, String> {
+    match parent {
+        Value::Object(map) => Ok(map.get(key)),
+        Value::Array(items) => {
+            let at = index(key, items.len())?;
+            items.get(at).map(Some).ok_or_else(|| format!("unable to access invalid index: {at}"))
+        }
+        _ => Ok(None),
+    }
+}
+
+fn depth(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+        Value::Object(map) => 1 + map.values().map(depth).max().unwrap_or(0),
+        _ => 0,
+    }
+}
+
+fn fits_depth(tokens: &[String], value: &Value) -> Result<(), String> {
+    // Moves could otherwise increase the nesting without increasing the size.
+    if tokens.len() + depth(value) > DEPTH_MAX {
+        Err(format!("the result would be nested deeper than {DEPTH_MAX}"))
+    } else {
+        Ok(())
+    }
+}
+
+fn add(object: &mut Value, path: &str, value: Value) -> Result<(), String> {
+    let tokens = tokens(path)?;
+    fits_depth(&tokens, &value)?;
+    let (parent, key) = locate(object, &tokens)?;
+    match parent {
+        Value::Object(map) => drop(map.insert(key.to_owned(), value)),
+        Value::Array(items) if key == "-" => items.push(value),
+        Value::Array(items) => {
+            // The index after the last element is valid: it appends.
+            let at = index(key, items.len() + 1)?;
+            if at > items.len() {
+                return Err(format!("unable to access invalid index: {at}"));
+            }
+            items.insert(at, value);
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn remove(object: &mut Value, path: &str) -> Result<Value, String> {
+    let tokens = tokens(path)?;
+    let (parent, key) = locate(object, &tokens)?;
+    match parent {
+        Value::Object(map) => {
+            map.remove(key).ok_or_else(|| format!("unable to remove nonexistent key: {key}"))
+        }
+        Value::Array(items) => {
+            let at = index(key, items.len())?;
+            if at < items.len() {
+                Ok(items.remove(at))
+            } else {
+                Err(format!("unable to access invalid index: {at}"))
+            }
+        }
+        _ => Err(format!("unable to remove nonexistent key: {key}")),
+    }
+}
+
+fn replace(object: &mut Value, path: &str, value: Value) -> Result<(), String> {
+    let tokens = tokens(path)?;
+    fits_depth(&tokens, &value)?;
+    let (parent, key) = locate(object, &tokens)?;
+    match parent {
+        Value::Object(map) => drop(map.insert(key.to_owned(), value)),
+        Value::Array(items) => {
+            let at = index(key, items.len())?;
+            *items.get_mut(at).ok_or_else(|| format!("unable to access invalid index: {at}"))? = value;
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn test(object: &mut Value, path: &str, wanted: &Value) -> Result<(), String> {
+    let tokens = tokens(path)?;
+    let (parent, key) = locate(object, &tokens)?;
+    let actual = get(parent, key)?.unwrap_or(&Value::Null);
+    if actual == wanted { Ok(()) } else { Err(format!("testing value {path} failed")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn object() -> Value {
+        json!({"data": {"k": "v"}, "list": ["a", "b"]})
+    }
+
+    #[test]
+    fn operations_apply_as_in_kubernetes() {
+        let cases = [
+            (
+                json!([{"op": "add", "path": "/data/n", "value": "x"}]),
+                json!({"data": {"k": "v", "n": "x"}, "list": ["a", "b"]}),
+            ),
+            (
+                json!([{"op": "add", "path": "/data/n"}]),
+                json!({"data": {"k": "v", "n": null}, "list": ["a", "b"]}),
+            ),
+            (
+                json!([{"op": "replace", "path": "/data/n", "value": "x"}]),
+                json!({"data": {"k": "v", "n": "x"}, "list": ["a", "b"]}),
+            ),
+            (
+                json!([{"op": "copy", "from": "/data/none", "path": "/data/n"}]),
+                json!({"data": {"k": "v", "n": null}, "list": ["a", "b"]}),
+            ),
+            (
+                json!([{"op": "move", "from": "/data/k", "path": "/data/n"}]),
+                json!({"data": {"n": "v"}, "list": ["a", "b"]}),
+            ),
+            (
+                json!([{"op": "test", "path": "/data/none", "value": null}, {"op": "remove", "path": "/data"}]),
+                json!({"list": ["a", "b"]}),
+            ),
+            (
+                json!([{"op": "add", "path": "/list/-", "value": "c"}]),
+                json!({"data": {"k": "v"}, "list": ["a", "b", "c"]}),
+            ),
+            (
+                json!([{"op": "add", "path": "/list/0", "value": "c"}]),
+                json!({"data": {"k": "v"}, "list": ["c", "a", "b"]}),
+            ),
+            (
+                json!([{"op": "add", "path": "/list/-1", "value": "c"}]),
+                json!({"data": {"k": "v"}, "list": ["a", "b", "c"]}),
+            ),
+            (json!([{"op": "remove", "path": "/list/-1"}]), json!({"data": {"k": "v"}, "list": ["a"]})),
+            (
+                json!([{"op": "add", "path": "data/x", "value": 1}]),
+                json!({"data": {"k": "v"}, "list": ["a", "b"], "x": 1}),
+            ),
+            (
+                json!([{"op": "add", "path": "/data/a~1b~0c", "value": 1}]),
+                json!({"data": {"k": "v", "a/b~c": 1}, "list": ["a", "b"]}),
+            ),
+        ];
+        for (operations, result) in cases {
+            assert_eq!(patch(&object(), &operations).unwrap(), result, "{operations}");
+        }
+    }
+
+    #[test]
+    fn operations_that_do_not_apply_fail() {
+        let cases = [
+            json!([{"op": "bogus", "path": "/a"}]),
+            json!([{"op": "add"}]),
+            json!([{"op": "add", "path": "", "value": {}}]),
+            json!([{"op": "add", "path": "/none/x", "value": 1}]),
+            json!([{"op": "add", "path": "/data/k/x", "value": 1}]),
+            json!([{"op": "replace", "path": "/none/x", "value": 1}]),
+            json!([{"op": "remove", "path": "/data/none"}]),
+            json!([{"op": "remove", "path": "/list/7"}]),
+            json!([{"op": "remove", "path": "/list/x"}]),
+            json!([{"op": "add", "path": "/list/5", "value": 1}]),
+            json!([{"op": "replace", "path": "/list/9", "value": 1}]),
+            json!([{"op": "test", "path": "/data/k", "value": "w"}]),
+            json!([{"op": "move", "from": "/data/none", "path": "/data/x"}]),
+        ];
+        for operations in cases {
+            let error = patch(&object(), &operations).unwrap_err();
+            assert_eq!(
+                (error.code(), error.message().as_str()),
+                (422, "the server rejected our request due to an error in our request"),
+                "{operations}"
+            );
+        }
+    }
+
+    #[test]
+    fn malformed_patches_are_rejected() {
+        assert_eq!(
+            patch(&object(), &json!({})).unwrap_err().message(),
+            "error decoding patch: json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp"
+        );
+        assert_eq!(patch(&object(), &json!([1])).unwrap_err().code(), 400);
+        let many = vec![json!({"op": "test", "path": "/x", "value": null}); OPERATIONS_MAX + 1];
+        assert_eq!(
+            patch(&object(), &Value::from(many)).unwrap_err().to_string(),
+            "The allowed maximum operations in a JSON patch is 10000, got 10001"
+        );
+        assert_eq!(
+            unknown_fields(&json!([{"op": "add", "extra": 1}])),
+            ["json patch unknown field \"[0].extra\""]
+        );
+    }
+
+    #[test]
+    fn growth_and_nesting_are_bounded() {
+        let double = vec![json!({"op": "copy", "from": "/data", "path": "/data/n"}); 200];
+        assert_eq!(patch(&object(), &Value::from(double)).unwrap_err().code(), 422);
+        let nest: Vec<Value> = (0..5000)
+            .flat_map(|_| {
+                [
+                    json!({"op": "move", "from": "/data", "path": "/x"}),
+                    json!({"op": "add", "path": "/data", "value": {}}),
+                    json!({"op": "move", "from": "/x", "path": "/data/x"}),
+                ]
+            })
+            .collect();
+        assert_eq!(patch(&object(), &Value::from(nest[..9999].to_vec())).unwrap_err().code(), 422);
+    }
+
+    proptest! {
+        #[test]
+        fn any_operations_are_applied_or_rejected(ops in prop::collection::vec(("add|remove|replace|test|move|copy", "(/(data|list|k|-|0|1|-1)){0,3}", "(/(data|list|k|-|0|1|-1)){0,3}"), 0..12)) {
+            let operations: Vec<Value> = ops.into_iter().map(|(op, path, from)| json!({"op": op, "path": path, "from": from, "value": {"k": [1]}})).collect();
+            if let Ok(result) = patch(&object(), &Value::from(operations)) {
+                prop_assert!(crate::decode::shallow(&result));
+            }
+        }
+    }
+}
