@@ -26,6 +26,9 @@
 //!
 //! Only the binary and tests create servers. Controllers depend on the tower service alone.
 
+// `pub` in this crate means public.
+#![warn(unreachable_pub)]
+
 mod access;
 mod admission;
 mod builtins;
@@ -43,7 +46,7 @@ mod serve;
 mod server;
 mod service;
 mod status;
-pub mod store;
+mod store;
 mod strict;
 mod subresource;
 mod user;
@@ -60,6 +63,14 @@ pub use route::project_plane;
 pub use serve::{Authority, Certificate, ServerTls, ServerTlsError, kubeconfig};
 pub use server::{Builder, Error, Server, Storage};
 pub use service::Service;
-pub use status::{GroupResource, StatusCause, StatusError};
+pub use status::StatusError;
+pub use store::OpenError;
 pub use subresource::{SubresourceFuture, SubresourceHandler, SubresourceRequest};
-pub use user::{AUTHENTICATED, MASTERS, UNAUTHENTICATED, UserInfo};
+pub use user::{MASTERS, UserInfo};
+
+// The fixtures of `tests/`, for unit tests that need the store or other private parts.
+#[cfg(test)]
+extern crate self as polis_apiserver;
+#[cfg(test)]
+#[path = "../tests/common/mod.rs"]
+mod common;

@@ -124,7 +124,7 @@ pub(crate) fn target(path: &str) -> Target<'_> {
 impl ResourcePath<'_> {
     /// Whether a resource of the given scope is served at this path. A request for a cluster-scoped resource
     /// below a namespace is authorized in that namespace, so it must not reach an object outside of it.
-    pub fn fits(&self, namespaced: bool) -> bool {
+    pub(crate) fn fits(&self, namespaced: bool) -> bool {
         match (namespaced, self.namespace) {
             (false, None) | (true, Some(_)) => true,
             // Collections of all namespaces. Objects have a namespace.
@@ -149,7 +149,7 @@ pub(crate) enum Verb {
 
 impl Verb {
     /// The name in RBAC rules and discovery.
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Get => "get",
             Self::List => "list",
@@ -163,7 +163,7 @@ impl Verb {
     }
 
     /// Whether the verb changes objects.
-    pub fn is_write(self) -> bool {
+    pub(crate) fn is_write(self) -> bool {
         !matches!(self, Self::Get | Self::List | Self::Watch)
     }
 }

@@ -63,6 +63,9 @@ pub enum Error {
     /// The name does not fit into a URL path.
     #[error("failed to create plane {0:?}: a name has 1 to 128 letters, digits or one of -._:@")]
     BadName(String),
+    /// The store can no longer write, for example because the disk is full.
+    #[error("{0}")]
+    StoreFailed(String),
     /// The store refused a write.
     #[error("failed to write {what}: {source}")]
     Write {
@@ -77,7 +80,6 @@ pub enum Error {
 pub struct Builder {
     storage: Storage,
     store: Option<Arc<dyn Store>>,
-    history: HistoryLimits,
     clock: Arc<dyn TimeSource>,
     random: RandomSource,
     enabled: EnabledControllers,
@@ -95,14 +97,9 @@ impl Builder {
     }
 
     /// Uses an existing store, for example one whose backend injects faults.
-    pub fn store(mut self, store: Arc<dyn Store>) -> Self {
+    #[cfg(test)]
+    pub(crate) fn store(mut self, store: Arc<dyn Store>) -> Self {
         self.store = Some(store);
-        self
-    }
-
-    /// How much history the store keeps for watches and continued lists.
-    pub fn history(mut self, limits: HistoryLimits) -> Self {
-        self.history = limits;
         self
     }
 
@@ -159,9 +156,11 @@ impl Builder {
     pub async fn build(self) -> Result<Server, Error> {
         let store: Arc<dyn Store> = match (self.store, self.storage) {
             (Some(store), _) => store,
-            (None, Storage::Memory) => Arc::new(MemoryStore::new(self.history, self.clock.clone())),
+            (None, Storage::Memory) => {
+                Arc::new(MemoryStore::new(HistoryLimits::default(), self.clock.clone()))
+            }
             (None, Storage::Redb(path)) => {
-                Arc::new(RedbStore::open(&path, self.history, self.clock.clone())?)
+                Arc::new(RedbStore::open(&path, HistoryLimits::default(), self.clock.clone())?)
             }
         };
         let writes = store.view().subscribe();
@@ -219,7 +218,6 @@ impl Server {
         Builder {
             storage: Storage::Memory,
             store: None,
-            history: HistoryLimits::default(),
             clock: Arc::new(SystemClock),
             random: RandomSource::default(),
             enabled: EnabledControllers::default(),
@@ -355,9 +353,9 @@ impl Server {
 
     /// Waits until every write visible now is durable. A caller that acts outside of the store on what it
     /// read (starts a process, for example) waits for this first.
-    pub async fn durable(&self) -> Result<(), CommitError> {
+    pub async fn durable(&self) -> Result<(), Error> {
         match self.core.store.durable(self.core.store.view().revision()) {
-            Some(durable) => durable.await,
+            Some(durable) => durable.await.map_err(|error| Error::StoreFailed(error.to_string())),
             None => Ok(()),
         }
     }
@@ -365,11 +363,6 @@ impl Server {
     /// Completes with the reason when the store fails for good. Every write acknowledged before is durable.
     pub fn failed(&self) -> impl Future<Output = Arc<str>> + Send + use<> {
         self.core.store.failed()
-    }
-
-    /// The store, for reading and for tests.
-    pub fn store(&self) -> &Arc<dyn Store> {
-        &self.core.store
     }
 }
 

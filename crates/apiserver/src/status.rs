@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 /// The resource that an error is about, for `details` and messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GroupResource {
+pub(crate) struct GroupResource {
     /// API group; empty for core.
     pub group: String,
     /// Plural resource name, or the kind in 422 errors.
@@ -17,7 +17,7 @@ pub struct GroupResource {
 
 impl GroupResource {
     /// `resource` of `group`.
-    pub fn new(group: impl Into<String>, resource: impl Into<String>) -> Self {
+    pub(crate) fn new(group: impl Into<String>, resource: impl Into<String>) -> Self {
         Self { group: group.into(), resource: resource.into() }
     }
 
@@ -32,7 +32,7 @@ impl GroupResource {
 
 /// One entry of `details.causes`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StatusCause {
+pub(crate) struct StatusCause {
     /// Machine-readable reason, e.g. `FieldValueRequired`.
     pub reason: String,
     /// Human-readable message.
@@ -95,7 +95,7 @@ impl StatusError {
     }
 
     /// Sets the code and reason that a policy or webhook returned.
-    pub fn with_reason(mut self, code: u16, reason: String) -> Self {
+    pub(crate) fn with_reason(mut self, code: u16, reason: String) -> Self {
         self.code = code;
         self.reason = reason.into();
         self
@@ -108,7 +108,7 @@ impl StatusError {
     }
 
     /// Sets `details.causes`.
-    pub fn with_causes(self, causes: impl IntoIterator<Item = StatusCause>) -> Self {
+    pub(crate) fn with_causes(self, causes: impl IntoIterator<Item = StatusCause>) -> Self {
         self.causes(causes)
     }
 
@@ -134,24 +134,24 @@ impl StatusError {
     }
 
     /// 404 in plain text: the path is not served, e.g. an unknown kind.
-    pub fn no_such_path() -> Self {
+    pub(crate) fn no_such_path() -> Self {
         Self { plain: true, ..Self::new(404, "", "404 page not found\n") }
     }
 
     /// 404: the object does not exist.
-    pub fn not_found(resource: &GroupResource, name: &str) -> Self {
+    pub(crate) fn not_found(resource: &GroupResource, name: &str) -> Self {
         Self::new(404, "NotFound", format!("{} \"{name}\" not found", resource.qualified()))
             .with_resource(resource, name)
     }
 
     /// 409: the object exists already.
-    pub fn already_exists(resource: &GroupResource, name: &str) -> Self {
+    pub(crate) fn already_exists(resource: &GroupResource, name: &str) -> Self {
         Self::new(409, "AlreadyExists", format!("{} \"{name}\" already exists", resource.qualified()))
             .with_resource(resource, name)
     }
 
     /// 409: generated names collided.
-    pub fn generated_name_taken(resource: &GroupResource, name: &str) -> Self {
+    pub(crate) fn generated_name_taken(resource: &GroupResource, name: &str) -> Self {
         let message = format!(
             "{} \"{name}\" already exists, the server was not able to generate a unique name for the object",
             resource.qualified()
@@ -162,7 +162,7 @@ impl StatusError {
     }
 
     /// 409: the write conflicts with the current state; `why` is the reason.
-    pub fn conflict(resource: &GroupResource, name: &str, why: &str) -> Self {
+    pub(crate) fn conflict(resource: &GroupResource, name: &str, why: &str) -> Self {
         Self::new(
             409,
             "Conflict",
@@ -172,7 +172,7 @@ impl StatusError {
     }
 
     /// 409: the resourceVersion of the write is out of date.
-    pub fn modified(resource: &GroupResource, name: &str) -> Self {
+    pub(crate) fn modified(resource: &GroupResource, name: &str) -> Self {
         Self::conflict(
             resource,
             name,
@@ -181,12 +181,12 @@ impl StatusError {
     }
 
     /// 409 of a server-side apply, one cause per field that another manager owns.
-    pub fn apply_conflict(message: String, causes: Vec<StatusCause>) -> Self {
+    pub(crate) fn apply_conflict(message: String, causes: Vec<StatusCause>) -> Self {
         Self::new(409, "Conflict", message).causes(causes)
     }
 
     /// 422: validation errors. `resource` holds the kind here.
-    pub fn invalid(resource: &GroupResource, name: &str, errors: &[ValidationError]) -> Self {
+    pub(crate) fn invalid(resource: &GroupResource, name: &str, errors: &[ValidationError]) -> Self {
         let message = format!("{} \"{name}\" is invalid: {}", resource.qualified(), aggregate(errors));
         let causes = errors.iter().map(|error| StatusCause {
             reason: error.reason().to_owned(),
@@ -202,12 +202,12 @@ impl StatusError {
     }
 
     /// 401.
-    pub fn unauthorized() -> Self {
+    pub(crate) fn unauthorized() -> Self {
         Self::new(401, "Unauthorized", "Unauthorized")
     }
 
     /// 403; `why` is the reason.
-    pub fn forbidden(resource: &GroupResource, name: &str, why: &str) -> Self {
+    pub(crate) fn forbidden(resource: &GroupResource, name: &str, why: &str) -> Self {
         let message = match (resource.resource.is_empty(), name.is_empty()) {
             (true, _) => format!("forbidden: {why}"),
             (false, true) => format!("{} is forbidden: {why}", resource.qualified()),
@@ -217,22 +217,22 @@ impl StatusError {
     }
 
     /// An error with empty `details`, as Kubernetes sends it where it derives the error from the code alone.
-    pub fn bare(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
+    pub(crate) fn bare(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
         Self { shows_details: true, ..Self::new(code, reason, message) }
     }
 
     /// 404 of a subresource that the kind does not have.
-    pub fn no_such_resource() -> Self {
+    pub(crate) fn no_such_resource() -> Self {
         Self::bare(404, "NotFound", "the server could not find the requested resource")
     }
 
     /// 405.
-    pub fn method_not_allowed() -> Self {
+    pub(crate) fn method_not_allowed() -> Self {
         Self::bare(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
     }
 
     /// 405 of a custom kind; the message contains the verb.
-    pub fn not_supported(resource: &GroupResource, verb: &str) -> Self {
+    pub(crate) fn not_supported(resource: &GroupResource, verb: &str) -> Self {
         Self::new(
             405,
             "MethodNotAllowed",
@@ -242,12 +242,12 @@ impl StatusError {
     }
 
     /// 406: the server supports none of the media types that the client accepts.
-    pub fn not_acceptable(offered: &str) -> Self {
+    pub(crate) fn not_acceptable(offered: &str) -> Self {
         Self::new(406, "NotAcceptable", format!("only the following media types are accepted: {offered}"))
     }
 
     /// 415: unsupported media type of the body. Go clients then fall back from protobuf to JSON.
-    pub fn unsupported_media_type(accepted: &str) -> Self {
+    pub(crate) fn unsupported_media_type(accepted: &str) -> Self {
         Self::new(
             415,
             "UnsupportedMediaType",
@@ -258,23 +258,23 @@ impl StatusError {
     }
 
     /// 413.
-    pub fn too_large(message: impl Into<String>) -> Self {
+    pub(crate) fn too_large(message: impl Into<String>) -> Self {
         Self::new(413, "RequestEntityTooLarge", message)
     }
 
     /// 410: the client must restart the list or watch.
-    pub fn expired(message: impl Into<String>) -> Self {
+    pub(crate) fn expired(message: impl Into<String>) -> Self {
         Self::new(410, "Expired", message)
     }
 
     /// Sets a continue token at the current revision.
-    pub fn with_continue(mut self, token: String) -> Self {
+    pub(crate) fn with_continue(mut self, token: String) -> Self {
         self.continues = Some(token);
         self
     }
 
     /// 504: the requested resourceVersion is newer than the current one.
-    pub fn too_new(asked: u64, current: u64) -> Self {
+    pub(crate) fn too_new(asked: u64, current: u64) -> Self {
         let mut failure =
             Self::new(504, "Timeout", format!("Too large resource version: {asked}, current: {current}"))
                 .causes([StatusCause {
@@ -287,14 +287,14 @@ impl StatusError {
     }
 
     /// 429 with `retryAfterSeconds`.
-    pub fn too_many(message: impl Into<String>) -> Self {
+    pub(crate) fn too_many(message: impl Into<String>) -> Self {
         let mut failure = Self::new(429, "TooManyRequests", message);
         failure.details.insert("retryAfterSeconds".into(), 1.into());
         failure
     }
 
     /// 500; `why` is in the message and in the causes.
-    pub fn internal(why: &str) -> Self {
+    pub(crate) fn internal(why: &str) -> Self {
         Self::new(500, "InternalError", format!("Internal error occurred: {why}")).causes([StatusCause {
             reason: String::new(),
             message: why.to_owned(),
@@ -303,17 +303,17 @@ impl StatusError {
     }
 
     /// `retryAfterSeconds`, if set.
-    pub fn retry_after(&self) -> Option<u64> {
+    pub(crate) fn retry_after(&self) -> Option<u64> {
         self.details.get("retryAfterSeconds").and_then(Value::as_u64)
     }
 
     /// Whether the body is plain text instead of a Status.
-    pub fn is_plain(&self) -> bool {
+    pub(crate) fn is_plain(&self) -> bool {
         self.plain
     }
 
     /// The Status object.
-    pub fn status(&self) -> Value {
+    pub(crate) fn status(&self) -> Value {
         let mut status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": self.message, "code": self.code});
         if let Some(token) = &self.continues {
             status["metadata"]["continue"] = token.clone().into();
@@ -329,7 +329,7 @@ impl StatusError {
 }
 
 /// The Status of a success: the response to a delete that removed the object.
-pub fn success(resource: &GroupResource, name: &str, uid: &str) -> Value {
+pub(crate) fn success(resource: &GroupResource, name: &str, uid: &str) -> Value {
     let mut details = Map::new();
     for (field, text) in
         [("name", name), ("group", &resource.group), ("kind", &resource.resource), ("uid", uid)]

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 /// The group whose members bypass RBAC.
 pub const MASTERS: &str = "system:masters";
 /// The group of all authenticated users.
-pub const AUTHENTICATED: &str = "system:authenticated";
+pub(crate) const AUTHENTICATED: &str = "system:authenticated";
 /// The group of anonymous requests.
-pub const UNAUTHENTICATED: &str = "system:unauthenticated";
+pub(crate) const UNAUTHENTICATED: &str = "system:unauthenticated";
 
 /// The user of a request: name, uid, groups and extra attributes, as in Kubernetes' `user.Info`.
 ///
@@ -41,23 +41,23 @@ impl UserInfo {
     }
 
     /// The anonymous user, which may read health and version.
-    pub fn anonymous() -> Self {
+    pub(crate) fn anonymous() -> Self {
         Self { name: "system:anonymous".into(), groups: vec![UNAUTHENTICATED.into()], ..Self::default() }
     }
 
     /// A service account of a namespace.
-    pub fn service_account(namespace: &str, name: &str, uid: &str) -> Self {
+    pub(crate) fn service_account(namespace: &str, name: &str, uid: &str) -> Self {
         let groups = ["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")];
         Self { uid: uid.to_owned(), ..Self::new(format!("system:serviceaccount:{namespace}:{name}"), groups) }
     }
 
     /// Whether the user is a member of `group`.
-    pub fn is_in(&self, group: &str) -> bool {
+    pub(crate) fn is_in(&self, group: &str) -> bool {
         self.groups.iter().any(|g| g == group)
     }
 
     /// Whether the user is a member of [`MASTERS`].
-    pub fn is_master(&self) -> bool {
+    pub(crate) fn is_master(&self) -> bool {
         self.is_in(MASTERS)
     }
 }

@@ -17,10 +17,7 @@ use kube::{
     Api, Client,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
-use polis_apiserver::{
-    PlaneSpec, Server, Storage, WebhookCall, WebhookTransport,
-    store::{Collection, EncodedObject, Precondition, Write},
-};
+use polis_apiserver::{PlaneSpec, Server, Storage, WebhookCall, WebhookTransport};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -239,83 +236,4 @@ async fn assert_denied_by_cost(server: &Server, configmap: &ConfigMap) {
     assert_eq!(status.code, 422, "{status:?}");
     assert!(status.message.contains("running out of cost budget"), "{}", status.message);
     api.list(&ListParams::default()).await.expect("the server still serves");
-}
-
-/// Writes an object to the store of plane `cell` as an earlier version of the program left it there.
-async fn store(server: &Server, resource: &str, name: &str, object: &Value) {
-    let collection = Collection::new("cell", resource);
-    let precondition = server
-        .store()
-        .view()
-        .get(&collection, name)
-        .map_or(Precondition::Absent, |stored| Precondition::AtRevision(stored.revision()));
-    let object = Some(EncodedObject::encode(object));
-    server
-        .store()
-        .commit(Write { collection, path: name.into(), precondition, object })
-        .await
-        .expect("a write");
-}
-
-#[tokio::test]
-async fn a_stored_policy_that_does_not_compile_denies_unless_its_failures_are_ignored() {
-    let (server, client) = mk_admitting_server().await;
-    mk_policy(&client, json!([{"expression": "true"}]), json!(["Deny"])).await;
-    let policies: Api<ValidatingAdmissionPolicy> = Api::all(client.clone());
-    let api = widgets(&client);
-    for (expression, policy, denied) in [
-        ("object.spec.size < 5", "Fail", false),
-        ("no_such_function(object)", "Fail", true),
-        ("no_such_function(object)", "Ignore", false),
-        ("object.spec.size <", "Fail", true),
-    ] {
-        let mut stored = serde_json::to_value(policies.get("p").await.expect("a policy")).expect("JSON");
-        stored["spec"]["validations"] = json!([{"expression": expression}]);
-        stored["spec"]["failurePolicy"] = policy.into();
-        store(&server, "validatingadmissionpolicies.admissionregistration.k8s.io", "p", &stored).await;
-        match api.create(&PostParams::default(), &mk_widget("a", json!({}))).await {
-            Ok(_) => {
-                assert!(!denied, "{expression} {policy}");
-                api.delete("a", &DeleteParams::default()).await.expect("deletes");
-            }
-            Err(kube::Error::Api(status)) => {
-                assert!(denied && status.code == 422, "{expression} {policy}: {status:?}");
-                assert!(
-                    status.message.contains("'p' with binding 'b' denied request: compilation failed: "),
-                    "{}",
-                    status.message
-                );
-            }
-            Err(other) => panic!("{other}"),
-        }
-    }
-    policies.delete("p", &DeleteParams::default()).await.expect("a broken policy can be deleted");
-}
-
-#[tokio::test]
-async fn a_stored_schema_or_rule_that_does_not_compile_refuses_writes_and_not_reads() {
-    for (pointer, broken) in [
-        ("/properties/spec/x-kubernetes-validations", json!([{"rule": "self.size <"}])),
-        ("/properties/spec/properties", json!("no map of properties")),
-    ] {
-        let before = mk_server().await;
-        widgets(&mk_client(&before, "cell"))
-            .create(&PostParams::default(), &mk_widget("a", json!({})))
-            .await
-            .expect("creates");
-        let crds = Collection::new("cell", "customresourcedefinitions.apiextensions.k8s.io");
-        let mut crd = before.store().view().get(&crds, "widgets.example.com").expect("a CRD").value();
-        let schema = crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema").expect("a schema");
-        let (parent, field) = pointer.rsplit_once('/').expect("a parent");
-        schema.pointer_mut(parent).expect("a field")[field] = broken;
-        store(&before, &crds.resource, "widgets.example.com", &crd).await;
-        let server =
-            Server::builder().store(before.store().clone()).build().await.expect("a restarted server");
-        let api = widgets(&mk_client(&server, "cell"));
-        api.get("a").await.expect("existing objects stay readable");
-        let refused =
-            api.create(&PostParams::default(), &mk_widget("b", json!({}))).await.expect_err("no rules");
-        let kube::Error::Api(status) = refused else { panic!("{refused}") };
-        assert_eq!(status.code, 422, "{pointer}: {}", status.message);
-    }
 }

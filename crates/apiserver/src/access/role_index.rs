@@ -319,7 +319,8 @@ mod tests {
     use crate::{
         Server,
         access::{Attributes, rbac},
-        store::{EncodedObject, HistoryLimits, Precondition, Write},
+        injection::SystemClock,
+        store::{EncodedObject, HistoryLimits, MemoryStore, Precondition, Write},
     };
 
     const PLURALS: [&str; 4] = ["clusterroles", "roles", "clusterrolebindings", "rolebindings"];
@@ -331,11 +332,16 @@ mod tests {
     async fn write(server: &Server, kind: Kind, path: &str, object: Option<Value>) {
         let plural = KINDS.iter().position(|known| *known == kind).map(|n| PLURALS[n]).unwrap();
         let collection = Collection::new("", format!("{plural}.rbac.authorization.k8s.io"));
-        let current = server.store().view().get(&collection, path);
+        let current = server.core.store.view().get(&collection, path);
         let precondition =
             current.map_or(Precondition::Absent, |stored| Precondition::AtRevision(stored.revision()));
         let object = object.as_ref().map(EncodedObject::encode);
-        server.store().commit(Write { collection, path: path.into(), precondition, object }).await.unwrap();
+        server
+            .core
+            .store
+            .commit(Write { collection, path: path.into(), precondition, object })
+            .await
+            .unwrap();
     }
 
     fn mk_role(verb: &str) -> Value {
@@ -349,7 +355,7 @@ mod tests {
     /// The verbs that a user has on config maps in a namespace.
     fn verbs(server: &Server, user: &UserInfo, namespace: &str) -> Vec<String> {
         let plane = server.core.plane("").unwrap();
-        let found = plane.roles.rules_for(server.store().view(), user, namespace);
+        let found = plane.roles.rules_for(server.core.store.view(), user, namespace);
         found.iter().flat_map(|rules| rules.iter()).flat_map(|rule| rule.verbs.clone()).collect()
     }
 
@@ -491,7 +497,11 @@ mod tests {
     #[tokio::test]
     async fn an_index_behind_the_history_decodes_only_what_changed() {
         let history = HistoryLimits { count: 4, ..HistoryLimits::default() };
-        let server = Server::builder().history(history).build().await.unwrap();
+        let server = Server::builder()
+            .store(Arc::new(MemoryStore::new(history, Arc::new(SystemClock))))
+            .build()
+            .await
+            .unwrap();
         let ann = json!([{"kind": "User", "name": "ann"}]);
         put(&server, Kind::ClusterRole, "reader", mk_role("get")).await;
         for n in 0..10 {
@@ -550,14 +560,14 @@ mod tests {
                     PLURALS[KINDS.iter().position(|k| *k == kind).unwrap()]
                 ),
             );
-            if kept || server.store().view().get(&collection, &path).is_some() {
+            if kept || server.core.store.view().get(&collection, &path).is_some() {
                 write(&server, kind, &path, kept.then_some(object)).await;
             }
             let fresh = RoleIndex::new(&"".into());
             let plane = server.core.plane("").unwrap();
             for user in [user("a", &[]), user("b", &["a", "c"]), user("system:serviceaccount:a:b", &["c"])] {
                 for namespace in ["", "a", "b"] {
-                    let view = server.store().view();
+                    let view = server.core.store.view();
                     assert_eq!(
                         plane.roles.rules_for(view, &user, namespace),
                         fresh.rules_for(view, &user, namespace)

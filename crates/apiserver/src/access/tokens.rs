@@ -21,7 +21,7 @@ const LIFE_MAX: i64 = 365 * 24 * 3600;
 const LIFE_DEFAULT: i64 = 3600;
 
 /// The key that signs service account tokens, with HMAC-SHA-256.
-pub struct Signer(hmac::Key);
+pub(crate) struct Signer(hmac::Key);
 
 impl Default for Signer {
     fn default() -> Self {

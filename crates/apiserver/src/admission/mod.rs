@@ -7,6 +7,8 @@
 mod configuration;
 mod matching;
 mod policy;
+#[cfg(test)]
+mod stored_tests;
 mod webhook;
 
 pub(crate) use configuration::{configuration_errors, prepare};

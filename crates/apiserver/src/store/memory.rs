@@ -6,20 +6,14 @@ use std::sync::Arc;
 use futures::future::{BoxFuture, ready};
 
 use super::{CommitError, HistoryLimits, Revision, Store, Stored, View, Write, sequencer::Sequencer};
-use crate::injection::{SystemClock, TimeSource};
+use crate::injection::TimeSource;
 
 /// A store without persistence.
-pub struct MemoryStore(Sequencer);
-
-impl Default for MemoryStore {
-    fn default() -> Self {
-        Self::new(HistoryLimits::default(), Arc::new(SystemClock))
-    }
-}
+pub(crate) struct MemoryStore(Sequencer);
 
 impl MemoryStore {
     /// An empty store. `clock` determines the age of history.
-    pub fn new(limits: HistoryLimits, clock: Arc<dyn TimeSource>) -> Self {
+    pub(crate) fn new(limits: HistoryLimits, clock: Arc<dyn TimeSource>) -> Self {
         Self(Sequencer::new(limits, clock))
     }
 }
@@ -45,6 +39,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::injection::SystemClock;
     use crate::store::{ChangeType, Collection, EncodedObject, Precondition, RangeOptions, WatchItem};
 
     fn mk_collection() -> Collection {
@@ -90,7 +85,7 @@ mod tests {
 
     #[test]
     fn revisions_grow_and_a_stale_write_is_refused_with_the_current_object() {
-        let store = MemoryStore::default();
+        let store = MemoryStore::new(HistoryLimits::default(), Arc::new(SystemClock));
         let first = put(&store, "a", Precondition::Absent, 1).expect("creates");
         assert_eq!(first.revision(), 2);
         let second = put(&store, "a", Precondition::AtRevision(2), 2).expect("updates");
@@ -105,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_past_revision_can_be_listed_until_it_is_compacted() {
-        let store = MemoryStore::default();
+        let store = MemoryStore::new(HistoryLimits::default(), Arc::new(SystemClock));
         put(&store, "n/a", Precondition::Absent, 1).expect("creates");
         put(&store, "n/b", Precondition::Absent, 1).expect("creates");
         remove(&store, "n/a", 2);
@@ -122,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_watch_from_a_revision_sees_every_later_write_in_order() {
-        let store = MemoryStore::default();
+        let store = MemoryStore::new(HistoryLimits::default(), Arc::new(SystemClock));
         put(&store, "a", Precondition::Absent, 1).expect("creates");
         let mut watch = store.view().watch(&mk_collection(), 2).expect("in history");
         assert!(watch.next().now_or_never().is_none());

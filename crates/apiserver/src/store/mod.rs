@@ -13,7 +13,11 @@
 //! to this store may act on writes before they are durable: a crash loses both what it read and what it
 //! wrote, or neither. Responses to clients outside the process wait for durability.
 
+#[cfg(test)]
+mod durability_tests;
 mod memory;
+#[cfg(test)]
+mod model_tests;
 mod object;
 mod redb;
 mod sequencer;
@@ -21,24 +25,24 @@ mod shard;
 mod view;
 mod watch;
 
-pub use memory::MemoryStore;
-pub use object::{EncodedObject, Stored};
+pub(crate) use memory::MemoryStore;
+pub(crate) use object::{EncodedObject, Stored};
 pub(crate) use object::{OwnerReference, PartialMeta};
-pub use redb::RedbStore;
-pub use shard::{ChangeType, Event};
-pub use view::{HistoryLimits, Page, RangeOptions, View};
-pub use watch::{StoreWatch, WatchItem};
+pub(crate) use redb::RedbStore;
+pub(crate) use shard::{ChangeType, Event};
+pub(crate) use view::{HistoryLimits, Page, RangeOptions, View};
+pub(crate) use watch::{StoreWatch, WatchItem};
 
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
 
 /// The position of a write in the log of the store, as in etcd.
-pub type Revision = u64;
+pub(crate) type Revision = u64;
 
 /// All objects of one resource in one plane: the unit of listing and watching.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Collection {
+pub(crate) struct Collection {
     /// The plane's name; empty for the root plane.
     pub plane: Arc<str>,
     /// `plural.group`, or `plural` alone for the core group.
@@ -47,14 +51,14 @@ pub struct Collection {
 
 impl Collection {
     /// The collection of `resource` in `plane`.
-    pub fn new(plane: impl Into<Arc<str>>, resource: impl Into<Arc<str>>) -> Self {
+    pub(crate) fn new(plane: impl Into<Arc<str>>, resource: impl Into<Arc<str>>) -> Self {
         Self { plane: plane.into(), resource: resource.into() }
     }
 }
 
 /// The state of the key that a write requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Precondition {
+pub(crate) enum Precondition {
     /// There is no object.
     Absent,
     /// The object was last written at this revision.
@@ -63,7 +67,7 @@ pub enum Precondition {
 
 /// One write of one object.
 #[derive(Clone, Debug)]
-pub struct Write {
+pub(crate) struct Write {
     /// The collection written to.
     pub collection: Collection,
     /// `namespace/name`, or `name` for a cluster-scoped object.
@@ -76,7 +80,7 @@ pub struct Write {
 
 /// Why a write failed.
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum CommitError {
+pub(crate) enum CommitError {
     /// The precondition does not hold. Carries the current object.
     #[error("the object was modified concurrently")]
     Conflict(Option<Stored>),
@@ -88,7 +92,7 @@ pub enum CommitError {
 /// The requested revision is older than the history of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("revision {requested} is older than the oldest kept revision {oldest}")]
-pub struct Compacted {
+pub(crate) struct Compacted {
     /// The requested revision.
     pub requested: Revision,
     /// The oldest revision from which a watch may start.
@@ -139,7 +143,7 @@ pub enum OpenError {
 }
 
 /// An object store: a view for reads, and commits.
-pub trait Store: Send + Sync + 'static {
+pub(crate) trait Store: Send + Sync + 'static {
     /// The current state, including writes that are not durable yet.
     fn view(&self) -> &View;
 

@@ -11,14 +11,14 @@ use super::Revision;
 
 /// An encoded object without its revision.
 #[derive(Clone, Debug)]
-pub struct EncodedObject {
+pub(crate) struct EncodedObject {
     json: Vec<u8>,
     revision_offset: usize,
 }
 
 impl EncodedObject {
     /// Encodes `object`. Any `metadata.resourceVersion` in it is ignored.
-    pub fn encode(object: &Value) -> Self {
+    pub(crate) fn encode(object: &Value) -> Self {
         let mut json = Vec::with_capacity(1024);
         let mut revision_offset = 0;
         json.push(b'{');
@@ -58,17 +58,12 @@ impl EncodedObject {
     }
 
     /// Length of the JSON without the revision.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.json.len()
     }
 
-    /// Always false: an encoded object has at least its braces.
-    pub fn is_empty(&self) -> bool {
-        false
-    }
-
     /// The object with `revision` as its resourceVersion.
-    pub fn with_revision(&self, revision: Revision) -> Stored {
+    pub(crate) fn with_revision(&self, revision: Revision) -> Stored {
         Stored::splice(&self.json[..self.revision_offset], &self.json[self.revision_offset..], revision)
     }
 }
@@ -134,7 +129,7 @@ impl OwnerReference {
 
 /// A stored object: its JSON and the revision of its last write.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stored {
+pub(crate) struct Stored {
     json: Bytes,
     revision: Revision,
     revision_offset: u32,
@@ -158,12 +153,12 @@ impl Stored {
     }
 
     /// The JSON of the object.
-    pub fn json(&self) -> &Bytes {
+    pub(crate) fn json(&self) -> &Bytes {
         &self.json
     }
 
     /// The revision of the last write.
-    pub fn revision(&self) -> Revision {
+    pub(crate) fn revision(&self) -> Revision {
         self.revision
     }
 
@@ -172,7 +167,7 @@ impl Stored {
     }
 
     /// The same object with another revision, for DELETED events.
-    pub fn with_revision(&self, revision: Revision) -> Self {
+    pub(crate) fn with_revision(&self, revision: Revision) -> Self {
         let mut digits = [0u8; 20];
         let old = decimal(self.revision, &mut digits).len();
         let revision_offset = self.revision_offset as usize;
@@ -197,7 +192,7 @@ impl Stored {
     }
 
     /// The object as JSON values.
-    pub fn value(&self) -> Value {
+    pub(crate) fn value(&self) -> Value {
         // Encoded by `EncodedObject::encode`, in this process or by the writer of the file.
         serde_json::from_slice(&self.json).unwrap_or(Value::Null)
     }

@@ -20,9 +20,7 @@ use std::{
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use redb::{
-    Database, DatabaseError, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition, TableError,
-};
+use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition, TableError};
 use tokio::sync::watch;
 
 use super::{
@@ -62,7 +60,7 @@ struct SyncState {
 }
 
 /// A store in one redb file.
-pub struct RedbStore {
+pub(crate) struct RedbStore {
     sequencer: Sequencer,
     queue: Option<mpsc::Sender<PendingWrite>>,
     synced: watch::Receiver<SyncState>,
@@ -71,7 +69,11 @@ pub struct RedbStore {
 
 impl RedbStore {
     /// Opens the store at `path`, or creates it.
-    pub fn open(path: &Path, limits: HistoryLimits, clock: Arc<dyn TimeSource>) -> Result<Self, OpenError> {
+    pub(crate) fn open(
+        path: &Path,
+        limits: HistoryLimits,
+        clock: Arc<dyn TimeSource>,
+    ) -> Result<Self, OpenError> {
         let name = path.display().to_string();
         let io = |source: std::io::Error| OpenError::Io { path: name.clone(), source: source.into() };
         let created = !path.try_exists().map_err(io)?;
@@ -102,9 +104,10 @@ impl RedbStore {
     }
 
     /// Opens a store on a custom backend, for crash tests. `name` appears in errors.
-    pub fn with_backend(
+    #[cfg(test)]
+    pub(crate) fn with_backend(
         name: &str,
-        backend: impl StorageBackend,
+        backend: impl redb::StorageBackend,
         limits: HistoryLimits,
         clock: Arc<dyn TimeSource>,
     ) -> Result<Self, OpenError> {

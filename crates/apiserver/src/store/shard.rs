@@ -17,7 +17,7 @@ use super::{Compacted, Page, RangeOptions, Revision, Stored};
 
 /// The type of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChangeType {
+pub(crate) enum ChangeType {
     /// Created or updated.
     Put,
     /// Deleted.
@@ -26,7 +26,7 @@ pub enum ChangeType {
 
 /// One write in the history of a collection.
 #[derive(Clone, Debug)]
-pub struct Event {
+pub(crate) struct Event {
     /// `namespace/name` or `name`.
     pub path: Arc<str>,
     /// The type of the write.
@@ -40,12 +40,12 @@ pub struct Event {
 
 impl Event {
     /// An existing object as an event, for the initial list of an observer.
-    pub fn initial(path: Arc<str>, object: Stored) -> Self {
+    pub(crate) fn initial(path: Arc<str>, object: Stored) -> Self {
         Self { path, change: ChangeType::Put, object, before: None, at: Timestamp::UNIX_EPOCH }
     }
 
     /// The revision of the write.
-    pub fn revision(&self) -> Revision {
+    pub(crate) fn revision(&self) -> Revision {
         self.object.revision()
     }
 }

@@ -18,7 +18,7 @@ use super::{Collection, Compacted, Event, Revision, StoreWatch, Stored, shard::S
 
 /// Limits of the history for resumed watches and continued lists.
 #[derive(Clone, Copy, Debug)]
-pub struct HistoryLimits {
+pub(crate) struct HistoryLimits {
     /// Most events per collection.
     pub count: usize,
     /// Age after which an event is dropped. Kubernetes compacts etcd every five minutes.
@@ -36,7 +36,7 @@ impl Default for HistoryLimits {
 
 /// The part of a collection to list.
 #[derive(Clone, Copy, Debug)]
-pub struct RangeOptions<'a> {
+pub(crate) struct RangeOptions<'a> {
     /// Only paths with this prefix: `namespace/` for one namespace, empty for all.
     pub prefix: &'a str,
     /// Only paths from this one on; empty for all.
@@ -61,7 +61,7 @@ impl RangeOptions<'_> {
 
 /// A part of a collection at one revision.
 #[derive(Clone, Debug)]
-pub struct Page {
+pub(crate) struct Page {
     /// Path and object, sorted by path.
     pub items: Vec<(Arc<str>, Stored)>,
     /// The revision of the list.
@@ -73,7 +73,7 @@ pub struct Page {
 pub(super) type SharedShard = Arc<RwLock<Shard>>;
 
 /// All collections of a store, in memory.
-pub struct View {
+pub(crate) struct View {
     shards: RwLock<BTreeMap<Collection, SharedShard>>,
     /// The revision of the last visible write. Set under the lock of the written shard, so that a reader with
     /// the lock of a shard sees no object with a later revision.
@@ -114,19 +114,19 @@ impl View {
     }
 
     /// The revision of the latest write.
-    pub fn revision(&self) -> Revision {
+    pub(crate) fn revision(&self) -> Revision {
         self.revision.load(Ordering::Acquire)
     }
 
     /// The current object at a path.
-    pub fn get(&self, collection: &Collection, path: &str) -> Option<Stored> {
+    pub(crate) fn get(&self, collection: &Collection, path: &str) -> Option<Stored> {
         let shard = self.shards.read().get(collection)?.clone();
 
         shard.read().get(path).cloned()
     }
 
     /// Lists a part of a collection at one revision, sorted by path.
-    pub fn range(&self, collection: &Collection, range: &RangeOptions<'_>) -> Result<Page, Compacted> {
+    pub(crate) fn range(&self, collection: &Collection, range: &RangeOptions<'_>) -> Result<Page, Compacted> {
         let Some(shard) = self.shards.read().get(collection).cloned() else {
             let revision = self.revision();
             return Ok(Page {
@@ -140,17 +140,17 @@ impl View {
     }
 
     /// Every object of a collection.
-    pub fn all(&self, collection: &Collection) -> Vec<(Arc<str>, Stored)> {
+    pub(crate) fn all(&self, collection: &Collection) -> Vec<(Arc<str>, Stored)> {
         self.range(collection, &RangeOptions::default()).map(|page| page.items).unwrap_or_default()
     }
 
     /// Number of objects in a collection.
-    pub fn count(&self, collection: &Collection) -> usize {
+    pub(crate) fn count(&self, collection: &Collection) -> usize {
         self.shards.read().get(collection).map_or(0, |shard| shard.read().len())
     }
 
     /// The collections of a plane that are not empty.
-    pub fn collections(&self, plane: &str) -> Vec<Collection> {
+    pub(crate) fn collections(&self, plane: &str) -> Vec<Collection> {
         let first = Collection::new(plane, "");
         let shards = self.shards.read();
         shards
@@ -162,7 +162,7 @@ impl View {
     }
 
     /// Watches the writes to a collection after `from`.
-    pub fn watch(&self, collection: &Collection, from: Revision) -> Result<StoreWatch, Compacted> {
+    pub(crate) fn watch(&self, collection: &Collection, from: Revision) -> Result<StoreWatch, Compacted> {
         let shard = self.shard(collection);
         {
             let shard = shard.read();
@@ -205,14 +205,14 @@ impl View {
 
     /// Every write from now on, of all collections, in order. There is one subscriber; a second one stays
     /// silent.
-    pub fn subscribe(&self) -> mpsc::UnboundedReceiver<(Collection, Event)> {
+    pub(crate) fn subscribe(&self) -> mpsc::UnboundedReceiver<(Collection, Event)> {
         let (sender, receiver) = mpsc::unbounded_channel();
         let _ = self.subscriber.set(sender);
         receiver
     }
 
     /// The revision of the latest write to a collection; 0 if there was none.
-    pub fn changed_at(&self, collection: &Collection) -> Revision {
+    pub(crate) fn changed_at(&self, collection: &Collection) -> Revision {
         self.shards.read().get(collection).map_or(0, |shard| shard.read().changed_at())
     }
 
@@ -224,7 +224,7 @@ impl View {
     }
 
     /// Drops history beyond the limits, and unused collections.
-    pub fn compact(&self, now: Timestamp) {
+    pub(crate) fn compact(&self, now: Timestamp) {
         let cutoff = self.cutoff(now);
         let shards: Vec<_> = self.shards.read().values().cloned().collect();
         for shard in shards {
@@ -244,7 +244,7 @@ impl View {
     }
 
     /// Wakes every watcher of a collection, so that it checks whether its kind is still served.
-    pub fn wake(&self, collection: &Collection) {
+    pub(crate) fn wake(&self, collection: &Collection) {
         if let Some(shard) = self.shards.read().get(collection) {
             shard.write().wake_all();
         }

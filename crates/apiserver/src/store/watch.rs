@@ -14,7 +14,7 @@ const BATCH: usize = 32;
 
 /// The next item of a watch.
 #[derive(Debug)]
-pub enum WatchItem {
+pub(crate) enum WatchItem {
     /// A write.
     Event(Event),
     /// The watcher is behind the history and must list again.
@@ -22,7 +22,7 @@ pub enum WatchItem {
 }
 
 /// A watch on one collection.
-pub struct StoreWatch {
+pub(crate) struct StoreWatch {
     shard: SharedShard,
     seen: Revision,
     taken: VecDeque<Event>,
@@ -35,7 +35,7 @@ impl StoreWatch {
     }
 
     /// Polls for the next write.
-    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<WatchItem> {
+    pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<WatchItem> {
         if let Some(event) = self.taken.pop_front() {
             return Poll::Ready(WatchItem::Event(event));
         }
@@ -57,7 +57,8 @@ impl StoreWatch {
     }
 
     /// Waits for the next write.
-    pub async fn next(&mut self) -> WatchItem {
+    #[cfg(test)]
+    pub(crate) async fn next(&mut self) -> WatchItem {
         std::future::poll_fn(|context| self.poll_next(context)).await
     }
 }

@@ -14,7 +14,7 @@ mod watch;
 pub(crate) use commit::WriteResult;
 pub(crate) use convert::convert_value;
 pub(crate) use delete::{DeleteOptions, Propagation};
-pub use watch::WatchBody;
+pub(crate) use watch::WatchBody;
 
 use std::sync::Arc;
 

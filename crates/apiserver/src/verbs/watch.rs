@@ -56,7 +56,7 @@ struct WatchOptions {
 }
 
 /// The response body of a watch.
-pub struct WatchBody {
+pub(crate) struct WatchBody {
     options: WatchOptions,
     watch: Option<StoreWatch>,
     /// The latest revision that the stream shows. A frame is sent once this revision is durable; later writes

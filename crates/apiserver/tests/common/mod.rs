@@ -13,7 +13,7 @@ use polis_apiserver::{PlaneSpec, Server};
 use serde_json::{Value, json};
 
 /// A namespaced kind with a status, a scale, a default, a bound and a column.
-pub fn mk_widgets_crd() -> Value {
+pub(crate) fn mk_widgets_crd() -> Value {
     json!({
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -42,7 +42,7 @@ pub fn mk_widgets_crd() -> Value {
 }
 
 /// A server in memory with a plane `cell` that serves widgets.
-pub async fn mk_server() -> Server {
+pub(crate) async fn mk_server() -> Server {
     let server = Server::builder().build().await.expect("a server in memory");
     server.create_plane(PlaneSpec::standalone("cell")).await.expect("a plane");
     server.install_crd_in("cell", &mk_widgets_crd()).await.expect("a definition");
@@ -50,19 +50,19 @@ pub async fn mk_server() -> Server {
 }
 
 /// A client of a plane, without a socket.
-pub fn mk_client(server: &Server, plane: &str) -> Client {
+pub(crate) fn mk_client(server: &Server, plane: &str) -> Client {
     Client::new(server.plane_service(plane), "default")
 }
 
 /// The API of widgets in `default`.
-pub fn widgets(client: &Client) -> Api<DynamicObject> {
+pub(crate) fn widgets(client: &Client) -> Api<DynamicObject> {
     let resource =
         ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("example.com", "v1", "Widget"), "widgets");
     Api::namespaced_with(client.clone(), "default", &resource)
 }
 
 /// A widget named `name`.
-pub fn mk_widget(name: &str, spec: Value) -> DynamicObject {
+pub(crate) fn mk_widget(name: &str, spec: Value) -> DynamicObject {
     serde_json::from_value(
         json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": name}, "spec": spec}),
     )
@@ -70,12 +70,15 @@ pub fn mk_widget(name: &str, spec: Value) -> DynamicObject {
 }
 
 /// The CRD of widgets, typed.
-pub fn mk_typed_crd() -> CustomResourceDefinition {
+pub(crate) fn mk_typed_crd() -> CustomResourceDefinition {
     serde_json::from_value(mk_widgets_crd()).expect("a definition")
 }
 
 /// Polls until `check` returns a value, for at most ten seconds.
-pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut check: impl FnMut() -> F) -> T {
+pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(
+    what: &str,
+    mut check: impl FnMut() -> F,
+) -> T {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
     loop {
         if let Some(found) = check().await {

@@ -4,16 +4,15 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use futures::FutureExt;
-use polis_apiserver::{
-    SystemClock,
-    store::{
-        ChangeType, Collection, EncodedObject, HistoryLimits, MemoryStore, Precondition, RangeOptions, Store,
-        StoreWatch, WatchItem, Write,
-    },
-};
 use proptest::prelude::*;
 use proptest_state_machine::{ReferenceStateMachine, StateMachineTest, prop_state_machine};
 use serde_json::json;
+
+use super::{
+    ChangeType, Collection, EncodedObject, HistoryLimits, MemoryStore, Precondition, RangeOptions, Store,
+    StoreWatch, WatchItem, Write,
+};
+use crate::injection::SystemClock;
 
 /// Small, so that compaction happens often.
 const HISTORY: usize = 6;

@@ -1,28 +1,24 @@
 //! Durability: acknowledged writes survive restarts and power loss, and a damaged file is refused.
 
-mod common;
-
 use std::{
     collections::BTreeMap,
     io,
     sync::{Arc, Condvar, Mutex},
 };
 
-use common::*;
+use ::redb::{self, StorageBackend};
 use futures::{FutureExt, StreamExt};
 use kube::{
     ResourceExt,
     api::{DeleteParams, ListParams, PostParams, WatchEvent, WatchParams},
 };
-use polis_apiserver::{
-    PlaneSpec, Server, Storage, SystemClock,
-    store::{
-        Collection, CommitError, EncodedObject, HistoryLimits, OpenError, Precondition, RangeOptions,
-        RedbStore, Store, Stored, Write,
-    },
-};
-use redb::StorageBackend;
 use serde_json::json;
+
+use super::{
+    Collection, CommitError, EncodedObject, HistoryLimits, OpenError, Precondition, RangeOptions, RedbStore,
+    Store, Stored, Write,
+};
+use crate::{PlaneSpec, Server, Storage, common::*, injection::SystemClock};
 
 #[tokio::test]
 async fn a_restart_keeps_planes_objects_and_revisions() {
