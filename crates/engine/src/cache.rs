@@ -4,22 +4,31 @@
 //! between two changes. The cache therefore stores bytes: without `managedFields` (a third of an object, and
 //! no controller reads them) and without `apiVersion` and `kind` (the same for all objects of a store, and
 //! absent in the lists of some servers).
+//!
+//! Reads include own writes: the response of a write enters the cache at once ([`write_through`]), and the
+//! watch, which shows the write later, never replaces it by an older state ([`own_writes`]).
+
+mod own_writes;
+mod write_through;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::ops::Bound;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::error::field_at;
-use crate::index::{Index, for_each_field};
-use crate::watch::Watch;
+use crate::hold::Hold;
+use crate::index::{Index, for_each_field, walk};
+use crate::resource_version::ResourceVersion;
+use crate::watch::{Observer, Watch};
 use crate::{Error, Kind, NamespacedName, Object, Plane};
+use own_writes::OwnWrites;
 
 /// The cache of one plane: one [`Store`] for each declared watch.
-#[derive(Debug)]
 pub(crate) struct InformerStore {
     /// The set that the plane belongs to.
     pub(crate) set: usize,
@@ -27,6 +36,8 @@ pub(crate) struct InformerStore {
     stores: Box<[Mutex<Store>]>,
     /// Every kind has been listed, or found not to be served, at least once.
     engaged: AtomicBool,
+    /// Receives the changes of own writes. It lives as long as the reflectors of the plane.
+    observer: OnceLock<Weak<dyn Observer>>,
 }
 
 /// Why the watch of a kind fails at the moment.
@@ -49,6 +60,7 @@ pub(crate) struct Store {
     /// The plane does not serve the kind, or does not allow the watch.
     absent: bool,
     error: Option<Box<WatchError>>,
+    own_writes: OwnWrites,
 }
 
 /// A cached object: its id (`namespace/name`) and its bytes.
@@ -69,10 +81,12 @@ impl ObjectChange {
     }
 }
 
-/// An object from a list or watch: its bytes for the cache, and the metadata that the reflector needs.
+/// An object from a list, a watch or the response of a write: its bytes for the cache, and the metadata that
+/// decides whether they enter it.
 #[derive(Debug)]
 pub(crate) struct ParsedObject {
     pub(crate) id: Arc<str>,
+    pub(crate) uid: String,
     pub(crate) version: String,
     pub(crate) created: Option<String>,
     pub(crate) bytes: Arc<[u8]>,
@@ -90,10 +104,10 @@ pub(crate) fn name_of_id(id: &str) -> NamespacedName<'_> {
     }
 }
 
-/// Parses an object from a list or watch and removes the fields that the cache does not store.
+/// Parses an object from a server and removes the fields that the cache does not store.
 pub(crate) fn parse_object(json: &[u8]) -> Result<ParsedObject, serde_json::Error> {
     let mut bytes = Vec::with_capacity(json.len());
-    let (mut namespace, mut name, mut version, mut created) = (None, None, None, None);
+    let (mut namespace, mut name, mut uid, mut version, mut created) = (None, None, None, None, None);
     let mut metadata_error = None;
     bytes.push(b'{');
     for_each_field(json, |field, value| match &*field {
@@ -107,6 +121,7 @@ pub(crate) fn parse_object(json: &[u8]) -> Result<ParsedObject, serde_json::Erro
                     "managedFields" => return,
                     "namespace" => namespace = text(),
                     "name" => name = text(),
+                    "uid" => uid = text(),
                     "resourceVersion" => version = text(),
                     "creationTimestamp" => created = text(),
                     _ => {}
@@ -130,7 +145,8 @@ pub(crate) fn parse_object(json: &[u8]) -> Result<ParsedObject, serde_json::Erro
         return Err(serde::de::Error::missing_field("metadata.name"));
     };
     let id = id_of(NamespacedName { namespace: namespace.as_deref(), name: &name });
-    Ok(ParsedObject { id: id.into(), version: version.unwrap_or_default(), created, bytes: bytes.into() })
+    let (uid, version) = (uid.unwrap_or_default(), version.unwrap_or_default());
+    Ok(ParsedObject { id: id.into(), uid, version, created, bytes: bytes.into() })
 }
 
 fn put_name(bytes: &mut Vec<u8>, name: &str) {
@@ -142,16 +158,102 @@ fn put_name(bytes: &mut Vec<u8>, name: &str) {
     bytes.push(b':');
 }
 
+/// The text at `metadata.<field>` of cached bytes; empty if it is missing.
+fn metadata_field(bytes: &[u8], field: &str) -> String {
+    let mut values = Vec::new();
+    walk(bytes, &["metadata", field], &mut values);
+    values.pop().unwrap_or_default()
+}
+
 impl Store {
-    /// Stores an object. None if it is unchanged.
-    pub(crate) fn apply(
+    /// Stores an object that the watch shows or a list contains, unless the cache is ahead of it. None if
+    /// nothing changes.
+    pub(crate) fn observe(&mut self, indexes: &[Index], object: &ParsedObject) -> Option<ObjectChange> {
+        if self.own_writes.admit(object) { self.apply(indexes, &object.id, &object.bytes) } else { None }
+    }
+
+    /// Removes an object whose deletion the watch shows, unless the cache is ahead of it. None if nothing
+    /// changes.
+    pub(crate) fn observe_deletion(
         &mut self,
         indexes: &[Index],
-        id: &Arc<str>,
-        bytes: Arc<[u8]>,
+        object: &ParsedObject,
     ) -> Option<ObjectChange> {
+        if self.own_writes.admit_deletion(object) { self.remove(indexes, &object.id) } else { None }
+    }
+
+    /// Records that the watch has shown every change up to a version.
+    pub(crate) fn set_shown(&mut self, version: &str) {
+        self.own_writes.set_shown(version);
+    }
+
+    /// Completes a list at a version: removes the objects that it does not contain, because they were deleted
+    /// while the watch was interrupted.
+    pub(crate) fn complete_list(
+        &mut self,
+        indexes: &[Index],
+        listed: &BTreeSet<Arc<str>>,
+        version: &str,
+    ) -> Vec<ObjectChange> {
+        let newer = self.own_writes.complete_list(listed, version);
+        let deleted = self.objects.keys().filter(|id| !listed.contains(*id) && !newer.contains(*id));
+        let deleted: Vec<Arc<str>> = deleted.cloned().collect();
+        self.synced = true;
+        self.absent = false;
+        self.error = None;
+        deleted.iter().filter_map(|id| self.remove(indexes, id)).collect()
+    }
+
+    /// Stores the response of an own write if it is newer than what the watch has shown. `selected` is whether
+    /// the watch selects the object, if known. Where the response cannot enter the cache and the watch has not
+    /// shown it, takes a hold that ends when it does. None if nothing changes.
+    pub(crate) fn write(
+        &mut self,
+        indexes: &[Index],
+        response: &ParsedObject,
+        selected: Option<bool>,
+        hold: impl FnOnce() -> Option<Hold>,
+    ) -> Option<ObjectChange> {
+        let cached = self.objects.get(&response.id).map(|bytes| metadata_field(bytes, "resourceVersion"));
+        let is_watched = !self.absent && (selected != Some(false) || cached.is_some());
+        let version = ResourceVersion::parse(&response.version);
+        let is_shown = match version {
+            Some(version) => {
+                let cached = cached.and_then(|cached| ResourceVersion::parse(&cached));
+                cached >= Some(version) || self.own_writes.includes(response, version)
+            }
+            None => cached.as_ref() == Some(&response.version),
+        };
+        if !is_watched || is_shown {
+            return None;
+        }
+        match version {
+            Some(version) if selected == Some(true) => {
+                self.own_writes.set_written(response.id.clone(), version);
+                self.apply(indexes, &response.id, &response.bytes)
+            }
+            _ => {
+                if let Some(hold) = hold() {
+                    self.own_writes.hold(response, hold);
+                }
+                None
+            }
+        }
+    }
+
+    /// Removes an object that an own write has deleted. Late events do not bring it back. None if the cache
+    /// does not contain it.
+    pub(crate) fn delete(&mut self, indexes: &[Index], id: &str, uid: &str) -> Option<ObjectChange> {
+        let cached = self.objects.get(id).filter(|bytes| metadata_field(bytes, "uid") == uid)?;
+        let last = ResourceVersion::parse(&metadata_field(cached, "resourceVersion"));
+        let change = self.remove(indexes, id)?;
+        self.own_writes.set_deleted(change.id.clone(), uid, last);
+        Some(change)
+    }
+
+    fn apply(&mut self, indexes: &[Index], id: &Arc<str>, bytes: &Arc<[u8]>) -> Option<ObjectChange> {
         let (id, before) = match self.objects.get_key_value(id) {
-            Some((_, before)) if *before == bytes => return None,
+            Some((_, before)) if before == bytes => return None,
             Some((id, before)) => (id.clone(), Some(before.clone())),
             None => (id.clone(), None),
         };
@@ -159,16 +261,15 @@ impl Store {
             self.remove_from_indexes(indexes, &id, before);
         }
         for (index, number) in indexes.iter().zip(0u8..) {
-            for value in index.values(&bytes) {
+            for value in index.values(bytes) {
                 self.entries.insert((number, value.into(), id.clone()));
             }
         }
         self.objects.insert(id.clone(), bytes.clone());
-        Some(ObjectChange { id, before, after: Some(bytes) })
+        Some(ObjectChange { id, before, after: Some(bytes.clone()) })
     }
 
-    /// Removes an object. None if it was not stored.
-    pub(crate) fn remove(&mut self, indexes: &[Index], id: &str) -> Option<ObjectChange> {
+    fn remove(&mut self, indexes: &[Index], id: &str) -> Option<ObjectChange> {
         let (id, before) = self.objects.remove_entry(id)?;
         self.remove_from_indexes(indexes, &id, &before);
         Some(ObjectChange { id, before: Some(before), after: None })
@@ -180,11 +281,6 @@ impl Store {
                 self.entries.remove(&(number, value.into(), id.clone()));
             }
         }
-    }
-
-    /// The stored objects that are not in `listed`: they were deleted while the watch was interrupted.
-    pub(crate) fn missing_from(&self, listed: &BTreeSet<Arc<str>>) -> Vec<Arc<str>> {
-        self.objects.keys().filter(|id| !listed.contains(*id)).cloned().collect()
     }
 
     pub(crate) fn get(&self, id: &str) -> Option<Arc<[u8]>> {
@@ -232,12 +328,6 @@ impl Store {
         self.absent
     }
 
-    pub(crate) fn set_synced(&mut self) {
-        self.synced = true;
-        self.absent = false;
-        self.error = None;
-    }
-
     pub(crate) fn set_absent(&mut self) {
         self.absent = true;
         self.error = None;
@@ -255,7 +345,13 @@ impl Store {
 impl InformerStore {
     pub(crate) fn new(set: usize, watches: Arc<[Watch]>) -> Self {
         let stores = watches.iter().map(|_| Mutex::default()).collect();
-        Self { set, watches, stores, engaged: AtomicBool::new(false) }
+        Self { set, watches, stores, engaged: AtomicBool::new(false), observer: OnceLock::new() }
+    }
+
+    /// Routes the changes of own writes to the observer of the reflectors, as long as it exists.
+    pub(crate) fn set_observer(&self, observer: &Arc<dyn Observer>) {
+        // A plane is engaged once: the cache of a plane that comes back is a new one.
+        let _ = self.observer.set(Arc::downgrade(observer));
     }
 
     pub(crate) fn is_engaged(&self) -> bool {
@@ -292,7 +388,13 @@ impl InformerStore {
     }
 }
 
-/// Cached reads: synchronous, without a request, as of the last received watch event.
+impl fmt::Debug for InformerStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InformerStore").field("set", &self.set).field("stores", &self.stores).finish()
+    }
+}
+
+/// Cached reads: synchronous, without a request, as of the last received watch event and the last own write.
 impl Plane {
     /// The cached object; none if the cache does not contain it.
     pub fn get<'p, K: Object>(&self, name: impl Into<NamespacedName<'p>>) -> Result<Option<K>, Error> {
@@ -457,8 +559,8 @@ mod tests {
     fn storing_the_same_bytes_again_is_no_change() {
         let mut store = Store::default();
         let parsed = parse_object(br#"{"metadata":{"name":"a","namespace":"n"}}"#).unwrap();
-        assert!(store.apply(&[], &parsed.id, parsed.bytes.clone()).is_some());
-        assert_eq!(store.apply(&[], &parsed.id, parsed.bytes.clone()), None);
+        assert!(store.observe(&[], &parsed).is_some());
+        assert_eq!(store.observe(&[], &parsed), None);
         assert!(store.remove(&[], "n/a").is_some());
         assert_eq!(store.remove(&[], "n/a"), None);
     }
@@ -471,7 +573,7 @@ mod tests {
             [("a/x", "dfw"), ("a-b/x", "dfw"), ("a/y", "dfw"), ("a/z", "ord"), ("ab/x", "dfw"), ("/w", "dfw")]
         {
             let bytes = format!(r#"{{"metadata":{{"labels":{{"city":"{city}","else":"dfw"}}}}}}"#);
-            store.apply(&indexes, &Arc::from(id), Arc::from(bytes.as_bytes()));
+            store.apply(&indexes, &Arc::from(id), &Arc::from(bytes.as_bytes()));
         }
         assert_eq!(store.names_by_index(0, "dfw", "a"), ["x", "y"]);
         assert_eq!(store.names_by_index(0, "ord", "a"), ["z"]);
@@ -483,7 +585,7 @@ mod tests {
     fn a_namespace_is_not_confused_with_one_that_shares_its_prefix() {
         let mut store = Store::default();
         for id in ["a/x", "a-b/x", "a/y", "ab/x", "/a"] {
-            store.apply(&[], &Arc::from(id), Arc::from(&b"{}"[..]));
+            store.apply(&[], &Arc::from(id), &Arc::from(&b"{}"[..]));
         }
         let names: Vec<_> = store.within("a").map(|(id, _)| id.to_string()).collect();
         assert_eq!(names, ["a/x", "a/y"]);
@@ -492,3 +594,6 @@ mod tests {
 
 #[cfg(test)]
 mod model;
+
+#[cfg(test)]
+mod own_writes_model;

@@ -545,9 +545,14 @@ async fn reconcile(router: &Router, active: ActiveTask) {
     if router.sets[controller.primary].engaged(key.plane.as_str()).is_none() {
         return active.finish(crate::Action::AwaitChange); // the plane was disengaged
     }
+    if let Some(left) = router.holds.defer(&active.task) {
+        router.env.metrics.held(controller.name);
+        return active.defer(left);
+    }
     let started = Instant::now();
     let span = tracing::info_span!("reconcile", controller = controller.name, plane = %key.plane, %key);
-    let running = AssertUnwindSafe(controller.reconciler.reconcile(&key)).catch_unwind();
+    let reconcile = router.holds.scope(&active.task, controller.reconciler.reconcile(&key));
+    let running = AssertUnwindSafe(reconcile).catch_unwind();
     let ended = running.instrument(span.clone()).await;
     let took = started.elapsed();
     let metrics = &router.env.metrics;

@@ -9,7 +9,12 @@
 //! transport ─▶ watch ─▶ cache ─▶ router ─▶ queue ─▶ Reconciler ─▶ write
 //! (HTTP)   (reflector) (informer (maps     (work               (create, update,
 //!                       store)    changes)  queue)               delete, apply)
+//!                         ▲                                        │
+//!                         └───────────── response ─────────────────┘
 //! ```
+//!
+//! Reads include own writes: the response of a write enters the cache at once and is routed like a watch
+//! event. No key is reconciled on a cache that is older than its own last write.
 //!
 //! Time, randomness and transport are injected ([`Clock`], [`Random`], [`Transport`]). On a paused tokio
 //! runtime, with in-process planes and a fixed seed, a run is reproducible to the byte.
@@ -27,6 +32,7 @@ mod discovery;
 mod engine;
 mod error;
 mod event;
+mod hold;
 mod index;
 mod key;
 mod kind;
@@ -38,6 +44,7 @@ mod planes;
 mod queue;
 mod random;
 mod reconciler;
+mod resource_version;
 mod router;
 mod schedule;
 pub mod transport;

@@ -88,6 +88,7 @@ pub struct Metrics {
     running: Gauge,
     oldest: Gauge,
     retries: Family<ByController, Counter>,
+    holds: Family<ByController, Counter>,
     restarts: Family<ByKindAndReason, Counter>,
     watch_lag: Family<ByKind, Histogram, fn() -> Histogram>,
     decode_failures: Family<ByKind, Counter>,
@@ -125,6 +126,7 @@ impl Default for Metrics {
             running: Gauge::default(),
             oldest: Gauge::default(),
             retries: Family::default(),
+            holds: Family::default(),
             restarts: Family::default(),
             watch_lag: Family::new_with_constructor(watch_lags),
             decode_failures: Family::default(),
@@ -183,6 +185,11 @@ impl Default for Metrics {
             "queue_retries",
             "Number of keys queued again after a failed reconcile, by controller",
             metrics.retries.clone(),
+        );
+        registry.register(
+            "queue_holds",
+            "Number of reconciles that were deferred until the watch shows the key's own last write, by controller",
+            metrics.holds.clone(),
         );
         registry.register(
             "watch_restarts",
@@ -284,7 +291,7 @@ impl Metrics {
     /// Creates the series of a controller with the value 0.
     pub(crate) fn init_controller(&self, controller: &'static str) {
         let by = ByController { controller };
-        for counter in [&self.reconciles, &self.unresolved, &self.retries] {
+        for counter in [&self.reconciles, &self.unresolved, &self.retries, &self.holds] {
             drop(counter.get_or_create(&by));
         }
         drop(self.durations.get_or_create(&by));
@@ -308,6 +315,10 @@ impl Metrics {
             self.errors.get_or_create(&ByClass { controller, class: class.as_str() }).inc();
             self.retries.get_or_create(&ByController { controller }).inc();
         }
+    }
+
+    pub(crate) fn held(&self, controller: &'static str) {
+        self.holds.get_or_create(&ByController { controller }).inc();
     }
 
     pub(crate) fn unresolved(&self, controller: &'static str) {
@@ -388,6 +399,7 @@ mod tests {
             "polis_reconcile_seconds_count{controller=\"notes\"} 0",
             "polis_events_unresolved_total{controller=\"notes\"} 0",
             "polis_queue_retries_total{controller=\"notes\"} 0",
+            "polis_queue_holds_total{controller=\"notes\"} 0",
         ] {
             assert!(page.lines().any(|found| found == line), "{line} is missing in\n{page}");
         }

@@ -84,19 +84,19 @@ impl Plane {
     }
 
     /// Another plane at a path prefix of the same server, which is how Milo serves its projects. It shares
-    /// the connections and the discovery results of this plane.
+    /// the connections and the discovery results of this plane, but not its cache.
     pub fn with_path_prefix(&self, name: impl Into<PlaneName>, prefix: &str) -> Self {
         let prefix = match prefix.trim_matches('/') {
             "" => self.core.prefix.to_string(),
             path => format!("{}/{path}", self.core.prefix),
         };
-        self.with(Core { name: name.into(), prefix: prefix.into(), ..self.core() })
+        Self::uncached_with(Core { name: name.into(), prefix: prefix.into(), ..self.core() })
     }
 
     /// A plane at another host, with the credentials and the CA of this one and without a path prefix.
     pub(crate) fn at_host(&self, name: impl Into<PlaneName>, host: &str, port: u16) -> Self {
         let transport = self.core.transport.at_host(host, port);
-        self.with(Core { name: name.into(), prefix: "".into(), transport, ..self.core() })
+        Self::uncached_with(Core { name: name.into(), prefix: "".into(), transport, ..self.core() })
     }
 
     /// The same plane with `role` (`project`, `hub`, `cell`) as the label of its requests in metrics.
@@ -119,6 +119,10 @@ impl Plane {
 
     fn with(&self, core: Core) -> Self {
         Self { core: Arc::new(core), informers: self.informers.clone() }
+    }
+
+    fn uncached_with(core: Core) -> Self {
+        Self { core: Arc::new(core), informers: None }
     }
 
     /// The name of the plane.

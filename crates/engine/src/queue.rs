@@ -2,6 +2,7 @@
 //! rules.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -120,6 +121,12 @@ impl ActiveTask {
         self.queue.done(&self.task, result);
     }
 
+    /// Queues the key again after a delay, without having reconciled it.
+    pub(crate) fn defer(mut self, delay: Duration) {
+        self.finished = true;
+        self.queue.done(&self.task, TaskResult::Deferred(delay));
+    }
+
     /// Queues the key again with back-off.
     pub(crate) fn fail(mut self) {
         self.finished = true;
@@ -140,7 +147,6 @@ impl Drop for ActiveTask {
 mod tests {
     use super::*;
     use crate::Key;
-    use std::time::Duration;
 
     const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), cap: Duration::from_secs(60) };
 

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::cache::{ObjectChange, name_of_id};
+use crate::hold::Holds;
 use crate::plane::Env;
 use crate::planes::Set;
 use crate::queue::Queue;
@@ -67,6 +68,7 @@ pub(crate) struct Controller {
 
 pub(crate) struct Router {
     pub(crate) queue: Queue,
+    pub(crate) holds: Holds,
     pub(crate) env: Arc<Env>,
     pub(crate) sets: Vec<Arc<Set>>,
     pub(crate) controllers: Vec<Controller>,
@@ -83,6 +85,7 @@ impl Router {
         controllers: Vec<Controller>,
     ) -> Self {
         Self {
+            holds: Holds::new(queue.clone()),
             queue,
             env,
             sets,

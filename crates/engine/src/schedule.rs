@@ -109,6 +109,8 @@ pub(crate) enum TaskResult {
     RequeueAfter(Duration),
     /// Failed, and retried after this time.
     Failed(Duration),
+    /// Not reconciled, and queued again after this time. Its failures still count.
+    Deferred(Duration),
     /// The worker was cancelled before the reconcile ended. The key is queued again at once.
     Cancelled,
 }
@@ -199,15 +201,16 @@ impl Schedule {
         match result {
             TaskResult::Done | TaskResult::RequeueAfter(_) => entry.failures = 0,
             TaskResult::Failed(_) => entry.failures = entry.failures.saturating_add(1),
-            TaskResult::Cancelled => {}
+            TaskResult::Deferred(_) | TaskResult::Cancelled => {}
         }
         match (again, result) {
             // The key was added while it was running, so the result is out of date.
             (Some(priority), _) => self.add(task.clone(), priority, now),
             (None, TaskResult::Done) => self.forget_if_idle(task),
-            (None, TaskResult::RequeueAfter(pause) | TaskResult::Failed(pause)) => {
-                self.add_at(task, now + pause)
-            }
+            (
+                None,
+                TaskResult::RequeueAfter(pause) | TaskResult::Failed(pause) | TaskResult::Deferred(pause),
+            ) => self.add_at(task, now + pause),
             (None, TaskResult::Cancelled) => self.add(task.clone(), Priority::Retry, now),
         }
     }

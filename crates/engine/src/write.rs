@@ -4,6 +4,9 @@
 //! object that the decision was based on. If the object has changed, the server returns a conflict, the
 //! reconcile fails and the key is queued again. No write re-reads the object and retries: a decision is valid
 //! only for the state that it was made on.
+//!
+//! The response of each write enters the cache of the plane, so that the next read returns it (see
+//! [`crate::cache`]).
 
 use bytes::Bytes;
 use http::Method;
@@ -218,8 +221,11 @@ impl Plane {
             about: &about,
         };
         match self.call(call).await {
-            Ok(_) => {
+            Ok(response) => {
                 tracing::info!(plane = %self.name(), object = %about, "deleted");
+                if let Some(informers) = self.informers() {
+                    informers.deleted(self, kind, target, uid, &response);
+                }
                 Ok(true)
             }
             Err(error) if error.code() == Some(404) => Ok(false),
@@ -265,7 +271,16 @@ impl Plane {
             idempotent: true,
             about: &about,
         };
-        self.call(call).await
+        self.write(kind, call).await
+    }
+
+    /// Sends a call whose response is the written object, and puts the response into the cache.
+    async fn write(&self, kind: &Kind, call: Call<'_>) -> Result<Vec<u8>, Error> {
+        let response = self.call(call).await?;
+        if let Some(informers) = self.informers() {
+            informers.written(self, kind, &response);
+        }
+        Ok(response)
     }
 
     async fn replace<K: Object>(
@@ -302,17 +317,17 @@ impl Plane {
         idempotent: bool,
         object: &K,
     ) -> Result<K, Error> {
-        let about = describe(object);
+        let (kind, about) = (Kind::of::<K>(), describe(object));
         let content = Bytes::from(content.to_string());
         let call =
             Call { verb, method, path, content_type: Some(content_type), content, idempotent, about: &about };
-        let answer = self.call(call).await?;
+        let response = self.write(&kind, call).await?;
         // An object without a name, such as an access review, is a query: the server does not store it.
         match object.meta().name.is_some() || object.meta().generate_name.is_some() {
             true => tracing::info!(plane = %self.name(), object = %about, verb, "wrote"),
             false => tracing::debug!(plane = %self.name(), object = %about, verb, "sent a review"),
         }
-        decode(self, &Kind::of::<K>(), &name_of(object).to_string(), &answer)
+        decode(self, &kind, &name_of(object).to_string(), &response)
     }
 
     /// The UID and resource version of an object; an error if it was not read from a server.

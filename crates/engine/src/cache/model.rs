@@ -40,7 +40,7 @@ proptest! {
                     let object = mk_object(name, label, &owners);
                     let parsed = parse_object(object.to_string().as_bytes()).unwrap();
                     let before = model.insert(parsed.id.to_string(), object.clone());
-                    let change = store.apply(&indexes, &parsed.id, parsed.bytes.clone());
+                    let change = store.apply(&indexes, &parsed.id, &parsed.bytes);
                     prop_assert_eq!(change.is_none(), before.as_ref() == Some(&object));
                     prop_assert_eq!(change.map(|change| change.before.is_some()).unwrap_or(true), before.is_some());
                 }

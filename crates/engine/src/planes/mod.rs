@@ -187,8 +187,11 @@ impl PlaneRegistry {
                 Some(Arc::new(InformerStore::new(self.set.id, self.set.watches.clone()))),
             ),
         };
-        let task =
-            tokio::spawn(reflect_all(plane.clone(), self.router.observer(self.set.id), self.limiter.clone()));
+        let observer = self.router.observer(self.set.id);
+        if let Some(informers) = plane.informers() {
+            informers.set_observer(&observer);
+        }
+        let task = tokio::spawn(reflect_all(plane.clone(), observer, self.limiter.clone()));
         tracing::debug!(set = self.set.name, plane = %plane.name(), "engaging");
         planes.insert(plane.name().clone(), Member { plane, task: Some(task.abort_handle()) });
     }

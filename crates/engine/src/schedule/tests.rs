@@ -75,6 +75,19 @@ fn a_fresh_change_does_not_wait_for_the_back_off() {
 }
 
 #[test]
+fn a_deferred_key_keeps_its_failures() {
+    let (mut schedule, now) = (Schedule::default(), Instant::now());
+    let task = mk_task("p", "a");
+    schedule.add(task.clone(), Priority::Fresh, now);
+    schedule.next(now);
+    schedule.done(&task, TaskResult::Failed(Duration::ZERO), now);
+    schedule.next(now);
+    schedule.done(&task, TaskResult::Deferred(Duration::from_secs(10)), now);
+    assert_eq!((schedule.next(now), schedule.failures(&task)), (None, 1));
+    assert_eq!(schedule.next(now + Duration::from_secs(10)), Some(task));
+}
+
+#[test]
 fn forgetting_a_plane_drops_its_keys() {
     let (mut schedule, now) = (Schedule::default(), Instant::now());
     for plane in ["p", "q"] {
@@ -150,6 +163,7 @@ impl ReferenceStateMachine for Model {
             3 => Just(TaskResult::Done),
             1 => (1u64..20).prop_map(|delay| TaskResult::RequeueAfter(Duration::from_secs(delay))),
             2 => (1u64..20).prop_map(|delay| TaskResult::Failed(Duration::from_secs(delay))),
+            1 => (1u64..20).prop_map(|delay| TaskResult::Deferred(Duration::from_secs(delay))),
             1 => Just(TaskResult::Cancelled),
         ];
         prop_oneof![
@@ -177,7 +191,9 @@ impl ReferenceStateMachine for Model {
                     _ if again => drop(state.ready.insert(*key)),
                     TaskResult::Done => {}
                     TaskResult::Cancelled => drop(state.ready.insert(*key)),
-                    TaskResult::RequeueAfter(delay) | TaskResult::Failed(delay) => {
+                    TaskResult::RequeueAfter(delay)
+                    | TaskResult::Failed(delay)
+                    | TaskResult::Deferred(delay) => {
                         state.due.insert(*key, state.now + delay.as_secs());
                     }
                 }

@@ -8,6 +8,7 @@
 
 mod line_reader;
 mod reflector;
+mod selection;
 
 use std::borrow::Cow;
 

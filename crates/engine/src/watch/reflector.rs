@@ -287,7 +287,7 @@ impl Reflector {
             let content = page(&self.plane, kind, &path, next.as_deref()).await?;
             let page = Page::parse(&self.plane, kind, &content)?;
             for item in &page.items {
-                self.store_object(item.get().as_bytes(), state);
+                self.store_object(item.get().as_bytes(), state, false);
             }
             match page.metadata.next.filter(|next| !next.is_empty()) {
                 Some(token) => next = Some(token),
@@ -327,7 +327,8 @@ impl Reflector {
             serde_json::from_slice(line).map_err(|error| self.invalid(&error.to_string()))?;
         let object = event.object.get().as_bytes();
         match &*event.type_ {
-            "ADDED" | "MODIFIED" => self.store_object(object, state),
+            "ADDED" => self.store_object(object, state, true),
+            "MODIFIED" => self.store_object(object, state, false),
             "DELETED" => self.remove_object(object, state),
             "BOOKMARK" => {
                 let mark: Bookmark =
@@ -335,6 +336,7 @@ impl Reflector {
                 if mark.metadata.annotations.initial_events_end.as_deref() == Some("true") {
                     self.list_complete(state, mark.metadata.resource_version);
                 } else if state.listed.is_none() {
+                    self.informers.store(self.watch).lock().set_shown(&mark.metadata.resource_version);
                     state.version = Some(mark.metadata.resource_version);
                 }
             }
@@ -348,27 +350,26 @@ impl Reflector {
         Ok(())
     }
 
-    fn store_object(&self, object: &[u8], state: &mut ReflectorState) {
+    fn store_object(&self, object: &[u8], state: &mut ReflectorState, added: bool) {
         let declared = self.declared();
         let parsed = match parse_object(object) {
             Ok(parsed) => parsed,
             Err(error) => return self.skip_undecodable(&error),
         };
+        let mut store = self.informers.store(self.watch).lock();
+        let change = store.observe(&declared.indexes, &parsed);
         if let Some(listed) = &mut state.listed {
-            listed.insert(parsed.id.clone());
+            listed.insert(parsed.id);
         } else {
+            store.set_shown(&parsed.version);
             state.version = Some(parsed.version);
         }
-        let change =
-            self.informers.store(self.watch).lock().apply(&declared.indexes, &parsed.id, parsed.bytes);
+        drop(store);
+        if added && state.listed.is_none() {
+            let env = self.plane.env();
+            env.metrics.observe_watch_lag(&declared.kind, parsed.created.as_deref(), &env.clock);
+        }
         if let Some(change) = change {
-            if state.listed.is_none() && change.before.is_none() {
-                self.plane.env().metrics.observe_watch_lag(
-                    &declared.kind,
-                    parsed.created.as_deref(),
-                    &self.plane.env().clock,
-                );
-            }
             self.observer.changed(&self.plane, self.watch, change);
         }
     }
@@ -378,13 +379,15 @@ impl Reflector {
             Ok(parsed) => parsed,
             Err(error) => return self.skip_undecodable(&error),
         };
-        match &mut state.listed {
-            Some(listed) => {
-                listed.remove(&parsed.id);
-            }
-            None => state.version = Some(parsed.version),
+        let mut store = self.informers.store(self.watch).lock();
+        let change = store.observe_deletion(&self.declared().indexes, &parsed);
+        if let Some(listed) = &mut state.listed {
+            listed.remove(&parsed.id);
+        } else {
+            store.set_shown(&parsed.version);
+            state.version = Some(parsed.version);
         }
-        let change = self.informers.store(self.watch).lock().remove(&self.declared().indexes, &parsed.id);
+        drop(store);
         if let Some(change) = change {
             self.observer.changed(&self.plane, self.watch, change);
         }
@@ -396,16 +399,12 @@ impl Reflector {
         let Some(listed) = state.listed.take() else {
             return;
         };
-        state.version = Some(version);
         let store = self.informers.store(self.watch);
-        let deleted = store.lock().missing_from(&listed);
-        for id in deleted {
-            let change = store.lock().remove(&self.declared().indexes, &id);
-            if let Some(change) = change {
-                self.observer.changed(&self.plane, self.watch, change);
-            }
+        let deleted = store.lock().complete_list(&self.declared().indexes, &listed, &version);
+        state.version = Some(version);
+        for change in deleted {
+            self.observer.changed(&self.plane, self.watch, change);
         }
-        store.lock().set_synced();
         self.observer.synced(&self.plane, self.watch);
     }
 

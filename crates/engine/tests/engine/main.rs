@@ -10,4 +10,5 @@ mod fake_apiserver;
 mod harness;
 mod network;
 mod planes;
+mod read_your_writes;
 mod watching;

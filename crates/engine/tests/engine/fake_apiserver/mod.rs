@@ -151,6 +151,16 @@ impl FakeApiServer {
         self.0.lock().planes.values_mut().for_each(Store::compact);
     }
 
+    /// Makes watches late: they send nothing until they are no longer late, and then every event.
+    pub fn late_watches(&self, late: bool) {
+        self.0.lock().planes.values_mut().for_each(|store| store.set_late(late));
+    }
+
+    /// Uses resource versions that cannot be compared, on the root plane.
+    pub fn opaque_versions(&self) {
+        self.0.lock().planes.entry(String::new()).or_default().set_opaque_versions();
+    }
+
     pub fn watches(&self) -> usize {
         self.0.lock().planes.values_mut().map(Store::watches).sum()
     }

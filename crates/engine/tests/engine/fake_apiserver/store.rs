@@ -50,6 +50,8 @@ struct Watcher {
     namespace: Option<String>,
     label: Option<(String, String)>,
     lines: UnboundedSender<Bytes>,
+    /// The watch has sent the events up to this revision.
+    sent: u64,
 }
 
 #[derive(Default)]
@@ -59,6 +61,10 @@ pub struct Store {
     history: Vec<HistoryEvent>,
     compacted: u64,
     watchers: Vec<Watcher>,
+    /// Open watches send no events.
+    late: bool,
+    /// Resource versions are not decimal integers.
+    opaque_versions: bool,
 }
 
 type StoreResult = Result<Value, StatusError>;
@@ -97,6 +103,19 @@ impl Store {
 
     pub fn end_watches(&mut self) {
         self.watchers.clear();
+    }
+
+    pub fn set_late(&mut self, late: bool) {
+        self.late = late;
+        self.send_events();
+    }
+
+    pub fn set_opaque_versions(&mut self) {
+        self.opaque_versions = true;
+    }
+
+    fn version(&self, revision: u64) -> String {
+        if self.opaque_versions { format!("r{revision}") } else { revision.to_string() }
     }
 
     pub fn compact(&mut self) {
@@ -166,7 +185,7 @@ impl Store {
         let items: Vec<(&String, Value)> = rest.by_ref().take(limit).collect();
         let next = if rest.next().is_some() { items.last().map_or("", |(id, _)| id.as_str()) } else { "" };
         let items: Vec<&Value> = items.iter().map(|(_, item)| item).collect();
-        let meta = json!({"resourceVersion": self.revision.to_string(), "continue": next});
+        let meta = json!({"resourceVersion": self.version(self.revision), "continue": next});
         Ok(
             json!({"kind": format!("{kind}List"), "apiVersion": collection.api, "metadata": meta, "items": items}),
         )
@@ -180,38 +199,49 @@ impl Store {
     ) -> Result<FakeBody, StatusError> {
         let (lines, body) = unbounded_channel();
         let label = label_of(query);
-        let send = |bytes| {
-            let _ = lines.send(bytes);
-        };
+        let mut sent = self.revision;
         if query.get("sendInitialEvents") == Some("true") {
+            let send = |bytes| {
+                let _ = lines.send(bytes);
+            };
             for object in
                 self.objects(collection).values().filter(|object| selects(namespace, label.as_ref(), object))
             {
                 send(line("ADDED", object));
             }
-            let meta = json!({"resourceVersion": self.revision.to_string(), "annotations": {"k8s.io/initial-events-end": "true"}});
+            let meta = json!({"resourceVersion": self.version(self.revision), "annotations": {"k8s.io/initial-events-end": "true"}});
             send(line("BOOKMARK", &json!({"metadata": meta})));
         } else {
-            let from: u64 =
-                query.get("resourceVersion").and_then(|version| version.parse().ok()).unwrap_or(0);
-            if from < self.compacted {
+            let from = query.get("resourceVersion").unwrap_or_default();
+            sent = from.trim_start_matches('r').parse().unwrap_or(0);
+            if sent < self.compacted {
                 return Err(StatusError::new(410, "Expired", "too old resource version"));
             }
-            for past in
-                self.history.iter().filter(|past| past.revision > from && past.collection == *collection)
-            {
-                if selects(namespace, label.as_ref(), &past.object) {
-                    send(line(past.event_type, &past.object));
-                }
-            }
         }
-        self.watchers.push(Watcher {
-            collection: collection.clone(),
-            namespace: namespace.map(str::to_owned),
-            label,
-            lines,
-        });
+        let namespace = namespace.map(str::to_owned);
+        self.watchers.push(Watcher { collection: collection.clone(), namespace, label, lines, sent });
+        self.send_events();
         Ok(FakeBody::Stream(body))
+    }
+
+    /// Sends the events that open watches have not sent yet.
+    fn send_events(&mut self) {
+        if self.late {
+            return;
+        }
+        let (history, revision) = (&self.history, self.revision);
+        self.watchers.retain_mut(|watcher| {
+            let unsent = history.iter().filter(|event| {
+                event.revision > watcher.sent
+                    && event.collection == watcher.collection
+                    && selects(watcher.namespace.as_deref(), watcher.label.as_ref(), &event.object)
+            });
+            let open = unsent
+                .map(|event| line(event.event_type, &event.object))
+                .all(|line| watcher.lines.send(line).is_ok());
+            watcher.sent = revision;
+            open
+        });
     }
 
     pub fn create(
@@ -293,6 +323,7 @@ impl Store {
         self.check_preconditions(&object, &options["preconditions"])?;
         if object["metadata"]["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty()) {
             object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+            object["metadata"]["deletionGracePeriodSeconds"] = 0.into();
             return Ok(self.record("MODIFIED", collection, object));
         }
         self.remove(collection, &id(namespace, name));
@@ -331,22 +362,17 @@ impl Store {
 
     fn record(&mut self, event_type: &'static str, collection: &Collection, mut object: Value) -> Value {
         self.revision += 1;
-        object["metadata"]["resourceVersion"] = self.revision.to_string().into();
+        object["metadata"]["resourceVersion"] = self.version(self.revision).into();
         if event_type != "DELETED" {
             self.objects.entry(collection.clone()).or_default().insert(id_of(&object), object.clone());
         }
-        let event = line(event_type, &object);
-        self.watchers.retain(|watcher| {
-            watcher.collection != *collection
-                || !selects(watcher.namespace.as_deref(), watcher.label.as_ref(), &object)
-                || watcher.lines.send(event.clone()).is_ok()
-        });
         self.history.push(HistoryEvent {
             revision: self.revision,
             event_type,
             collection: collection.clone(),
             object: object.clone(),
         });
+        self.send_events();
         object
     }
 }
