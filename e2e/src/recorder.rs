@@ -12,6 +12,7 @@ use std::{
 };
 
 use futures::StreamExt as _;
+use polis_api::ObjectExt;
 use polis_api::kube::{
     Api, Client,
     api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, WatchEvent, WatchParams},
@@ -325,9 +326,9 @@ async fn watch_changes(
 
 fn key_of(kind: &str, object: &DynamicObject) -> ObjectId {
     ObjectId {
-        namespace: object.metadata.namespace.clone().unwrap_or_default(),
+        namespace: object.namespace().to_owned(),
         kind: kind.to_owned(),
-        name: object.metadata.name.clone().unwrap_or_default(),
+        name: object.name().to_owned(),
     }
 }
 

@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use json_patch::jsonptr::PointerBuf;
 use json_patch::{AddOperation, Patch, PatchOperation};
+use polis_api::ObjectExt;
 use polis_api::compute::Workload;
 use polis_core::admission;
-use polis_core::owner;
 use polis_engine::Metrics;
 use serde::Deserialize;
 use serde_json::Value;
@@ -82,8 +82,7 @@ impl Webhook {
             let access = access::review_access(&project.plane, &request.user_info, uses).await;
             errors.extend(admission::access_errors(access));
         }
-        let name =
-            Some(owner::name(&workload.metadata)).filter(|name| !name.is_empty()).unwrap_or(&request.name);
+        let name = Some(workload.name()).filter(|name| !name.is_empty()).unwrap_or(&request.name);
         AdmissionError::of(name, &errors).map_or(Ok(()), Err)
     }
 }

@@ -18,6 +18,7 @@
 //! - [`labels`], [`annotations`], [`finalizers`], [`conditions`], [`reasons`]: fixed strings, one module
 //!   each;
 //! - [`names`]: object names;
+//! - [`ObjectExt`]: short access to the metadata of an object;
 //! - [`crds`]: the CRD files of the Polis kinds and of the test planes.
 //!
 //! The workspace uses `kube` and `k8s-openapi` through the re-exports of this crate, because both break their
@@ -39,9 +40,12 @@ pub mod labels;
 pub mod milo;
 pub mod names;
 pub mod networking;
+mod object_ext;
 pub mod quota;
 pub mod reasons;
 mod schema;
+
+pub use object_ext::ObjectExt;
 
 /// Fields of a foreign object that Polis does not know, kept so that a read–modify–write loses nothing.
 pub type Extra = std::collections::BTreeMap<String, serde_json::Value>;

@@ -17,12 +17,12 @@ use std::sync::Arc;
 
 use polis_api::compute::{GATE_NETWORK, GATE_QUOTA, Instance, LocationReference, WorkloadDeployment};
 use polis_api::networking::Location;
-use polis_api::{finalizers, labels, names};
+use polis_api::{ObjectExt, finalizers, labels, names};
 use polis_core::deployment_status::{self, DeploymentStatusInput};
 use polis_core::instances::{self, DeleteReason, InstanceAction, InstanceDefaults, InstancePlan, WaitReason};
 use polis_core::networks::{self, NetworkState};
 use polis_core::owner::DeletionPlan;
-use polis_core::{Time, gates, metadata, owner, significant_change};
+use polis_core::{Time, gates, owner, significant_change};
 use polis_engine::{
     Action, Clock, EventRecorder, EventType, Index, Key, Plane, Reconciler, StatusCoalescer, Unresolved,
 };
@@ -67,7 +67,7 @@ impl DeploymentController {
             return Ok(Action::AwaitChange); // the garbage collector deletes its instances
         };
         let mut existing = self.existing_instances(key, &deployment)?;
-        if owner::is_deleting(&deployment.metadata) {
+        if deployment.is_deleting() {
             self.expectations.forget(key);
             return self.finalize(key, &deployment, &existing).await;
         }
@@ -85,17 +85,15 @@ impl DeploymentController {
     /// The instances that the deployment controls, that are labelled with its UID, or that have a name which
     /// it needs.
     fn existing_instances(&self, key: &Key, deployment: &WorkloadDeployment) -> Result<Vec<Instance>, Error> {
-        let uid = owner::uid(&deployment.metadata);
+        let uid = deployment.uid();
         let mut found = BTreeMap::new();
         let linked = self
             .cell
             .owned_by::<Instance>(uid)?
             .into_iter()
             .chain(self.cell.find(&by_deployment_uid(), uid)?);
-        for instance in
-            linked.filter(|instance| instance.metadata.namespace.as_deref() == Some(key.namespace()))
-        {
-            found.insert(owner::name(&instance.metadata).to_owned(), instance);
+        for instance in linked.filter(|instance| instance.namespace() == key.namespace()) {
+            found.insert(instance.name().to_owned(), instance);
         }
         for ordinal in 0..instances::desired(deployment) {
             let name = names::instance(&key.name, ordinal);
@@ -158,9 +156,8 @@ impl DeploymentController {
         for instance in existing.iter_mut() {
             let backfilled =
                 plan.backfill.iter().find(|desired| desired.metadata.uid == instance.metadata.uid);
-            let ours = backfilled.is_some()
-                || !plan.foreign.iter().any(|name| *name == owner::name(&instance.metadata));
-            if !ours || owner::is_deleting(&instance.metadata) {
+            let ours = backfilled.is_some() || !plan.foreign.iter().any(|name| *name == instance.name());
+            if !ours || instance.is_deleting() {
                 continue;
             }
             let mut desired = backfilled.unwrap_or(instance).clone();
@@ -192,15 +189,14 @@ impl DeploymentController {
                     record(
                         EventType::Normal,
                         "InstanceCreated",
-                        format!("Created instance {}", owner::name(&created.metadata)),
+                        format!("Created instance {}", created.name()),
                     );
                     existing.push(created);
                 }
                 // An instance of this name exists and is not cached yet; its next event requeues the key.
                 Err(error) if error.is_already_exists() => {}
                 Err(error) => {
-                    let note =
-                        format!("Failed to create instance {}: {error}", owner::name(&instance.metadata));
+                    let note = format!("Failed to create instance {}: {error}", instance.name());
                     record(EventType::Warning, "InstanceNotCreated", note);
                     return Err(error.into());
                 }
@@ -219,7 +215,7 @@ impl DeploymentController {
             }
             Some(InstanceAction::Wait { reason: WaitReason::NotReady | WaitReason::Terminating, .. }) => {}
             Some(InstanceAction::Wait { name, reason: WaitReason::NameTaken }) => {
-                let holder = existing.iter().find(|instance| owner::name(&instance.metadata) == name);
+                let holder = existing.iter().find(|instance| instance.name() == name);
                 if !holder.is_some_and(|holder| is_of_earlier_deployment(holder, deployment)) {
                     let note = format!(
                         "Instance {name} exists and is not controlled by this deployment; it is left unchanged. Delete or rename it"
@@ -275,7 +271,7 @@ impl DeploymentController {
         deployment: &WorkloadDeployment,
         existing: &[Instance],
     ) -> Result<Action, Error> {
-        if metadata::has_finalizer(&deployment.metadata, finalizers::DEPLOYMENT) {
+        if deployment.has_finalizer(finalizers::DEPLOYMENT) {
             match instances::deletion_plan(deployment, existing) {
                 DeletionPlan::Done => {
                     _ = self.cell.remove_finalizer(deployment, finalizers::DEPLOYMENT).await?
@@ -310,26 +306,23 @@ fn describe(reason: DeleteReason) -> &'static str {
 
 /// Whether an earlier deployment of the same name controls the instance. The garbage collector deletes it.
 fn is_of_earlier_deployment(instance: &Instance, deployment: &WorkloadDeployment) -> bool {
-    owner::controller(&instance.metadata).is_some_and(|owner| {
-        owner.kind == "WorkloadDeployment" && owner.name == owner::name(&deployment.metadata)
-    })
+    owner::controller(&instance.metadata)
+        .is_some_and(|owner| owner.kind == "WorkloadDeployment" && owner.name == deployment.name())
 }
 
 /// Maps an instance to deployments: the one that its label names (of any UID, so that the deletion of an
 /// earlier deployment's instance requeues the current one), the one that controls it, and the one whose slot
 /// its name is.
 fn keys_of_instance(cell: &Plane, instance: &Instance) -> Vec<Key> {
-    let meta = &instance.metadata;
-    let labelled = metadata::label(meta, labels::WORKLOAD_DEPLOYMENT_NAME);
-    let owned = owner::controller(meta)
+    let labelled = instance.label(labels::WORKLOAD_DEPLOYMENT_NAME);
+    let owned = owner::controller(&instance.metadata)
         .filter(|owner| owner.kind == "WorkloadDeployment")
         .map(|owner| owner.name.as_str());
     let slot =
-        owner::name(meta).rsplit_once('-').filter(|(_, ordinal)| ordinal.bytes().all(|b| b.is_ascii_digit()));
+        instance.name().rsplit_once('-').filter(|(_, ordinal)| ordinal.bytes().all(|b| b.is_ascii_digit()));
     let names: BTreeSet<&str> = labelled.into_iter().chain(owned).chain(slot.map(|(stem, _)| stem)).collect();
-    let namespace = meta.namespace.as_deref().unwrap_or_default();
     let named = names.into_iter().filter(|name| !name.is_empty());
-    named.map(|name| Key::new(cell.name().clone(), namespace, name)).collect()
+    named.map(|name| Key::new(cell.name().clone(), instance.namespace(), name)).collect()
 }
 
 /// Like [`keys_of_instance`], and records the instance as observed.

@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use polis_api::ObjectExt;
 use polis_api::compute::Instance;
-use polis_core::owner;
 use polis_engine::Key;
 use tokio::time::Instant;
 
@@ -33,15 +33,14 @@ struct Expectation {
 impl Expectations {
     /// Expects the watch to deliver an instance that was created for the key.
     pub(crate) fn expect(&self, key: &Key, created: &Instance) {
-        let expectation =
-            Expectation { uid: owner::uid(&created.metadata).to_owned(), since: Instant::now() };
+        let expectation = Expectation { uid: created.uid().to_owned(), since: Instant::now() };
         self.0.lock().insert(key.clone(), expectation);
     }
 
     /// Records that the watch delivered an instance.
     pub(crate) fn observe(&self, key: &Key, instance: &Instance) {
         let mut expectations = self.0.lock();
-        if expectations.get(key).is_some_and(|expected| expected.uid == owner::uid(&instance.metadata)) {
+        if expectations.get(key).is_some_and(|expected| expected.uid == instance.uid()) {
             expectations.remove(key);
         }
     }
@@ -51,7 +50,7 @@ impl Expectations {
     pub(crate) fn unsatisfied(&self, key: &Key, existing: &[Instance]) -> Option<Duration> {
         let mut expectations = self.0.lock();
         let expected = expectations.get(key)?;
-        let exists = existing.iter().any(|instance| owner::uid(&instance.metadata) == expected.uid);
+        let exists = existing.iter().any(|instance| instance.uid() == expected.uid);
         let left = EXPECTATION_TIMEOUT.saturating_sub(expected.since.elapsed());
         if exists || left.is_zero() {
             expectations.remove(key);

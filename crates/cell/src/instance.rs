@@ -18,7 +18,7 @@ use polis_api::conditions::{QUOTA_GRANTED, READY};
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use polis_api::networking::NetworkBinding;
-use polis_api::{finalizers, labels};
+use polis_api::{ObjectExt, finalizers, labels};
 use polis_core::conditions::{self, DesiredCondition};
 use polis_core::{Time, gates, metadata, networks, owner, ready, suspension};
 use polis_engine::{Action, Clock, EventRecorder, EventType, Key, Plane, PlaneName, Reconciler, Unresolved};
@@ -46,7 +46,7 @@ impl Reconciler for InstanceController {
             self.forget(key); // deleted; its finalizers have cleaned up
             return Ok(Action::AwaitChange);
         };
-        if owner::is_deleting(&instance.metadata) {
+        if instance.is_deleting() {
             return self.finalize(key, &instance).await;
         }
         let instance = self.ensure_finalizers(instance).await?;
@@ -131,25 +131,25 @@ impl InstanceController {
 
     /// The deployment that controls the instance.
     fn deployment(&self, instance: &Instance) -> Result<Option<WorkloadDeployment>, Error> {
-        let namespace = instance.metadata.namespace.as_deref().unwrap_or_default();
+        let namespace = instance.namespace();
         let Some(owner) =
             owner::controller(&instance.metadata).filter(|owner| owner.kind == "WorkloadDeployment")
         else {
             return Ok(None);
         };
         let deployment = self.cell.get::<WorkloadDeployment>((namespace, owner.name.as_str()))?;
-        Ok(deployment.filter(|deployment| owner::uid(&deployment.metadata) == owner.uid))
+        Ok(deployment.filter(|deployment| deployment.uid() == owner.uid))
     }
 
     /// The message of the network service if it rejected a network.
     fn network_failure(&self, instance: &Instance) -> Result<Option<String>, Error> {
-        let Some(deployment) = metadata::label(&instance.metadata, labels::WORKLOAD_DEPLOYMENT_NAME) else {
+        let Some(deployment) = instance.label(labels::WORKLOAD_DEPLOYMENT_NAME) else {
             return Ok(None);
         };
         if gates::of(instance).is_empty() || !self.networks.enabled(&self.cell)? {
             return Ok(None);
         }
-        let namespace = instance.metadata.namespace.as_deref().unwrap_or_default();
+        let namespace = instance.namespace();
         let interfaces = instance.spec.network_interfaces.len();
         let bindings = bindings(&self.cell, namespace, deployment, interfaces)?;
         Ok(networks::refusal(deployment, interfaces, &bindings))
@@ -211,8 +211,7 @@ fn requeue_after_shortest(delays: [Option<Duration>; 2]) -> Action {
 
 /// Maps a hub copy to its instance.
 pub(crate) fn key_of_copy(cell: &PlaneName, copy: &Instance) -> Vec<Key> {
-    let namespace = copy.metadata.namespace.as_deref().unwrap_or_default();
-    vec![Key::new(cell.clone(), namespace, owner::name(&copy.metadata))]
+    vec![Key::new(cell.clone(), copy.namespace(), copy.name())]
 }
 
 /// Maps a deployment to the instances whose suspension differs from its spec. No other field of the
@@ -221,7 +220,7 @@ pub(crate) fn keys_of_deployment(
     cell: &Plane,
     deployment: &WorkloadDeployment,
 ) -> Result<Vec<Key>, Unresolved> {
-    let instances = cell.owned_by::<Instance>(owner::uid(&deployment.metadata))?;
+    let instances = cell.owned_by::<Instance>(deployment.uid())?;
     Ok(keys(cell, instances.iter().filter(|instance| suspension::status(instance, deployment).is_some())))
 }
 
@@ -234,7 +233,7 @@ pub(crate) fn keys_of_binding(cell: &Plane, binding: &NetworkBinding) -> Result<
 
 /// Maps a namespace to its instances without a grant: the labels of the namespace name their project.
 pub(crate) fn keys_of_namespace(cell: &Plane, namespace: &Namespace) -> Result<Vec<Key>, Unresolved> {
-    let instances = cell.list_within::<Instance>(owner::name(&namespace.metadata))?;
+    let instances = cell.list_within::<Instance>(namespace.name())?;
     let granted = |instance: &Instance| {
         instance.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, QUOTA_GRANTED))
     };
@@ -242,9 +241,5 @@ pub(crate) fn keys_of_namespace(cell: &Plane, namespace: &Namespace) -> Result<V
 }
 
 fn keys<'a>(cell: &Plane, instances: impl Iterator<Item = &'a Instance>) -> Vec<Key> {
-    let key = |instance: &Instance| {
-        let namespace = instance.metadata.namespace.as_deref().unwrap_or_default();
-        Key::new(cell.name().clone(), namespace, owner::name(&instance.metadata))
-    };
-    instances.map(key).collect()
+    instances.map(|instance| Key::of(cell, instance)).collect()
 }

@@ -32,6 +32,7 @@ use deployment::DeploymentController;
 pub use error::Error;
 use instance::InstanceController;
 pub use networks::NetworkMode;
+use polis_core::metadata;
 pub use polis_core::quota::ResourceRefKind;
 pub use quota::QuotaConfig;
 
@@ -68,7 +69,7 @@ pub struct CellConfig {
 /// Registers the planes and controllers of the cell role with an engine.
 pub fn declare(engine: &mut Engine, clock: Clock, cell: CellConfig) -> Result<(), Error> {
     let CellConfig { plane, hub, name, networks, quota } = cell;
-    if !is_label_value(&name) {
+    if !metadata::is_label_value(&name) {
         return Err(Error::Name { name });
     }
     let metrics = Metrics::register(&engine.handle().registry());
@@ -155,27 +156,4 @@ pub fn declare(engine: &mut Engine, clock: Clock, cell: CellConfig) -> Result<()
             });
     }
     Ok(())
-}
-
-/// Whether a text is a valid, non-empty label value.
-fn is_label_value(text: &str) -> bool {
-    let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    let ends = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
-    let bytes = text.as_bytes();
-    bytes.len() <= 63 && bytes.iter().copied().all(inner) && ends(bytes.first()) && ends(bytes.last())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_name_of_a_cell_is_a_valid_label_value() {
-        for good in ["single", "dfw-1", "a", "Cell_7.x"] {
-            assert!(is_label_value(good), "{good}");
-        }
-        for bad in ["", "-a", "a-", "a b", "a/b", "ä", &"a".repeat(64)] {
-            assert!(!is_label_value(bad), "{bad}");
-        }
-    }
 }

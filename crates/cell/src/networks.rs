@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use polis_api::compute::WorkloadDeployment;
-use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use polis_api::networking::{Location, NetworkBinding, NetworkContext, Subnet, SubnetClaim};
-use polis_api::{labels, names};
+use polis_api::{ObjectExt, labels, names};
 use polis_core::{networks, owner};
 use polis_engine::{Error as EngineError, Index, Key, Plane, Unresolved, Watch};
 
@@ -70,10 +70,10 @@ pub(crate) struct NetworkObjects {
 impl NetworkObjects {
     /// Reads the objects from the cache.
     pub(crate) fn read(cell: &Plane, deployment: &WorkloadDeployment) -> Result<Self, EngineError> {
-        let namespace = deployment.metadata.namespace.as_deref().unwrap_or_default();
+        let namespace = deployment.namespace();
         let interfaces = deployment.spec.template.spec.network_interfaces.len();
         let mut objects = NetworkObjects {
-            bindings: bindings(cell, namespace, owner::name(&deployment.metadata), interfaces)?,
+            bindings: bindings(cell, namespace, deployment.name(), interfaces)?,
             ..NetworkObjects::default()
         };
         let mut visited = BTreeSet::new();
@@ -91,10 +91,7 @@ impl NetworkObjects {
                 .contexts
                 .extend(cell.get::<NetworkContext>((context_namespace, reference.name.as_str()))?);
             let claims = cell.find::<SubnetClaim>(&by_context(), &reference.name)?;
-            for claim in claims
-                .into_iter()
-                .filter(|claim| claim.metadata.namespace.as_deref() == Some(context_namespace))
-            {
+            for claim in claims.into_iter().filter(|claim| claim.namespace() == context_namespace) {
                 let subnet = claim.status.as_ref().and_then(|status| status.subnet_ref.as_ref());
                 if let Some(subnet) = subnet {
                     objects.subnets.extend(cell.get::<Subnet>((context_namespace, subnet.name.as_str()))?);
@@ -137,21 +134,19 @@ pub(crate) fn keys_of_location(cell: &Plane, location: &Location) -> Result<Vec<
         return Ok(Vec::new());
     };
     let served = cell.find::<WorkloadDeployment>(&by_city(), city)?;
-    Ok(served
-        .iter()
-        .map(|deployment| key(cell, &deployment.metadata, owner::name(&deployment.metadata)))
-        .collect())
+    Ok(served.iter().map(|deployment| Key::of(cell, deployment)).collect())
 }
 
 /// Maps a binding to the deployment that controls it.
 pub(crate) fn keys_of_binding(cell: &Plane, binding: &NetworkBinding) -> Result<Vec<Key>, Unresolved> {
     let owner = owner::controller(&binding.metadata).filter(|owner| owner.kind == "WorkloadDeployment");
-    Ok(owner.map(|owner| key(cell, &binding.metadata, &owner.name)).into_iter().collect())
+    let key = |owner: &OwnerReference| Key::new(cell.name().clone(), binding.namespace(), &owner.name);
+    Ok(owner.map(key).into_iter().collect())
 }
 
 /// Maps a context to the deployments whose bindings refer to it.
 pub(crate) fn keys_of_context(cell: &Plane, context: &NetworkContext) -> Result<Vec<Key>, Unresolved> {
-    users(cell, owner::name(&context.metadata))
+    users(cell, context.name())
 }
 
 /// Maps a subnet claim to the deployments that use its context.
@@ -170,8 +165,4 @@ fn users(cell: &Plane, context: &str) -> Result<Vec<Key>, Unresolved> {
         keys.extend(keys_of_binding(cell, &binding)?);
     }
     Ok(keys)
-}
-
-fn key(cell: &Plane, meta: &ObjectMeta, name: &str) -> Key {
-    Key::new(cell.name().clone(), meta.namespace.as_deref().unwrap_or_default(), name)
 }

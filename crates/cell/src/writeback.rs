@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use polis_api::ObjectExt;
 use polis_api::compute::{Instance, WorkloadDeployment};
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -251,7 +252,7 @@ impl WriteBack {
             .breaker
             .call(hub.uncached().get::<WorkloadDeployment>((key.namespace(), deployment)))
             .await?;
-        let Some(owner) = owner.filter(|owner| !owner::is_deleting(&owner.metadata)) else {
+        let Some(owner) = owner.filter(|owner| !owner.is_deleting()) else {
             return Ok(Err(CopyState::Withheld));
         };
         let Some(namespace) = self.breaker.call(hub.uncached().get::<Namespace>(key.namespace())).await?
@@ -273,7 +274,7 @@ impl WriteBack {
         let Some(copy) = copy.filter(|copy| writeback::is_copy_of(copy, instance, &self.cell)) else {
             return Ok(true);
         };
-        if !owner::is_deleting(&copy.metadata) {
+        if !copy.is_deleting() {
             self.breaker.call(hub.delete(&copy, Preconditions::Uid)).await?;
         }
         Ok(copy.metadata.finalizers.is_none_or(|finalizers| finalizers.is_empty()))
@@ -322,9 +323,9 @@ impl WriteBack {
 /// The hub's garbage collector deletes the copy of an earlier deployment of the same name. Any other Instance
 /// blocks the name.
 fn name_taken(target: &CopyTarget, copy: Option<&Instance>, controller: Option<&str>) -> CopyState {
-    let earlier = copy.and_then(|copy| owner::controller(&copy.metadata)).is_some_and(|owner| {
-        owner.kind == "WorkloadDeployment" && owner.name == owner::name(&target.owner.metadata)
-    });
+    let earlier = copy
+        .and_then(|copy| owner::controller(&copy.metadata))
+        .is_some_and(|owner| owner.kind == "WorkloadDeployment" && owner.name == target.owner.name());
     if earlier {
         return CopyState::Withheld;
     }

@@ -11,11 +11,12 @@
 
 use std::collections::BTreeSet;
 
+use polis_api::ObjectExt;
 use polis_api::conditions::AVAILABLE;
 use polis_api::labels::TOPOLOGY_CITY_CODE;
 use polis_api::networking::LocationBinding;
 
-use crate::{conditions, owner};
+use crate::conditions;
 
 /// How project planes are provided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,8 +100,7 @@ impl Cities {
         for binding in bindings {
             match usable(binding) {
                 Ok(city) => _ = cities.insert(city.to_owned()),
-                Err(reason) => skipped
-                    .push(SkippedBinding { binding: owner::name(&binding.metadata).to_owned(), reason }),
+                Err(reason) => skipped.push(SkippedBinding { binding: binding.name().to_owned(), reason }),
             }
         }
         skipped.sort_by(|a, b| a.binding.cmp(&b.binding));
@@ -130,7 +130,7 @@ impl Cities {
 
 /// The city of a binding, or why the binding is skipped.
 fn usable(binding: &LocationBinding) -> Result<&str, SkipReason> {
-    if owner::is_deleting(&binding.metadata) {
+    if binding.is_deleting() {
         return Err(SkipReason::Deleting);
     }
     let available =

@@ -11,12 +11,12 @@
 
 use polis_api::compute::{Instance, WorkloadDeployment, WorkloadDeploymentStatus};
 use polis_api::conditions::{AVAILABLE, PROGRAMMED, QUOTA_GRANTED, READY, REPLICAS_READY};
-use polis_api::{labels, reasons};
+use polis_api::{ObjectExt, labels, reasons};
 
 use crate::conditions::{self, DesiredCondition};
 use crate::instances::{self, InstanceAction, WaitReason};
 use crate::networks::NetworkState;
-use crate::{Time, canonical, owner, ranking, suspension, template};
+use crate::{Time, canonical, ranking, suspension, template};
 
 /// The observed state that the status of a deployment is computed from.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +42,7 @@ pub fn status(
     let existing = deployment.status.clone();
     let mut owned: Vec<_> =
         input.instances.iter().filter(|instance| instances::belongs(instance, deployment)).collect();
-    owned.sort_by_key(|instance| owner::name(&instance.metadata));
+    owned.sort_by_key(|instance| instance.name());
     let hash = template::hash(&deployment.spec.template);
     let updated: Vec<_> = owned
         .iter()
@@ -56,8 +56,7 @@ pub fn status(
     status.current_replicas = count(updated.iter().filter(|instance| is_applied(instance)).count());
     status.ready_replicas = count(owned.iter().filter(|instance| instances::is_ready(instance)).count());
     status.observed_generation = deployment.metadata.generation;
-    status.selector =
-        Some(format!("{}={}", labels::WORKLOAD_DEPLOYMENT_UID, owner::uid(&deployment.metadata)));
+    status.selector = Some(format!("{}={}", labels::WORKLOAD_DEPLOYMENT_UID, deployment.uid()));
     status.suspended = suspension::requested(deployment);
     if let Some(cell) = input.cell {
         status.cell = Some(cell.to_owned());
@@ -141,7 +140,7 @@ fn not_ready_message(owned: &[&Instance], action: Option<&InstanceAction>) -> St
     }
     let causes = owned.iter().filter_map(|instance| {
         let ready = conditions::find(&instance.status.as_ref()?.conditions, READY)?;
-        Some((owner::name(&instance.metadata), ready.reason.as_str()))
+        Some((instance.name(), ready.reason.as_str()))
     });
     match ranking::worst(causes, |(_, reason)| reason) {
         Some((name, reason)) => format!("no instance is ready; {name}: {reason}"),

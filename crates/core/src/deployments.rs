@@ -16,7 +16,7 @@ use polis_api::compute::{
     Workload, WorkloadDeployment, WorkloadDeploymentSpec, WorkloadPlacement, WorkloadReference,
 };
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use polis_api::{labels, names};
+use polis_api::{ObjectExt, labels, names};
 
 use crate::canonical;
 use crate::cities::Cities;
@@ -77,7 +77,7 @@ pub struct PlacementCity {
 
 /// Whether a deployment belongs to a workload.
 pub fn belongs(deployment: &WorkloadDeployment, workload: &Workload) -> bool {
-    let uid = owner::uid(&workload.metadata);
+    let uid = workload.uid();
     !uid.is_empty()
         && deployment.spec.workload_ref.uid == uid
         && owner::controller(&deployment.metadata).is_none_or(|controller| controller.uid == uid)
@@ -110,8 +110,8 @@ pub fn plan(
                 list.push(target.clone());
             }
             let action = match current {
-                Some(current) if owner::is_deleting(&current.metadata) => {
-                    Some(DeploymentAction::AwaitDeletion { name: owner::name(&current.metadata).to_owned() })
+                Some(current) if current.is_deleting() => {
+                    Some(DeploymentAction::AwaitDeletion { name: current.name().to_owned() })
                 }
                 Some(current) => updated(current, workload, placement, city)
                     .map(|new| DeploymentAction::Update(Box::new(new))),
@@ -153,7 +153,7 @@ fn by_city<'a>(
 }
 
 fn preference(workload: &Workload, deployment: &WorkloadDeployment) -> (bool, Option<crate::Time>, String) {
-    let name = owner::name(&deployment.metadata);
+    let name = deployment.name();
     let target = placement_city(deployment);
     let expected = deployment_name(workload, &target.placement, &target.city);
     (name != expected, deployment.metadata.creation_timestamp.clone(), name.to_owned())
@@ -167,7 +167,7 @@ fn placement_city(deployment: &WorkloadDeployment) -> PlacementCity {
 }
 
 fn deployment_name(workload: &Workload, placement: &str, city: &str) -> String {
-    names::deployment(owner::name(&workload.metadata), owner::uid(&workload.metadata), placement, city)
+    names::deployment(workload.name(), workload.uid(), placement, city)
 }
 
 /// Deletes deployments of the workload in cities that the spec does not list, and second deployments of one
@@ -177,20 +177,18 @@ fn orphans(
     existing: &[WorkloadDeployment],
     requested: &BTreeSet<PlacementCity>,
 ) -> Vec<DeploymentAction> {
-    let kept: BTreeSet<_> = by_city(workload, existing)
-        .values()
-        .map(|deployment| owner::name(&deployment.metadata).to_owned())
-        .collect();
+    let kept: BTreeSet<_> =
+        by_city(workload, existing).values().map(|deployment| deployment.name().to_owned()).collect();
     let orphaned = existing.iter().filter(|deployment| belongs(deployment, workload)).filter(|deployment| {
-        !requested.contains(&placement_city(deployment)) || !kept.contains(owner::name(&deployment.metadata))
+        !requested.contains(&placement_city(deployment)) || !kept.contains(deployment.name())
     });
     object_refs(orphaned).into_iter().map(DeploymentAction::Delete).collect()
 }
 
 /// The deployments that are not terminating, sorted by name.
 fn object_refs<'a>(deployments: impl Iterator<Item = &'a WorkloadDeployment>) -> Vec<ObjectRef> {
-    let remaining = deployments.filter(|deployment| !owner::is_deleting(&deployment.metadata));
-    let mut objects: Vec<_> = remaining.map(|deployment| ObjectRef::of(&deployment.metadata)).collect();
+    let remaining = deployments.filter(|deployment| !deployment.is_deleting());
+    let mut objects: Vec<_> = remaining.map(|deployment| ObjectRef::of(deployment)).collect();
     objects.sort_by(|a, b| a.name.cmp(&b.name));
     objects
 }
@@ -203,7 +201,7 @@ fn create(
     initial: &InitialMetadata,
 ) -> DeploymentAction {
     let name = deployment_name(workload, &placement.name, city);
-    if let Some(other) = existing.iter().find(|deployment| owner::name(&deployment.metadata) == name) {
+    if let Some(other) = existing.iter().find(|deployment| deployment.name() == name) {
         return DeploymentAction::NameConflict { name, workload_uid: other.spec.workload_ref.uid.clone() };
     }
     let metadata = ObjectMeta {
@@ -247,10 +245,7 @@ fn desired_spec(
     replicas: Option<i32>,
 ) -> WorkloadDeploymentSpec {
     WorkloadDeploymentSpec {
-        workload_ref: WorkloadReference {
-            name: owner::name(&workload.metadata).to_owned(),
-            uid: owner::uid(&workload.metadata).to_owned(),
-        },
+        workload_ref: WorkloadReference { name: workload.name().to_owned(), uid: workload.uid().to_owned() },
         placement_name: placement.name.clone(),
         city_code: city.to_owned(),
         template: workload.spec.template.clone(),
@@ -260,7 +255,7 @@ fn desired_spec(
 }
 
 fn own_labels(workload: &Workload) -> Map {
-    metadata::map([(labels::WORKLOAD_UID, owner::uid(&workload.metadata))])
+    metadata::map([(labels::WORKLOAD_UID, workload.uid())])
 }
 
 #[cfg(test)]
@@ -278,7 +273,7 @@ mod tests {
         let deployed = plan_of(workload, &[], cities).actions.into_iter().map(|action| match action {
             DeploymentAction::Create(deployment) => {
                 let mut deployment = *deployment;
-                deployment.metadata.uid = Some(format!("uid-{}", owner::name(&deployment.metadata)));
+                deployment.metadata.uid = Some(format!("uid-{}", deployment.name()));
                 deployment.metadata.resource_version = Some("7".into());
                 deployment
             }
@@ -361,7 +356,7 @@ mod tests {
     fn removing_a_city_from_the_workload_deletes_its_deployment_and_no_other() {
         let deployed = mk_deployed(&mk_workload("web", &["dfw", "ord"]), &["dfw", "ord"]);
         let plan = plan_of(&mk_workload("web", &["dfw"]), &deployed, &["dfw", "ord"]);
-        assert_eq!(plan.actions, [DeploymentAction::Delete(ObjectRef::of(&deployed[1].metadata))]);
+        assert_eq!(plan.actions, [DeploymentAction::Delete(ObjectRef::of(&deployed[1]))]);
     }
 
     #[test]
@@ -395,7 +390,7 @@ mod tests {
         let mut deployed = mk_deployed(&workload, &["dfw"]);
         deployed[0].spec.workload_ref.uid = "uid-other".into();
         deployed[0].metadata.owner_references = None;
-        let name = owner::name(&deployed[0].metadata).to_owned();
+        let name = deployed[0].name().to_owned();
         let conflict = DeploymentAction::NameConflict { name, workload_uid: "uid-other".into() };
         assert_eq!(plan_of(&workload, &deployed, &["dfw"]).actions, [conflict]);
     }
@@ -422,7 +417,7 @@ mod tests {
         let plan = plan_of(&workload, &deployed, &["dfw"]);
         let [DeploymentAction::Update(new)] = plan.actions.as_slice() else { panic!("{plan:?}") };
         assert!(owner::is_controlled_by(&new.metadata, "uid-web"));
-        assert_eq!(metadata::label(&new.metadata, labels::WORKLOAD_UID), Some("uid-web"));
+        assert_eq!(new.label(labels::WORKLOAD_UID), Some("uid-web"));
     }
 
     #[test]
@@ -442,7 +437,7 @@ mod tests {
         deployed.insert(0, older);
         assert_eq!(
             plan_of(&workload, &deployed, &["dfw"]).actions,
-            [DeploymentAction::Delete(ObjectRef::of(&deployed[0].metadata))]
+            [DeploymentAction::Delete(ObjectRef::of(&deployed[0]))]
         );
     }
 
@@ -450,7 +445,7 @@ mod tests {
     fn a_needed_deployment_that_is_terminating_is_awaited() {
         let workload = mk_workload("web", &["dfw"]);
         let deployed = deleting(mk_deployed(&workload, &["dfw"]).remove(0));
-        let name = owner::name(&deployed.metadata).to_owned();
+        let name = deployed.name().to_owned();
         assert_eq!(
             plan_of(&workload, &[deployed], &["dfw"]).actions,
             [DeploymentAction::AwaitDeletion { name }]
@@ -485,7 +480,7 @@ mod tests {
         deployed[0] = deleting(deployed[0].clone());
         assert_eq!(
             deletion_plan(&workload, &deployed),
-            DeletionPlan::Delete(vec![ObjectRef::of(&deployed[1].metadata)])
+            DeletionPlan::Delete(vec![ObjectRef::of(&deployed[1])])
         );
         assert_eq!(deletion_plan(&workload, &[deployed.remove(0)]), DeletionPlan::Delete(vec![]));
         assert_eq!(deletion_plan(&workload, &[]), DeletionPlan::Done);

@@ -16,12 +16,12 @@ use polis_api::annotations::{EXPECTED_REFERENCED_DATA, FEDERATION_NAMESPACE, SUS
 use polis_api::compute::{WorkloadDeployment, WorkloadDeploymentStatus};
 use polis_api::conditions::AVAILABLE;
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use polis_api::{finalizers, labels, reasons};
+use polis_api::{ObjectExt, finalizers, labels, reasons};
 
 use crate::conditions::{self, DesiredCondition};
 use crate::metadata::{self, Map};
 use crate::tenant::Tenant;
-use crate::{Time, canonical, owner};
+use crate::{Time, canonical};
 
 /// Annotations of the project's deployment that are copied to the hub because the cell reads them.
 pub const MIRRORED_ANNOTATIONS: [&str; 2] = [SUSPENDED, EXPECTED_REFERENCED_DATA];
@@ -76,7 +76,7 @@ pub enum RecordAction {
 
 /// The hub namespace that is recorded on a project's deployment.
 pub fn recorded_namespace(source: &WorkloadDeployment) -> Option<&str> {
-    metadata::annotation(&source.metadata, FEDERATION_NAMESPACE).filter(|namespace| !namespace.is_empty())
+    source.annotation(FEDERATION_NAMESPACE).filter(|namespace| !namespace.is_empty())
 }
 
 /// Plans the record of the hub namespace, which must exist before the first write on the hub.
@@ -94,7 +94,7 @@ pub fn plan_record(source: &WorkloadDeployment, hub_namespace: &str) -> RecordAc
 /// Checks that the city of a deployment is a valid label value. An empty one would make the policy match too
 /// much.
 pub fn check_city(deployment: &WorkloadDeployment) -> Result<(), CityError> {
-    let (city, deployment) = (&deployment.spec.city_code, owner::name(&deployment.metadata).to_owned());
+    let (city, deployment) = (&deployment.spec.city_code, deployment.name().to_owned());
     if city.is_empty() {
         return Err(CityError::Empty { deployment });
     }
@@ -124,7 +124,7 @@ pub fn plan(
             status: None,
         })));
     };
-    if owner::is_deleting(&existing.metadata) {
+    if existing.is_deleting() {
         return Ok(HubCopyAction::AwaitDeletion);
     }
     let mut new = existing.clone();
@@ -169,8 +169,7 @@ fn copy_labels(source: &WorkloadDeployment, tenant: &Tenant) -> Map {
 }
 
 fn mirrored(source: &WorkloadDeployment) -> Map {
-    let present =
-        |key: &&str| Some((key.to_string(), metadata::annotation(&source.metadata, key)?.to_owned()));
+    let present = |key: &&str| Some((key.to_string(), source.annotation(key)?.to_owned()));
     MIRRORED_ANNOTATIONS.iter().filter_map(present).collect()
 }
 
@@ -277,7 +276,7 @@ mod tests {
     fn finalizer_and_annotation_are_one_write_and_not_repeated() {
         let RecordAction::Write(written) = plan_record(&mk_deployment("web"), "ns-1") else { panic!() };
         assert_eq!(recorded_namespace(&written), Some("ns-1"));
-        assert!(metadata::has_finalizer(&written.metadata, "compute.datumapis.com/federator"));
+        assert!(written.has_finalizer("compute.datumapis.com/federator"));
         assert_eq!(plan_record(&written, "ns-1"), RecordAction::None);
     }
 

@@ -29,7 +29,7 @@ use polis_api::compute::{
 };
 use polis_api::conditions::READY;
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use polis_api::{finalizers, labels, names};
+use polis_api::{ObjectExt, finalizers, labels, names};
 
 use crate::metadata::{self, Map};
 use crate::owner::{self, DeletionPlan, ObjectRef};
@@ -135,7 +135,7 @@ impl InstancePlan {
 /// The number is limited to the ordinals that fit into a name: a deployment created by hand passes no
 /// admission.
 pub fn desired(deployment: &WorkloadDeployment) -> u32 {
-    if owner::is_deleting(&deployment.metadata) {
+    if deployment.is_deleting() {
         return 0;
     }
     let replicas = deployment.spec.replicas.unwrap_or(deployment.spec.scale_settings.min_replicas);
@@ -144,12 +144,12 @@ pub fn desired(deployment: &WorkloadDeployment) -> u32 {
 
 /// Whether an instance belongs to a deployment.
 pub fn belongs(instance: &Instance, deployment: &WorkloadDeployment) -> bool {
-    let (meta, uid) = (&instance.metadata, owner::uid(&deployment.metadata));
+    let (meta, uid) = (&instance.metadata, deployment.uid());
     match owner::controller(meta) {
         Some(_) => owner::is_controlled_by(meta, uid),
         None => {
             !uid.is_empty()
-                && metadata::label(meta, labels::WORKLOAD_DEPLOYMENT_UID) == Some(uid)
+                && instance.label(labels::WORKLOAD_DEPLOYMENT_UID) == Some(uid)
                 && labelled_ordinal(instance).is_some()
                 && labelled_ordinal(instance) == named_ordinal(instance, deployment)
         }
@@ -182,7 +182,7 @@ pub fn plan(
         };
         backfill.extend(relabelled(instance, deployment, ordinal));
         let current = template::is_current(instance, &deployment.spec.template, &hash);
-        match (owner::is_deleting(&instance.metadata), is_ready(instance), current) {
+        match (instance.is_deleting(), is_ready(instance), current) {
             (true, _, _) => filling.push(wait(instance, WaitReason::Terminating)),
             (false, false, true) => filling.push(wait(instance, WaitReason::NotReady)),
             (false, false, false) => filling.push(delete(instance, DeleteReason::Outdated)),
@@ -193,7 +193,7 @@ pub fn plan(
     outdated.reverse();
 
     let surplus: Vec<_> = slots.range(desired..).rev().map(|(_, instance)| *instance).collect();
-    let terminating = surplus.iter().filter(|instance| owner::is_deleting(&instance.metadata));
+    let terminating = surplus.iter().filter(|instance| instance.is_deleting());
     let terminating: Vec<_> = terminating.map(|instance| wait(instance, WaitReason::Terminating)).collect();
     let mut actions: Vec<_> =
         unassigned.iter().map(|instance| delete(instance, DeleteReason::NoSlot)).collect();
@@ -212,8 +212,8 @@ pub fn deletion_plan(deployment: &WorkloadDeployment, existing: &[Instance]) -> 
     if owned.is_empty() {
         return DeletionPlan::Done;
     }
-    let remaining = owned.iter().filter(|instance| !owner::is_deleting(&instance.metadata));
-    let mut objects: Vec<_> = remaining.map(|instance| ObjectRef::of(&instance.metadata)).collect();
+    let remaining = owned.iter().filter(|instance| !instance.is_deleting());
+    let mut objects: Vec<_> = remaining.map(|instance| ObjectRef::of(*instance)).collect();
     objects.sort_by(|a, b| a.name.cmp(&b.name));
     DeletionPlan::Delete(objects)
 }
@@ -236,7 +236,7 @@ fn classify<'a>(deployment: &WorkloadDeployment, existing: &'a [Instance]) -> Cl
         (BTreeMap::<u32, Vec<&Instance>>::new(), Vec::new(), Vec::new());
     for instance in existing {
         match (belongs(instance, deployment), ordinal(instance, deployment)) {
-            (false, _) => foreign.push(owner::name(&instance.metadata).to_owned()),
+            (false, _) => foreign.push(instance.name().to_owned()),
             (true, Some(ordinal)) => by_ordinal.entry(ordinal).or_default().push(instance),
             (true, None) => unassigned.push(instance),
         }
@@ -247,8 +247,8 @@ fn classify<'a>(deployment: &WorkloadDeployment, existing: &'a [Instance]) -> Cl
         slots.insert(ordinal, candidates.remove(0));
         unassigned.extend(candidates);
     }
-    unassigned.retain(|instance| !owner::is_deleting(&instance.metadata));
-    unassigned.sort_by(|a, b| owner::name(&a.metadata).cmp(owner::name(&b.metadata)));
+    unassigned.retain(|instance| !instance.is_deleting());
+    unassigned.sort_by(|a, b| a.name().cmp(b.name()));
     foreign.sort();
     Classified { slots, unassigned, foreign }
 }
@@ -260,11 +260,11 @@ fn slot_preference(
     deployment: &WorkloadDeployment,
 ) -> (bool, bool, bool, Option<Time>, String) {
     (
-        owner::is_deleting(&instance.metadata),
+        instance.is_deleting(),
         named_ordinal(instance, deployment).is_none(),
         !is_ready(instance),
         instance.metadata.creation_timestamp.clone(),
-        owner::name(&instance.metadata).to_owned(),
+        instance.name().to_owned(),
     )
 }
 
@@ -278,12 +278,12 @@ fn ordinal(instance: &Instance, deployment: &WorkloadDeployment) -> Option<u32> 
 }
 
 fn labelled_ordinal(instance: &Instance) -> Option<u32> {
-    decimal(metadata::label(&instance.metadata, labels::INSTANCE_INDEX)?)
+    decimal(instance.label(labels::INSTANCE_INDEX)?)
 }
 
 /// The ordinal in the name of an instance.
 fn named_ordinal(instance: &Instance, deployment: &WorkloadDeployment) -> Option<u32> {
-    let rest = owner::name(&instance.metadata).strip_prefix(owner::name(&deployment.metadata))?;
+    let rest = instance.name().strip_prefix(deployment.name())?;
     decimal(rest.strip_prefix('-')?)
 }
 
@@ -300,12 +300,12 @@ fn fill_slot(
     defaults: &InstanceDefaults,
     hash: &str,
 ) -> InstanceAction {
-    let name = names::instance(owner::name(&deployment.metadata), ordinal);
+    let name = names::instance(deployment.name(), ordinal);
     if name.len() > names::MAX_LABEL {
         return InstanceAction::Wait { name, reason: WaitReason::NameTooLong };
     }
-    match existing.iter().find(|instance| owner::name(&instance.metadata) == name) {
-        Some(holder) if owner::is_deleting(&holder.metadata) || belongs(holder, deployment) => {
+    match existing.iter().find(|instance| instance.name() == name) {
+        Some(holder) if holder.is_deleting() || belongs(holder, deployment) => {
             InstanceAction::Wait { name, reason: WaitReason::Terminating }
         }
         Some(_) => InstanceAction::Wait { name, reason: WaitReason::NameTaken },
@@ -325,7 +325,7 @@ fn build(deployment: &WorkloadDeployment, ordinal: u32, defaults: &InstanceDefau
         scheduling_gates: defaults.gates.iter().map(|name| SchedulingGate { name: name.clone() }).collect(),
     });
     let metadata = ObjectMeta {
-        name: Some(names::instance(owner::name(&deployment.metadata), ordinal)),
+        name: Some(names::instance(deployment.name(), ordinal)),
         namespace: deployment.metadata.namespace.clone(),
         labels: Some(labels),
         annotations: Some(from_template.annotations).filter(|map| !map.is_empty()),
@@ -340,8 +340,8 @@ fn linking_labels(deployment: &WorkloadDeployment, ordinal: u32) -> Map {
     let ordinal = ordinal.to_string();
     metadata::map(LINKING_LABELS.into_iter().zip([
         deployment.spec.workload_ref.uid.as_str(),
-        owner::uid(&deployment.metadata),
-        owner::name(&deployment.metadata),
+        deployment.uid(),
+        deployment.name(),
         deployment.spec.workload_ref.name.as_str(),
         deployment.spec.placement_name.as_str(),
         deployment.spec.city_code.as_str(),
@@ -351,7 +351,7 @@ fn linking_labels(deployment: &WorkloadDeployment, ordinal: u32) -> Map {
 
 /// The instance with its linking labels and controller corrected, or `None` if they are correct.
 fn relabelled(instance: &Instance, deployment: &WorkloadDeployment, ordinal: u32) -> Option<Instance> {
-    if owner::is_deleting(&instance.metadata) {
+    if instance.is_deleting() {
         return None;
     }
     let mut new = instance.clone();
@@ -363,11 +363,11 @@ fn relabelled(instance: &Instance, deployment: &WorkloadDeployment, ordinal: u32
 }
 
 fn delete(instance: &Instance, reason: DeleteReason) -> InstanceAction {
-    InstanceAction::Delete { object: ObjectRef::of(&instance.metadata), reason }
+    InstanceAction::Delete { object: ObjectRef::of(instance), reason }
 }
 
 fn wait(instance: &Instance, reason: WaitReason) -> InstanceAction {
-    InstanceAction::Wait { name: owner::name(&instance.metadata).to_owned(), reason }
+    InstanceAction::Wait { name: instance.name().to_owned(), reason }
 }
 
 #[cfg(test)]

@@ -63,19 +63,8 @@ pub fn remove_finalizer(meta: &mut ObjectMeta, finalizer: &str) -> bool {
     true
 }
 
-/// Whether an object has a finalizer.
-pub fn has_finalizer(meta: &ObjectMeta, finalizer: &str) -> bool {
+fn has_finalizer(meta: &ObjectMeta, finalizer: &str) -> bool {
     meta.finalizers.iter().flatten().any(|f| f == finalizer)
-}
-
-/// The value of a label, or `None` if it is missing or empty: an empty value identifies nothing.
-pub fn label<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
-    meta.labels.as_ref()?.get(key).map(String::as_str).filter(|value| !value.is_empty())
-}
-
-/// The value of an annotation.
-pub fn annotation<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
-    meta.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
 /// Whether a text is a valid, non-empty label value.
@@ -139,12 +128,6 @@ mod tests {
         assert!(remove_finalizer(&mut meta, "ours"));
         assert!(!remove_finalizer(&mut meta, "ours"));
         assert_eq!(meta.finalizers, Some(vec!["theirs".to_owned()]));
-    }
-
-    #[test]
-    fn an_empty_label_counts_as_missing() {
-        let meta = ObjectMeta { labels: Some(map([("a", "")])), ..Default::default() };
-        assert_eq!(label(&meta, "a"), None);
     }
 
     fn any_map() -> impl Strategy<Value = Map> {

@@ -14,7 +14,7 @@ use polis_api::networking::{
     IPV4, Location, LocationReference, NetworkBinding, NetworkBindingSpec, NetworkContext,
     NetworkContextReference, NetworkReference, SUBNET_CLASS_PRIVATE, Subnet, SubnetClaim, SubnetClaimSpec,
 };
-use polis_api::{labels, names, reasons};
+use polis_api::{ObjectExt, labels, names, reasons};
 
 use crate::{conditions, owner};
 
@@ -56,7 +56,7 @@ pub struct NetworkObjects<'a> {
 /// The networks that a workload references, as sorted (namespace, name) pairs. The namespace defaults to the
 /// workload's.
 pub fn required(workload: &Workload) -> BTreeSet<(String, String)> {
-    let own = workload.metadata.namespace.as_deref().unwrap_or_default();
+    let own = workload.namespace();
     let interfaces = workload.spec.template.spec.network_interfaces.iter();
     let key = |namespace: Option<&str>, name: &str| (namespace.unwrap_or(own).to_owned(), name.to_owned());
     interfaces
@@ -72,9 +72,9 @@ pub fn location(city: &str, locations: &[Location]) -> Option<LocationReference>
         !city.is_empty()
             && location.spec.topology.get(labels::TOPOLOGY_CITY_CODE).is_some_and(|code| code == city)
     };
-    let first = locations.iter().filter(serves).min_by_key(|location| owner::name(&location.metadata))?;
+    let first = locations.iter().filter(serves).min_by_key(|location| location.name())?;
     Some(LocationReference {
-        name: owner::name(&first.metadata).to_owned(),
+        name: first.name().to_owned(),
         namespace: first.metadata.namespace.clone(),
         ..Default::default()
     })
@@ -96,9 +96,8 @@ pub fn plan(
     };
     let mut contexts = Vec::new();
     for (index, interface) in deployment.spec.template.spec.network_interfaces.iter().enumerate() {
-        let name = names::network_binding(owner::name(&deployment.metadata), index);
-        let Some(binding) = existing.bindings.iter().find(|binding| owner::name(&binding.metadata) == name)
-        else {
+        let name = names::network_binding(deployment.name(), index);
+        let Some(binding) = existing.bindings.iter().find(|binding| binding.name() == name) else {
             plan.worsen(NetworkState::Pending(format!(
                 "network {} is being requested",
                 interface.network.name
@@ -133,7 +132,7 @@ pub fn plan(
 /// reports it as the reason why an instance does not start.
 pub fn refusal(deployment: &str, interfaces: usize, bindings: &[NetworkBinding]) -> Option<String> {
     (0..interfaces).map(|index| names::network_binding(deployment, index)).find_map(|name| {
-        let binding = bindings.iter().find(|binding| owner::name(&binding.metadata) == name)?;
+        let binding = bindings.iter().find(|binding| binding.name() == name)?;
         binding_state(&binding.status.as_ref()?.conditions).err().flatten()
     })
 }
@@ -166,10 +165,7 @@ impl NetworkPlan {
             NetworkState::Pending(format!("{what} of network context {} is not ready", reference.name))
         };
 
-        let context = existing
-            .contexts
-            .iter()
-            .find(|c| here(&c.metadata) && owner::name(&c.metadata) == reference.name);
+        let context = existing.contexts.iter().find(|c| here(&c.metadata) && c.name() == reference.name);
         let Some(context) = context.filter(|c| is_ready(c.status.as_ref().map(|s| &s.conditions[..]))) else {
             return self
                 .worsen(NetworkState::Pending(format!("network context {} is not ready", reference.name)));
@@ -185,7 +181,7 @@ impl NetworkPlan {
                     && claim.spec.location.name == location.name
             })
             .collect();
-        fitting.sort_by_key(|claim| owner::name(&claim.metadata));
+        fitting.sort_by_key(|claim| claim.name());
         let Some(claim) = fitting.first() else {
             self.claims.push(new_claim(context, location));
             return self.worsen(not_yet("the subnet claim"));
@@ -195,8 +191,7 @@ impl NetworkPlan {
         else {
             return self.worsen(not_yet("the subnet claim"));
         };
-        let subnet =
-            existing.subnets.iter().find(|s| here(&s.metadata) && owner::name(&s.metadata) == subnet.name);
+        let subnet = existing.subnets.iter().find(|s| here(&s.metadata) && s.name() == subnet.name);
         if !subnet.is_some_and(|subnet| is_ready(subnet.status.as_ref().map(|s| &s.conditions[..]))) {
             self.worsen(not_yet("the subnet"));
         }
@@ -235,7 +230,7 @@ fn new_binding(
 }
 
 fn new_claim(context: &NetworkContext, location: &LocationReference) -> SubnetClaim {
-    let name = owner::name(&context.metadata);
+    let name = context.name();
     let metadata = ObjectMeta {
         name: Some(names::subnet_claim(name)),
         namespace: context.metadata.namespace.clone(),
@@ -320,7 +315,7 @@ mod tests {
         second.network.namespace = Some("nets".into());
         deployment.spec.template.spec.network_interfaces.push(second);
         let plan = plan(&deployment, Some(&mk_location_ref()), NetworkObjects::default());
-        let names: Vec<_> = plan.bindings.iter().map(|b| owner::name(&b.metadata)).collect();
+        let names: Vec<_> = plan.bindings.iter().map(|b| b.name()).collect();
         assert_eq!(names, ["web-net-0", "web-net-1"]);
         assert_eq!(plan.bindings[1].spec.network.namespace.as_deref(), Some("nets"));
         assert!(owner::is_controlled_by(&plan.bindings[0].metadata, "uid-web"));
@@ -330,7 +325,7 @@ mod tests {
     #[test]
     fn a_ready_context_without_a_claim_gets_one() {
         let plan = plan_of(&[bound("True", "Ready")], &[context("True")], &[], &[]);
-        assert_eq!(owner::name(&plan.claims[0].metadata), "ctx-0");
+        assert_eq!(plan.claims[0].name(), "ctx-0");
         assert_eq!(plan.claims[0].metadata.owner_references.as_ref().unwrap()[0].controller, None);
         assert!(matches!(plan.state, NetworkState::Pending(_)));
     }

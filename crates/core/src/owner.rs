@@ -5,6 +5,7 @@
 //! resource version as preconditions, so it deletes the object in the version that the decision is based on,
 //! or fails.
 
+use polis_api::ObjectExt;
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use polis_api::kube::Resource;
 
@@ -20,12 +21,12 @@ pub struct ObjectRef {
 }
 
 impl ObjectRef {
-    /// A reference to the object with this metadata.
-    pub fn of(meta: &ObjectMeta) -> Self {
+    /// A reference to the object.
+    pub fn of(object: &impl Resource) -> Self {
         ObjectRef {
-            name: meta.name.clone().unwrap_or_default(),
-            uid: meta.uid.clone().unwrap_or_default(),
-            resource_version: meta.resource_version.clone().unwrap_or_default(),
+            name: object.name().to_owned(),
+            uid: object.uid().to_owned(),
+            resource_version: object.meta().resource_version.clone().unwrap_or_default(),
         }
     }
 }
@@ -40,28 +41,13 @@ pub enum DeletionPlan {
     Delete(Vec<ObjectRef>),
 }
 
-/// The name of an object; empty when it has none yet.
-pub fn name(meta: &ObjectMeta) -> &str {
-    meta.name.as_deref().unwrap_or_default()
-}
-
-/// The UID of an object; empty when it has none yet.
-pub fn uid(meta: &ObjectMeta) -> &str {
-    meta.uid.as_deref().unwrap_or_default()
-}
-
-/// Whether an object is being deleted.
-pub fn is_deleting(meta: &ObjectMeta) -> bool {
-    meta.deletion_timestamp.is_some()
-}
-
 /// An owner reference without `controller`: the garbage collector deletes the object with its owner.
 pub fn reference<K: Resource<DynamicType = ()>>(owner: &K) -> OwnerReference {
     OwnerReference {
         api_version: K::api_version(&()).into_owned(),
         kind: K::kind(&()).into_owned(),
-        name: name(owner.meta()).to_owned(),
-        uid: uid(owner.meta()).to_owned(),
+        name: owner.name().to_owned(),
+        uid: owner.uid().to_owned(),
         controller: None,
         block_owner_deletion: None,
     }

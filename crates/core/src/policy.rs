@@ -16,10 +16,10 @@
 use polis_api::compute::{API_VERSION, WorkloadDeployment};
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use polis_api::karmada::{ClusterAffinity, PropagationPolicy, ResourceSelector, SpreadConstraint};
-use polis_api::{labels, names};
+use polis_api::{ObjectExt, labels, names};
 
 use crate::metadata;
-use crate::owner::{self, ObjectRef};
+use crate::owner::ObjectRef;
 
 /// A deployment of the city, from an uncached read of the hub. A project's deployment that is about to be
 /// copied to the hub counts as well.
@@ -141,7 +141,7 @@ fn same_selectors(existing: &[ResourceSelector], desired: &PropagationPolicy) ->
 impl Referrer {
     /// The referrer of a deployment.
     pub fn of(deployment: &WorkloadDeployment) -> Self {
-        Referrer { deleting: owner::is_deleting(&deployment.metadata) }
+        Referrer { deleting: deployment.is_deleting() }
     }
 }
 
@@ -150,8 +150,8 @@ impl ExistingPolicy {
     pub fn of(policy: &PropagationPolicy, desired: &PropagationPolicy) -> Self {
         let city = city_of(policy);
         ExistingPolicy {
-            object: ObjectRef::of(&policy.metadata),
-            deleting: owner::is_deleting(&policy.metadata),
+            object: ObjectRef::of(policy),
+            deleting: policy.is_deleting(),
             up_to_date: restored(policy, desired).spec == policy.spec,
             other_city: city.filter(|city| city_of(desired).as_ref() != Some(city)),
         }

@@ -9,11 +9,12 @@
 //! terminating. Only projections are deleted: they have the labels of their project and namespace, and a
 //! deployment owns them.
 
+use polis_api::ObjectExt;
 use polis_api::compute::{API_VERSION, Instance, WorkloadDeployment};
 use polis_api::labels;
 
 use crate::instances::LINKING_LABELS;
-use crate::metadata::{self, Map};
+use crate::metadata::Map;
 use crate::mirror::{self, InstanceChanges};
 use crate::owner::{self, ObjectRef};
 use crate::tenant::Tenant;
@@ -67,11 +68,9 @@ pub fn plan(
     deployment: Option<&WorkloadDeployment>,
     existing: Option<&Instance>,
 ) -> ProjectionAction {
-    let name = metadata::label(&copy.metadata, labels::WORKLOAD_DEPLOYMENT_NAME);
+    let name = copy.label(labels::WORKLOAD_DEPLOYMENT_NAME);
     let owns = |deployment: &&WorkloadDeployment| {
-        name == Some(owner::name(&deployment.metadata))
-            && !owner::uid(&deployment.metadata).is_empty()
-            && !owner::is_deleting(&deployment.metadata)
+        name == Some(deployment.name()) && !deployment.uid().is_empty() && !deployment.is_deleting()
     };
     let Some(deployment) = deployment.filter(owns) else { return ProjectionAction::NoOwner };
     let (labels, reference) = (projection_labels(copy, tenant), owner::reference(deployment));
@@ -82,7 +81,7 @@ pub fn plan(
     if !is_ours(existing, tenant) && !owner::is_owned_by(&existing.metadata, &reference.uid) {
         return ProjectionAction::Foreign;
     }
-    if owner::is_deleting(&existing.metadata) {
+    if existing.is_deleting() {
         return ProjectionAction::AwaitDeletion;
     }
     let changes = mirror::changes(copy, existing, &labels, &LINKING_LABELS, reference);
@@ -91,14 +90,14 @@ pub fn plan(
 
 /// Whether to delete an existing projection, given the state of its hub copy.
 pub fn plan_deletion(existing: &Instance, tenant: &Tenant, hub_copy: HubCopyState) -> ProjectionDeletion {
-    if !is_ours(existing, tenant) || owner::is_deleting(&existing.metadata) {
+    if !is_ours(existing, tenant) || existing.is_deleting() {
         return ProjectionDeletion::NotOurs;
     }
     match hub_copy {
         HubCopyState::Unknown => ProjectionDeletion::Retain,
-        HubCopyState::Present(copy) if !owner::is_deleting(&copy.metadata) => ProjectionDeletion::Retain,
+        HubCopyState::Present(copy) if !copy.is_deleting() => ProjectionDeletion::Retain,
         HubCopyState::Present(_) | HubCopyState::Absent => {
-            ProjectionDeletion::Delete(ObjectRef::of(&existing.metadata))
+            ProjectionDeletion::Delete(ObjectRef::of(existing))
         }
     }
 }
@@ -106,10 +105,9 @@ pub fn plan_deletion(existing: &Instance, tenant: &Tenant, hub_copy: HubCopyStat
 /// Whether an Instance of a project is a projection from this hub namespace, owned by the deployment it
 /// names.
 pub fn is_ours(existing: &Instance, tenant: &Tenant) -> bool {
-    let meta = &existing.metadata;
-    let name = metadata::label(meta, labels::WORKLOAD_DEPLOYMENT_NAME);
-    tenant.labels().iter().all(|(key, value)| metadata::label(meta, key) == Some(value.as_str()))
-        && meta.owner_references.iter().flatten().any(|reference| {
+    let name = existing.label(labels::WORKLOAD_DEPLOYMENT_NAME);
+    tenant.labels().iter().all(|(key, value)| existing.label(key) == Some(value.as_str()))
+        && existing.metadata.owner_references.iter().flatten().any(|reference| {
             reference.api_version == API_VERSION
                 && reference.kind == "WorkloadDeployment"
                 && Some(reference.name.as_str()) == name
@@ -234,7 +232,7 @@ mod tests {
     #[test]
     fn a_projection_is_deleted_only_if_its_hub_copy_is_known_to_be_gone() {
         let (existing, tenant) = (mk_projection(), mk_tenant());
-        let gone = ProjectionDeletion::Delete(ObjectRef::of(&existing.metadata));
+        let gone = ProjectionDeletion::Delete(ObjectRef::of(&existing));
         assert_eq!(plan_deletion(&existing, &tenant, HubCopyState::Absent), gone);
         assert_eq!(plan_deletion(&existing, &tenant, HubCopyState::Present(&deleting(mk_copy()))), gone);
         assert_eq!(

@@ -4,14 +4,13 @@
 //! cell, because status is never copied in that direction. The cell sets `status.suspended` of each instance,
 //! and the provider stops the instance. Nothing is deleted: the instance keeps its quota and its slot.
 
+use polis_api::ObjectExt;
 use polis_api::annotations::SUSPENDED;
 use polis_api::compute::{Instance, InstanceStatus, WorkloadDeployment};
 
-use crate::metadata;
-
 /// Whether the annotation requests suspension; `None` without the annotation.
 pub fn requested(deployment: &WorkloadDeployment) -> Option<bool> {
-    metadata::annotation(&deployment.metadata, SUSPENDED).map(|value| value == "true")
+    deployment.annotation(SUSPENDED).map(|value| value == "true")
 }
 
 /// The status of an instance that matches the requested suspension, or `None` when it matches already.
@@ -29,6 +28,7 @@ pub fn status(instance: &Instance, deployment: &WorkloadDeployment) -> Option<In
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metadata;
     use crate::testing::{mk_deployment, mk_instance, ready};
 
     fn mk_annotated(value: Option<&str>) -> WorkloadDeployment {

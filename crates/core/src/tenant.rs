@@ -4,12 +4,13 @@
 //! malformed label is an error: an object of unknown origin is not projected, so it never appears in the
 //! wrong project.
 
+use polis_api::ObjectExt;
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use polis_api::labels::{UPSTREAM_CLUSTER_NAME, UPSTREAM_NAMESPACE, city_presence};
 use polis_api::names::{self, NameError};
 
-use crate::{metadata, owner};
+use crate::metadata;
 
 /// The origin of the objects in a hub or cell namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,10 +71,9 @@ impl Tenant {
 
     /// The tenant of a namespace on the hub or on a cell, from its labels.
     pub fn of(namespace: &Namespace) -> Result<Self, TenantError> {
-        let name = owner::name(&namespace.metadata);
+        let name = namespace.name();
         let read = |label| {
-            metadata::label(&namespace.metadata, label)
-                .ok_or_else(|| TenantError::Missing { namespace: name.to_owned(), label })
+            namespace.label(label).ok_or_else(|| TenantError::Missing { namespace: name.to_owned(), label })
         };
         let cluster_label = read(UPSTREAM_CLUSTER_NAME)?.to_owned();
         let project = names::project_key_of_label(&cluster_label)
@@ -119,7 +119,7 @@ pub fn plan_namespace(
         return Ok(NamespaceAction::Create(Box::new(Namespace { metadata, ..Default::default() })));
     };
     for (label, value) in tenant.labels() {
-        match metadata::label(&existing.metadata, &label) {
+        match existing.label(&label) {
             Some(found) if found != value => {
                 let (namespace, found) = (name.to_owned(), format!("{label}={found}"));
                 return Err(TenantError::Taken { namespace, expected: format!("{label}={value}"), found });
@@ -127,7 +127,7 @@ pub fn plan_namespace(
             _ => {}
         }
     }
-    if owner::is_deleting(&existing.metadata) {
+    if existing.is_deleting() {
         return Ok(NamespaceAction::AwaitDeletion);
     }
     let mut labelled = existing.clone();

@@ -8,7 +8,7 @@ use polis_api::compute::{
 };
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use polis_api::k8s_openapi::jiff::Timestamp;
-use polis_api::{labels, names};
+use polis_api::{ObjectExt, labels, names};
 
 use crate::{Time, metadata, owner, template};
 
@@ -99,11 +99,11 @@ pub(crate) fn mk_deployment_of(name: &str, replicas: i32) -> WorkloadDeployment 
 
 /// A new instance of the deployment: current template, both gates, no status.
 pub(crate) fn mk_instance(deployment: &WorkloadDeployment, ordinal: u32) -> Instance {
-    let mut metadata = mk_meta("ns-1", &names::instance(owner::name(&deployment.metadata), ordinal));
+    let mut metadata = mk_meta("ns-1", &names::instance(deployment.name(), ordinal));
     metadata.labels = Some(metadata::map([
         (labels::WORKLOAD_UID, deployment.spec.workload_ref.uid.as_str()),
-        (labels::WORKLOAD_DEPLOYMENT_UID, owner::uid(&deployment.metadata)),
-        (labels::WORKLOAD_DEPLOYMENT_NAME, owner::name(&deployment.metadata)),
+        (labels::WORKLOAD_DEPLOYMENT_UID, deployment.uid()),
+        (labels::WORKLOAD_DEPLOYMENT_NAME, deployment.name()),
         (labels::WORKLOAD_NAME, deployment.spec.workload_ref.name.as_str()),
         (labels::PLACEMENT_NAME, deployment.spec.placement_name.as_str()),
         (labels::CITY_CODE, deployment.spec.city_code.as_str()),

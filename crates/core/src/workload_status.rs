@@ -12,6 +12,7 @@
 
 use std::collections::BTreeMap;
 
+use polis_api::ObjectExt;
 use polis_api::compute::{Workload, WorkloadDeployment, WorkloadPlacementStatus, WorkloadStatus};
 use polis_api::conditions::{AVAILABLE, LOCATIONS_BOUND};
 use polis_api::reasons;
@@ -19,7 +20,7 @@ use polis_api::reasons;
 use crate::cities::{Cities, SkippedBinding, skipped_message};
 use crate::conditions::{self, ConditionStatus, DesiredCondition};
 use crate::ranking::NO_MATCHING_LOCATIONS;
-use crate::{Time, canonical, deployments, owner, ranking};
+use crate::{Time, canonical, deployments, ranking};
 
 /// The observed state that the status of a workload is computed from.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +40,7 @@ pub fn status(workload: &Workload, input: &WorkloadStatusInput, now: &Time) -> O
     let existing = workload.status.clone();
     let generation = workload.metadata.generation;
     let mut owned: Vec<_> = input.deployments.iter().filter(|d| deployments::belongs(d, workload)).collect();
-    owned.sort_by_key(|deployment| owner::name(&deployment.metadata));
+    owned.sort_by_key(|deployment| deployment.name());
 
     let mut placements: BTreeMap<&str, ObservedPlacement> = BTreeMap::new();
     for placement in &workload.spec.placements {
@@ -185,7 +186,7 @@ fn worst(deployments: &[&WorkloadDeployment]) -> Option<Cause> {
     let causes = deployments.iter().filter_map(|deployment| {
         let condition = conditions::find(&deployment.status.as_ref()?.conditions, AVAILABLE)?;
         (condition.status != "True").then(|| Cause {
-            deployment: owner::name(&deployment.metadata).to_owned(),
+            deployment: deployment.name().to_owned(),
             reason: condition.reason.clone(),
             message: condition.message.clone(),
         })

@@ -14,11 +14,12 @@
 //! another cell of the city, both cells have an instance of the same name for some time. The new cell takes
 //! the copy over only when `status.cell` of the hub's deployment names it.
 
+use polis_api::ObjectExt;
 use polis_api::compute::{Instance, WorkloadDeployment};
 use polis_api::labels;
 
 use crate::instances::LINKING_LABELS;
-use crate::metadata::{self, Map};
+use crate::metadata::Map;
 use crate::mirror::{self, InstanceChanges};
 use crate::owner;
 use crate::tenant::Tenant;
@@ -78,19 +79,16 @@ pub fn plan(
 ) -> Result<WriteBackAction, MissingLabel> {
     let labels = copy_labels(instance, tenant, cell)?;
     let name = deployment_name(instance)?;
-    let owns = |owner: &&WorkloadDeployment| {
-        owner::name(&owner.metadata) == name
-            && !owner::uid(&owner.metadata).is_empty()
-            && !owner::is_deleting(&owner.metadata)
-    };
+    let owns =
+        |owner: &&WorkloadDeployment| owner.name() == name && !owner.uid().is_empty() && !owner.is_deleting();
     let Some(hub_owner) = hub_owner.filter(owns) else { return Ok(WriteBackAction::NoOwner) };
     let reference = owner::controller_reference(hub_owner);
 
     let Some(existing) = existing else {
-        let namespace = hub_owner.metadata.namespace.as_deref().unwrap_or_default();
+        let namespace = hub_owner.namespace();
         return Ok(WriteBackAction::Create(Box::new(mirror::new(instance, namespace, labels, reference))));
     };
-    if owner::is_deleting(&existing.metadata) {
+    if existing.is_deleting() {
         return Ok(WriteBackAction::AwaitDeletion);
     }
     match owner::controller(&existing.metadata) {
@@ -125,12 +123,12 @@ pub fn is_copy_of(copy: &Instance, instance: &Instance, cell: &str) -> bool {
 /// Whether a copy has the UID label of the instance's deployment, a UID that exists in this cell only.
 fn was_made_for(copy: &Instance, instance: &Instance) -> bool {
     read(instance, labels::WORKLOAD_DEPLOYMENT_UID)
-        .is_ok_and(|uid| metadata::label(&copy.metadata, labels::WORKLOAD_DEPLOYMENT_UID) == Some(uid))
+        .is_ok_and(|uid| copy.label(labels::WORKLOAD_DEPLOYMENT_UID) == Some(uid))
 }
 
 /// The cell that the label of a copy names.
 fn source(copy: &Instance) -> Option<&str> {
-    metadata::label(&copy.metadata, labels::SOURCE_CLUSTER)
+    copy.label(labels::SOURCE_CLUSTER)
 }
 
 /// The labels of a copy: the linking labels, the tenant and the cell.
@@ -144,8 +142,7 @@ fn copy_labels(instance: &Instance, tenant: &Tenant, cell: &str) -> Result<Map, 
 }
 
 fn read<'a>(instance: &'a Instance, label: &'static str) -> Result<&'a str, MissingLabel> {
-    metadata::label(&instance.metadata, label)
-        .ok_or_else(|| MissingLabel { instance: owner::name(&instance.metadata).to_owned(), label })
+    instance.label(label).ok_or_else(|| MissingLabel { instance: instance.name().to_owned(), label })
 }
 
 #[cfg(test)]
@@ -156,7 +153,7 @@ pub(crate) fn mk_hub_copy(instance: &Instance, hub_owner: &WorkloadDeployment) -
     else {
         panic!()
     };
-    let made = std::mem::replace(&mut copy.metadata, mk_meta("ns-1", owner::name(&instance.metadata)));
+    let made = std::mem::replace(&mut copy.metadata, mk_meta("ns-1", instance.name()));
     copy.metadata.labels = made.labels;
     copy.metadata.owner_references = made.owner_references;
     copy.status = instance.status.clone();
@@ -166,6 +163,7 @@ pub(crate) fn mk_hub_copy(instance: &Instance, hub_owner: &WorkloadDeployment) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metadata;
     use crate::tenant::mk_tenant;
     use crate::testing::{deleting, mk_deployment, mk_gates, mk_instance, ready};
 

@@ -3,6 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
+use polis_api::ObjectExt;
+use polis_api::kube::Resource;
+
+use crate::Plane;
+
 /// The name of a plane within its set, such as the name of a project. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PlaneName(Arc<str>);
@@ -72,6 +77,15 @@ impl Key {
     /// The key of a cluster-scoped object.
     pub fn cluster(plane: impl Into<PlaneName>, name: &str) -> Self {
         Self { plane: plane.into(), namespace: None, name: Arc::from(name) }
+    }
+
+    /// The key of an object on its plane.
+    pub fn of(plane: &Plane, object: &impl Resource) -> Self {
+        Self {
+            plane: plane.name().clone(),
+            namespace: object.meta().namespace.as_deref().map(Arc::from),
+            name: Arc::from(object.name()),
+        }
     }
 
     /// The namespace, or an empty string for a cluster-scoped object.

@@ -13,8 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
 use polis_api::karmada::Cluster;
-use polis_api::{annotations, labels};
-use polis_core::{metadata, owner};
+use polis_api::{ObjectExt, annotations, labels};
 use polis_engine::{
     Action, Error as EngineError, EventRecorder, EventType, Index, Key, Metrics, Plane, Reconciler,
 };
@@ -64,14 +63,14 @@ impl CityGuard {
     /// Records the city of a member. Returns the previous city if it was changed or removed without the
     /// annotation that permits it.
     fn track_city(&self, cluster: &Cluster) -> Option<String> {
-        let name = owner::name(&cluster.metadata).to_owned();
+        let name = cluster.name().to_owned();
         let city = city_of(cluster);
         let mut cities = self.cities.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let before = match city {
             "" => cities.remove(&name),
             city => cities.insert(name, city.to_owned()),
         };
-        let allowed = metadata::annotation(&cluster.metadata, annotations::ALLOW_CITY_CHANGE) == Some("true");
+        let allowed = cluster.annotation(annotations::ALLOW_CITY_CHANGE) == Some("true");
         before.filter(|before| before != city && !allowed)
     }
 }
@@ -113,13 +112,14 @@ pub(crate) fn by_city() -> Index {
 
 /// The city of a member; empty when it has none.
 pub(crate) fn city_of(cluster: &Cluster) -> &str {
-    metadata::label(&cluster.metadata, labels::TOPOLOGY_CITY_CODE).unwrap_or_default()
+    cluster.label(labels::TOPOLOGY_CITY_CODE).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
     use polis_api::karmada::ClusterStatus;
+    use polis_core::metadata;
     use polis_engine::{Engine, Transport};
 
     use super::*;

@@ -15,10 +15,10 @@
 use polis_api::compute::WorkloadDeployment;
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::karmada::{Cluster, PropagationPolicy};
-use polis_api::{annotations, finalizers, labels, names};
+use polis_api::{ObjectExt, annotations, finalizers, labels, names};
 use polis_core::hub_copy::{self, CityError, RecordAction};
 use polis_core::tenant::{self, Tenant};
-use polis_core::{Time, metadata, owner, policy, significant_change};
+use polis_core::{Time, policy, significant_change};
 use polis_engine::{
     Action, Clock, EventRecorder, EventType, Index, Key, ListOptions, Plane, PlaneSet, Preconditions,
     Reconciler, StatusCoalescer, Unresolved,
@@ -70,7 +70,7 @@ impl Federator {
         let Some(deployment) = project.get::<WorkloadDeployment>(key)? else {
             return Ok(Action::AwaitChange); // deleted; its finalizer has cleaned up
         };
-        if owner::is_deleting(&deployment.metadata) {
+        if deployment.is_deleting() {
             return self.finalize(&project, key, &deployment).await;
         }
         if let Err(error) = hub_copy::check_city(&deployment) {
@@ -93,8 +93,7 @@ impl Federator {
 
     fn hub_namespace(&self, project: &Plane, key: &Key) -> Result<HubNamespace, Error> {
         let namespace = project.get::<Namespace>(key.namespace())?;
-        let uid =
-            namespace.as_ref().map(|namespace| owner::uid(&namespace.metadata)).filter(|uid| !uid.is_empty());
+        let uid = namespace.as_ref().map(|namespace| namespace.uid()).filter(|uid| !uid.is_empty());
         let not_cached = || Error::NamespaceNotCached {
             deployment: key.to_string(),
             namespace: key.namespace().to_owned(),
@@ -175,9 +174,7 @@ impl Federator {
     ) -> Result<bool, Error> {
         let city = &deployment.spec.city_code;
         let desired = policy::desired(&hub_namespace.name, city);
-        let current = self
-            .hub
-            .get::<PropagationPolicy>((hub_namespace.name.as_str(), owner::name(&desired.metadata)))?;
+        let current = self.hub.get::<PropagationPolicy>((hub_namespace.name.as_str(), desired.name()))?;
         let existing = current.as_ref().map(|current| policy::ExistingPolicy::of(current, &desired));
         match (policy::plan(&[policy::Referrer::of(deployment)], existing.as_ref()), current) {
             (policy::PolicyAction::Create, _) => _ = self.hub.create(&desired).await?,
@@ -268,7 +265,7 @@ impl Federator {
         key: &Key,
         deployment: &WorkloadDeployment,
     ) -> Result<Action, Error> {
-        if !metadata::has_finalizer(&deployment.metadata, finalizers::FEDERATOR) {
+        if !deployment.has_finalizer(finalizers::FEDERATOR) {
             return Ok(Action::AwaitChange);
         }
         if let Some(namespace) = hub_copy::recorded_namespace(deployment) {
@@ -326,9 +323,9 @@ impl Federator {
 
     /// Returns true once the copy is gone.
     async fn delete_hub_copy(&self, namespace: &str, deployment: &WorkloadDeployment) -> Result<bool, Error> {
-        let name = (namespace, owner::name(&deployment.metadata));
+        let name = (namespace, deployment.name());
         let Some(copy) = self.hub.uncached().get::<WorkloadDeployment>(name).await? else { return Ok(true) };
-        if !owner::is_deleting(&copy.metadata) {
+        if !copy.is_deleting() {
             self.hub.delete(&copy, Preconditions::Uid).await?;
         }
         // With other finalizers the deletion continues on the hub, and its event requeues the key.
@@ -367,7 +364,7 @@ impl Federator {
         let referrers: Vec<_> = referrers.iter().map(policy::Referrer::of).collect();
 
         let desired = policy::desired(namespace, city);
-        let name = (namespace, owner::name(&desired.metadata));
+        let name = (namespace, desired.name());
         let current = self.hub.uncached().get::<PropagationPolicy>(name).await?;
         let existing = current.as_ref().map(|current| policy::ExistingPolicy::of(current, &desired));
         if let policy::PolicyAction::Delete(object) = policy::plan(&referrers, existing.as_ref()) {
@@ -400,7 +397,7 @@ impl Federator {
         namespace: &str,
         deployment: &WorkloadDeployment,
     ) -> Result<Option<WorkloadDeployment>, Error> {
-        Ok(self.hub.get::<WorkloadDeployment>((namespace, owner::name(&deployment.metadata)))?)
+        Ok(self.hub.get::<WorkloadDeployment>((namespace, deployment.name()))?)
     }
 }
 
@@ -413,13 +410,12 @@ pub(crate) fn keys_of_policy(
     policy: &PropagationPolicy,
 ) -> Result<Vec<Key>, Unresolved> {
     let tenant = unresolved.tenant_of(hub, policy)?;
-    let name = owner::name(&policy.metadata);
+    let name = policy.name();
     let deployments =
         projects.named(&tenant.project)?.list_within::<WorkloadDeployment>(&tenant.namespace)?;
     let served = deployments.iter().filter(|deployment| names::policy(&deployment.spec.city_code) == name);
-    let key = |deployment: &WorkloadDeployment| {
-        Key::new(&tenant.project, &tenant.namespace, owner::name(&deployment.metadata))
-    };
+    let key =
+        |deployment: &WorkloadDeployment| Key::new(&tenant.project, &tenant.namespace, deployment.name());
     Ok(served.map(key).collect())
 }
 

@@ -30,13 +30,13 @@ pub use projector::Projector;
 pub use propagation_latency::PropagationLatency;
 pub use workload::WorkloadController;
 
+use polis_api::ObjectExt;
 use polis_api::compute::{Instance, Workload, WorkloadDeployment};
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::karmada::{Cluster, PropagationPolicy};
 use polis_api::labels;
 use polis_api::networking::{LocationBinding, Network};
 use polis_core::cities::TenancyMode;
-use polis_core::owner;
 use polis_engine::{Clock, Engine, Key, Plane, PlaneProvider, PlaneSet, Watch};
 
 use unresolved_objects::UnresolvedObjects;
@@ -98,7 +98,7 @@ pub fn declare(
     engine
         .controller("open-cities", &projects, LocationBindingDiagnostics::new(projects.clone(), tenancy))
         .watches::<Namespace>(&projects, |project, namespace| {
-        let is_default = owner::name(&namespace.metadata) == "default";
+        let is_default = namespace.name() == "default";
         Ok(is_default.then(|| Key::cluster(project.name().clone(), "default")).into_iter().collect())
     });
 

@@ -10,10 +10,10 @@
 
 use polis_api::compute::{Instance, WorkloadDeployment};
 use polis_api::k8s_openapi::api::core::v1::Namespace;
-use polis_api::{labels, names};
+use polis_api::{ObjectExt, labels, names};
 use polis_core::projection::{self, HubCopyState, ProjectionAction, ProjectionDeletion};
 use polis_core::tenant::{Tenant, TenantError};
-use polis_core::{InstanceChanges, metadata, owner, significant_change, template};
+use polis_core::{InstanceChanges, significant_change, template};
 use polis_engine::{
     Action, EventRecorder, EventType, Index, Key, Plane, PlaneSet, Preconditions, Reconciler,
     StatusCoalescer, Unresolved,
@@ -50,10 +50,10 @@ impl Projector {
         let Some(namespace) = project.get::<Namespace>(key.namespace())? else {
             return Ok(Action::AwaitChange); // the projection was deleted with its namespace
         };
-        let hub_namespace = names::hub_namespace(owner::uid(&namespace.metadata));
+        let hub_namespace = names::hub_namespace(namespace.uid());
         let existing = project.get::<Instance>(key)?;
         match self.hub.get::<Instance>((hub_namespace.as_str(), &*key.name))? {
-            Some(copy) if !owner::is_deleting(&copy.metadata) => {
+            Some(copy) if !copy.is_deleting() => {
                 self.ensure_projection(&project, key, &hub_namespace, &copy, existing).await
             }
             _ => {
@@ -78,7 +78,7 @@ impl Projector {
         if tenant != self.expected_tenant(key)? {
             return Ok(Action::AwaitChange); // the federator reports the conflict
         }
-        let name = metadata::label(&copy.metadata, labels::WORKLOAD_DEPLOYMENT_NAME).unwrap_or_default();
+        let name = copy.label(labels::WORKLOAD_DEPLOYMENT_NAME).unwrap_or_default();
         let deployment = project.get::<WorkloadDeployment>((key.namespace(), name))?;
         let plan = projection::plan(copy, &tenant, deployment.as_ref(), existing.as_ref());
         self.record_stage(Stage::Instance, deployment.as_ref(), copy);
@@ -194,10 +194,9 @@ pub(crate) fn keys_of_deployment(
     project: &Plane,
     deployment: &WorkloadDeployment,
 ) -> Result<Vec<Key>, Unresolved> {
-    let namespace = deployment.metadata.namespace.as_deref().unwrap_or_default();
+    let namespace = deployment.namespace();
     let Some(namespace_object) = project.get::<Namespace>(namespace)? else { return Ok(Vec::new()) };
-    let hub_namespace = names::hub_namespace(owner::uid(&namespace_object.metadata));
-    let copies =
-        hub.names_within::<Instance>(&hub_namespace, &by_deployment(), owner::name(&deployment.metadata))?;
+    let hub_namespace = names::hub_namespace(namespace_object.uid());
+    let copies = hub.names_within::<Instance>(&hub_namespace, &by_deployment(), deployment.name())?;
     Ok(copies.iter().map(|copy| Key::new(project.name().clone(), namespace, copy)).collect())
 }

@@ -8,8 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use polis_api::ObjectExt;
 use polis_api::compute::Workload;
-use polis_core::owner;
 use polis_engine::{Clock, Metrics};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
@@ -96,7 +96,7 @@ impl PropagationLatency {
         }
         let now = self.0.clock.now();
         let mut rollouts = self.rollouts();
-        let uid = owner::uid(&workload.metadata);
+        let uid = workload.uid();
         if rollouts.get(uid).is_some_and(|rollout| rollout.generation == generation) {
             return;
         }

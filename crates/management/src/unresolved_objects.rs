@@ -7,10 +7,9 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
+use polis_api::ObjectExt;
 use polis_api::k8s_openapi::api::core::v1::Namespace;
-use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use polis_api::labels;
-use polis_core::owner;
 use polis_core::tenant::Tenant;
 use polis_engine::{EventRecorder, EventType, Key, Kind, Metrics, Object, Plane, Unresolved};
 use prometheus_client::metrics::gauge::Gauge;
@@ -38,10 +37,9 @@ impl UnresolvedObjects {
 
     /// The tenant of a hub object, from the labels of its namespace.
     pub(crate) fn tenant_of<K: Object>(&self, hub: &Plane, object: &K) -> Result<Tenant, Unresolved> {
-        let meta = object.meta();
-        let tenant = tenant_of(hub, meta);
+        let tenant = tenant_of(hub, object.namespace());
         // The delete event of an object may follow the deletion of its namespace.
-        let exists = tenant.is_err() && hub.get::<K>((namespace_of(meta), owner::name(meta)))?.is_some();
+        let exists = tenant.is_err() && hub.get::<K>((object.namespace(), object.name()))?.is_some();
         self.report(hub, object, tenant.as_ref().err().filter(|_| exists));
         tenant
     }
@@ -49,8 +47,7 @@ impl UnresolvedObjects {
     /// Adds an unresolved hub object and reports it once, as an event and in the log. Without a reason it
     /// removes the object: it is resolved or deleted.
     pub(crate) fn report<K: Object>(&self, hub: &Plane, object: &K, why: Option<&Unresolved>) {
-        let meta = object.meta();
-        let id = (Kind::of::<K>().to_string(), namespace_of(meta).to_owned(), owner::name(meta).to_owned());
+        let id = (Kind::of::<K>().to_string(), object.namespace().to_owned(), object.name().to_owned());
         if let Some(why) = why
             && self.set(id.clone(), true)
         {
@@ -68,7 +65,7 @@ impl UnresolvedObjects {
     /// Maps a hub copy to the project object of the same name, in the namespace it was copied from.
     pub(crate) fn keys_of_copy<K: Object>(&self, hub: &Plane, copy: &K) -> Result<Vec<Key>, Unresolved> {
         let tenant = self.tenant_of(hub, copy)?;
-        Ok(vec![Key::new(&tenant.project, &tenant.namespace, owner::name(copy.meta()))])
+        Ok(vec![Key::new(&tenant.project, &tenant.namespace, copy.name())])
     }
 
     /// Maps a hub namespace to the project objects of all copies in it, when its labels change. The engine
@@ -79,12 +76,12 @@ impl UnresolvedObjects {
         hub: &Plane,
         namespace: &Namespace,
     ) -> Result<Vec<Key>, Unresolved> {
-        let copies = hub.list_within::<K>(owner::name(&namespace.metadata))?;
+        let copies = hub.list_within::<K>(namespace.name())?;
         for copy in &copies {
             _ = self.tenant_of(hub, copy); // counts unresolved copies
         }
         let Ok(tenant) = Tenant::of(namespace) else { return Ok(Vec::new()) };
-        let key = |copy: &K| Key::new(&tenant.project, &tenant.namespace, owner::name(copy.meta()));
+        let key = |copy: &K| Key::new(&tenant.project, &tenant.namespace, copy.name());
         Ok(copies.iter().map(key).collect())
     }
 
@@ -97,12 +94,8 @@ impl UnresolvedObjects {
     }
 }
 
-fn namespace_of(meta: &ObjectMeta) -> &str {
-    meta.namespace.as_deref().unwrap_or_default()
-}
-
-fn tenant_of(hub: &Plane, meta: &ObjectMeta) -> Result<Tenant, Unresolved> {
-    let namespace = namespace_of(meta);
+/// The tenant of a hub namespace, from its labels.
+fn tenant_of(hub: &Plane, namespace: &str) -> Result<Tenant, Unresolved> {
     let labelled = hub.get::<Namespace>(namespace)?.ok_or_else(|| {
         Unresolved(format!(
             "namespace {namespace} is not in the hub's cache or has no label {}",

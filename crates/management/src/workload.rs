@@ -13,12 +13,12 @@ use polis_api::compute::{Workload, WorkloadDeployment};
 use polis_api::conditions::AVAILABLE;
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::networking::{LocationBinding, Network};
-use polis_api::{annotations, finalizers, names, reasons};
+use polis_api::{ObjectExt, annotations, finalizers, names, reasons};
 use polis_core::cities::{Cities, SkippedBinding, TenancyMode};
 use polis_core::deployments::{self, DeploymentAction, DeploymentPlan, InitialMetadata};
 use polis_core::owner::DeletionPlan;
 use polis_core::workload_status::{self, WorkloadStatusInput};
-use polis_core::{Time, conditions, metadata, networks, owner, significant_change};
+use polis_core::{Time, conditions, metadata, networks, significant_change};
 use polis_engine::{
     Action, Clock, EventRecorder, EventType, Index, Key, ListOptions, Plane, PlaneSet, Reconciler,
     StatusCoalescer, Unresolved,
@@ -67,7 +67,7 @@ impl WorkloadController {
         let Some(workload) = project.get::<Workload>(key)? else {
             return Ok(Action::AwaitChange); // deleted; its finalizer has cleaned up
         };
-        if owner::is_deleting(&workload.metadata) {
+        if workload.is_deleting() {
             return self.finalize(&project, key, &workload).await;
         }
         self.latency.start(&workload);
@@ -103,12 +103,9 @@ impl WorkloadController {
             match action {
                 DeploymentAction::Create(deployment) => {
                     let created = project.create(&*deployment).await?;
-                    self.latency.reached(owner::uid(&workload.metadata), Stage::Deployment);
-                    let note = format!(
-                        "Created deployment {} for city {}",
-                        owner::name(&created.metadata),
-                        created.spec.city_code
-                    );
+                    self.latency.reached(workload.uid(), Stage::Deployment);
+                    let note =
+                        format!("Created deployment {} for city {}", created.name(), created.spec.city_code);
                     self.recorder.record(
                         project,
                         workload,
@@ -126,7 +123,7 @@ impl WorkloadController {
                         && let Some(updated) = project.update(current, &desired).await?.into_object()
                     {
                         *current = updated;
-                        self.latency.reached(owner::uid(&workload.metadata), Stage::Deployment);
+                        self.latency.reached(workload.uid(), Stage::Deployment);
                     }
                 }
                 DeploymentAction::Delete(object) => {
@@ -223,7 +220,7 @@ impl WorkloadController {
 
     /// Deletes the deployments, and removes the finalizer once an uncached list finds none.
     async fn finalize(&self, project: &Plane, key: &Key, workload: &Workload) -> Result<Action, Error> {
-        if !metadata::has_finalizer(&workload.metadata, finalizers::WORKLOAD) {
+        if !workload.has_finalizer(finalizers::WORKLOAD) {
             return Ok(Action::AwaitChange);
         }
         let mut plan = deployments::deletion_plan(workload, &existing_deployments(project, key, workload)?);
@@ -253,13 +250,13 @@ fn existing_deployments(
     key: &Key,
     workload: &Workload,
 ) -> Result<Vec<WorkloadDeployment>, Error> {
-    let uid = owner::uid(&workload.metadata);
+    let uid = workload.uid();
     let mut existing: Vec<WorkloadDeployment> = project.find(&by_workload(), uid)?;
-    existing.retain(|deployment| deployment.metadata.namespace.as_deref() == Some(key.namespace()));
+    existing.retain(|deployment| deployment.namespace() == key.namespace());
     for placement in &workload.spec.placements {
         for city in &placement.city_codes {
             let name = names::deployment(&key.name, uid, &placement.name, city);
-            if existing.iter().any(|deployment| owner::name(&deployment.metadata) == name) {
+            if existing.iter().any(|deployment| deployment.name() == name) {
                 continue;
             }
             existing.extend(project.get::<WorkloadDeployment>((key.namespace(), name.as_str()))?);
@@ -274,7 +271,7 @@ fn initial_metadata(project: &Plane, key: &Key) -> Result<InitialMetadata, Error
     let Some(namespace) = project.get::<Namespace>(key.namespace())? else {
         return Ok(InitialMetadata::default());
     };
-    let hub_namespace = names::hub_namespace(owner::uid(&namespace.metadata));
+    let hub_namespace = names::hub_namespace(namespace.uid());
     Ok(InitialMetadata {
         finalizers: vec![finalizers::FEDERATOR.to_owned()],
         annotations: metadata::map([(annotations::FEDERATION_NAMESPACE, hub_namespace)]),
@@ -306,22 +303,16 @@ pub(crate) fn key_of_deployment(
     project: &Plane,
     deployment: &WorkloadDeployment,
 ) -> Result<Vec<Key>, Unresolved> {
-    let namespace = deployment.metadata.namespace.as_deref().unwrap_or_default();
-    Ok(vec![Key::new(project.name().clone(), namespace, &deployment.spec.workload_ref.name)])
+    Ok(vec![Key::new(project.name().clone(), deployment.namespace(), &deployment.spec.workload_ref.name)])
 }
 
 /// Maps a network to the workloads that use it.
 pub(crate) fn keys_of_network(project: &Plane, network: &Network) -> Result<Vec<Key>, Unresolved> {
-    let workloads: Vec<Workload> = project.find(&by_network(), owner::name(&network.metadata))?;
-    Ok(workloads.iter().map(|workload| key_of(project, workload)).collect())
+    let workloads: Vec<Workload> = project.find(&by_network(), network.name())?;
+    Ok(workloads.iter().map(|workload| Key::of(project, workload)).collect())
 }
 
 /// Maps a LocationBinding to every workload of the project: the permitted cities changed.
 pub(crate) fn keys_of_binding(project: &Plane, _: &LocationBinding) -> Result<Vec<Key>, Unresolved> {
-    Ok(project.list::<Workload>()?.iter().map(|workload| key_of(project, workload)).collect())
-}
-
-fn key_of(project: &Plane, workload: &Workload) -> Key {
-    let namespace = workload.metadata.namespace.as_deref().unwrap_or_default();
-    Key::new(project.name().clone(), namespace, owner::name(&workload.metadata))
+    Ok(project.list::<Workload>()?.iter().map(|workload| Key::of(project, workload)).collect())
 }

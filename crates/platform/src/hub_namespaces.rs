@@ -11,8 +11,7 @@
 
 use polis_api::compute::{Instance, WorkloadDeployment};
 use polis_api::k8s_openapi::api::core::v1::Namespace;
-use polis_api::{labels, names};
-use polis_core::owner;
+use polis_api::{ObjectExt, labels, names};
 use polis_core::tenant::Tenant;
 use polis_engine::{ListOptions, Plane, Preconditions};
 
@@ -40,10 +39,10 @@ impl HubNamespaceCleanup {
         let Ok(label) = names::cluster_label(project) else { return Ok(()) };
         let of_project = ListOptions::all().labels(format!("{}={label}", labels::UPSTREAM_CLUSTER_NAME));
         for namespace in self.hub.uncached().list::<Namespace>(&of_project).await? {
-            let name = owner::name(&namespace.metadata);
+            let name = namespace.name();
             let owned = name.starts_with(NAME_PREFIX)
                 && Tenant::of(&namespace).is_ok_and(|tenant| tenant.project == project);
-            if !owned || owner::is_deleting(&namespace.metadata) {
+            if !owned || namespace.is_deleting() {
                 continue;
             }
             let within = ListOptions::within(name);

@@ -28,10 +28,12 @@ pub mod quota;
 
 pub use error::Error;
 
+use polis_api::ObjectExt;
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use polis_api::kube::Resource;
 use polis_api::labels::{MANAGED_BY, MANAGED_BY_PLATFORM};
 use polis_api::milo::Project;
-use polis_core::{metadata, owner};
+use polis_core::metadata;
 use polis_engine::{Error as EngineError, Key, Plane, PlaneName};
 
 /// Metadata of an object that this crate manages.
@@ -45,8 +47,8 @@ fn managed_metadata(namespace: Option<&str>, name: &str) -> ObjectMeta {
 }
 
 /// Whether this crate manages the object. Objects that users created are left unchanged.
-fn is_managed(meta: &ObjectMeta) -> bool {
-    metadata::label(meta, MANAGED_BY) == Some(MANAGED_BY_PLATFORM)
+fn is_managed(object: &impl Resource) -> bool {
+    object.label(MANAGED_BY) == Some(MANAGED_BY_PLATFORM)
 }
 
 /// The key of a project as a whole, for controllers that reconcile all its objects at once.
@@ -57,5 +59,5 @@ fn key_of_project(project: &PlaneName) -> Key {
 /// Whether a project exists and is not being deleted. Nothing is created on a plane that is being emptied.
 fn is_active(root: &Plane, project: &PlaneName) -> Result<bool, EngineError> {
     let project = root.get::<Project>(project.as_str())?;
-    Ok(project.is_some_and(|project| !owner::is_deleting(&project.metadata)))
+    Ok(project.is_some_and(|project| !project.is_deleting()))
 }

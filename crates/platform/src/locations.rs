@@ -20,9 +20,9 @@ use polis_api::milo::Project;
 use polis_api::networking::{
     Location, LocationBinding, LocationBindingSpec, LocationReference, LocationSpec,
 };
-use polis_api::{names, reasons};
+use polis_api::{ObjectExt, names, reasons};
+use polis_core::Time;
 use polis_core::conditions::{self, DesiredCondition};
-use polis_core::{Time, metadata, owner};
 use polis_engine::{
     Action, Clock, Engine, Error as EngineError, Index, Key, ListOptions, Plane, PlaneProvider, PlaneSet,
     Preconditions, Reconciler, Watch,
@@ -48,7 +48,7 @@ pub fn declare(engine: &mut Engine, clock: Clock, root: Plane, hub: Plane, proje
     engine.controller("locations", &root, locations).for_kind::<Location>().watches::<Cluster>(
         &hub,
         move |_, cluster| {
-            let city = metadata::label(&cluster.metadata, TOPOLOGY_CITY_CODE);
+            let city = cluster.label(TOPOLOGY_CITY_CODE);
             Ok(city.map(|city| Key::cluster(here.clone(), &names::location(city))).into_iter().collect())
         },
     );
@@ -58,9 +58,7 @@ pub fn declare(engine: &mut Engine, clock: Clock, root: Plane, hub: Plane, proje
     engine
         .controller("location-bindings", &projects, bindings)
         .watches::<LocationBinding>(&projects, |project, _| Ok(vec![key_of_project(project.name())]))
-        .watches::<Project>(&root, |_, project| {
-            Ok(vec![key_of_project(&owner::name(&project.metadata).into())])
-        })
+        .watches::<Project>(&root, |_, project| Ok(vec![key_of_project(&project.name().into())]))
         .watches::<Location>(&root, move |_, _| {
             Ok(project_planes.engaged().iter().map(|project| key_of_project(project.name())).collect())
         });
@@ -82,10 +80,10 @@ impl Reconciler for LocationController {
 
     async fn reconcile(&self, key: &Key) -> Result<Action, Error> {
         let existing = self.root.get::<Location>(key)?;
-        if existing.as_ref().is_some_and(|existing| owner::is_deleting(&existing.metadata)) {
+        if existing.as_ref().is_some_and(|existing| existing.is_deleting()) {
             return Ok(Action::AwaitChange); // its deletion requeues the key
         }
-        if existing.as_ref().is_some_and(|existing| !is_managed(&existing.metadata)) {
+        if existing.as_ref().is_some_and(|existing| !is_managed(existing)) {
             return Ok(Action::AwaitChange);
         }
         match (city_named(&key.name, &self.hub.list::<Cluster>()?), existing) {
@@ -122,7 +120,7 @@ impl LocationController {
 
 /// The city whose location has this name, if a member serves it.
 fn city_named(name: &str, members: &[Cluster]) -> Option<String> {
-    let cities = members.iter().filter_map(|member| metadata::label(&member.metadata, TOPOLOGY_CITY_CODE));
+    let cities = members.iter().filter_map(|member| member.label(TOPOLOGY_CITY_CODE));
     cities.filter(|city| names::location(city) == name).map(str::to_owned).next()
 }
 
@@ -163,10 +161,10 @@ impl Reconciler for LocationBindingController {
         }
         let existing = project.list::<LocationBinding>()?;
         for action in plan(&self.root.list::<Location>()?, &existing) {
-            let of = |name: &str| existing.iter().find(|binding| owner::name(&binding.metadata) == name);
+            let of = |name: &str| existing.iter().find(|binding| binding.name() == name);
             match action {
                 BindingAction::Ensure(desired) => {
-                    let existing = of(owner::name(&desired.metadata));
+                    let existing = of(desired.name());
                     self.ensure(&project, existing, &desired).await?
                 }
                 BindingAction::Delete(name) => {
@@ -260,9 +258,9 @@ impl InitialBindings {
 
 /// The existing Locations, and those of cities whose Location is not created yet.
 fn with_cities_of(mut locations: Vec<Location>, members: &[Cluster]) -> Vec<Location> {
-    for city in members.iter().filter_map(|member| metadata::label(&member.metadata, TOPOLOGY_CITY_CODE)) {
+    for city in members.iter().filter_map(|member| member.label(TOPOLOGY_CITY_CODE)) {
         let name = names::location(city);
-        if !locations.iter().any(|location| owner::name(&location.metadata) == name) {
+        if !locations.iter().any(|location| location.name() == name) {
             locations.push(mk_location(city));
         }
     }
@@ -274,26 +272,26 @@ fn with_cities_of(mut locations: Vec<Location>, members: &[Cluster]) -> Vec<Loca
 fn plan(locations: &[Location], existing: &[LocationBinding]) -> Vec<BindingAction> {
     let has_city = |location: &&Location| {
         location.spec.topology.get(TOPOLOGY_CITY_CODE).is_some_and(|city| !city.is_empty())
-            && !owner::is_deleting(&location.metadata)
+            && !location.is_deleting()
     };
     let bindable: Vec<&Location> = locations.iter().filter(has_city).collect();
-    let names: BTreeSet<&str> = bindable.iter().map(|location| owner::name(&location.metadata)).collect();
+    let names: BTreeSet<&str> = bindable.iter().map(|location| location.name()).collect();
     let taken = |name: &str| {
-        let binding = existing.iter().find(|binding| owner::name(&binding.metadata) == name);
-        binding.is_some_and(|b| !is_managed(&b.metadata) || owner::is_deleting(&b.metadata))
+        let binding = existing.iter().find(|binding| binding.name() == name);
+        binding.is_some_and(|b| !is_managed(b) || b.is_deleting())
     };
-    let desired = bindable.iter().filter(|location| !taken(owner::name(&location.metadata)));
+    let desired = bindable.iter().filter(|location| !taken(location.name()));
     let mut actions: Vec<BindingAction> =
         desired.map(|location| BindingAction::Ensure(Box::new(mk_binding(location)))).collect();
-    let ours = existing.iter().filter(|b| is_managed(&b.metadata) && !owner::is_deleting(&b.metadata));
-    let orphaned = ours.map(|b| owner::name(&b.metadata)).filter(|name| !names.contains(name));
+    let ours = existing.iter().filter(|b| is_managed(*b) && !b.is_deleting());
+    let orphaned = ours.map(|b| b.name()).filter(|name| !names.contains(name));
     actions.extend(orphaned.map(|name| BindingAction::Delete(name.to_owned())));
     actions
 }
 
 /// The LocationBinding of a Location.
 fn mk_binding(location: &Location) -> LocationBinding {
-    let name = owner::name(&location.metadata);
+    let name = location.name();
     let spec = LocationBindingSpec {
         location_ref: LocationReference { name: name.to_owned(), ..Default::default() },
         location_class_name: location.spec.location_class_name.clone(),
@@ -306,6 +304,8 @@ fn mk_binding(location: &Location) -> LocationBinding {
 
 #[cfg(test)]
 mod tests {
+    use polis_core::metadata;
+
     use super::*;
 
     fn mk_cluster(name: &str, city: Option<&str>) -> Cluster {

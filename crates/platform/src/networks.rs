@@ -19,10 +19,11 @@ pub use pool::{AddressPool, AddressPoolError, MAX_LOOPBACK_CITIES};
 
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
+use polis_api::kube::Resource;
 use polis_api::networking::{Location, NetworkBinding, NetworkContext, Subnet, SubnetClaim};
-use polis_api::{conditions::READY, names, reasons};
+use polis_api::{ObjectExt, conditions::READY, names, reasons};
+use polis_core::Time;
 use polis_core::conditions::{self, DesiredCondition};
-use polis_core::{Time, owner};
 use polis_engine::{Action, Clock, Engine, Index, Key, Plane, Reconciler, Unresolved, Watch};
 
 use crate::Error;
@@ -94,11 +95,11 @@ impl Reconciler for CellLocationController {
 
     async fn reconcile(&self, key: &Key) -> Result<Action, Error> {
         let desired = mk_location(&self.city);
-        if *key.name != *owner::name(&desired.metadata) || !self.cell.serves::<Location>()? {
+        if *key.name != *desired.name() || !self.cell.serves::<Location>()? {
             return Ok(Action::AwaitChange); // not the Location of this cell
         }
         let existing = self.cell.get::<Location>(key)?;
-        if existing.as_ref().is_some_and(|existing| owner::is_deleting(&existing.metadata)) {
+        if existing.as_ref().is_some_and(|existing| existing.is_deleting()) {
             return Ok(Action::AwaitChange); // its deletion requeues the key
         }
         let written = self.cell.create_or_update(existing.as_ref(), &desired).await?;
@@ -138,10 +139,9 @@ fn set_condition(
 }
 
 /// The keys of objects.
-fn keys<'a>(cell: &Plane, objects: impl IntoIterator<Item = &'a ObjectMeta>) -> Result<Vec<Key>, Unresolved> {
-    let key = |meta: &ObjectMeta| {
-        let namespace = meta.namespace.as_deref().unwrap_or_default();
-        Key::new(cell.name().clone(), namespace, owner::name(meta))
-    };
-    Ok(objects.into_iter().map(key).collect())
+fn keys<'a, K: Resource + 'a>(
+    cell: &Plane,
+    objects: impl IntoIterator<Item = &'a K>,
+) -> Result<Vec<Key>, Unresolved> {
+    Ok(objects.into_iter().map(|object| Key::of(cell, object)).collect())
 }

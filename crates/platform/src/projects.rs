@@ -20,9 +20,9 @@ use parking_lot::Mutex;
 use polis_api::conditions::{READY, RESOURCE_CLEANUP};
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::milo::Project;
-use polis_api::{finalizers, names, reasons};
+use polis_api::{ObjectExt, finalizers, names, reasons};
+use polis_core::Time;
 use polis_core::conditions::{self, DesiredCondition};
-use polis_core::{Time, metadata, owner};
 use polis_engine::{Action, Clock, Engine, Key, Plane, Reconciler, Watch};
 use tokio::task::AbortHandle;
 
@@ -96,8 +96,8 @@ impl Reconciler for ProjectController {
             self.deletions.lock().remove(&*key.name);
             return Ok(Action::AwaitChange);
         };
-        if owner::is_deleting(&project.metadata) {
-            if metadata::has_finalizer(&project.metadata, finalizers::PROJECT) {
+        if project.is_deleting() {
+            if project.has_finalizer(finalizers::PROJECT) {
                 self.start_deletion(project);
             }
             return Ok(Action::AwaitChange); // the task continues the deletion
@@ -110,7 +110,7 @@ impl Reconciler for ProjectController {
 impl ProjectController {
     /// Starts a task that deletes the plane and retries with back-off, unless one is running.
     fn start_deletion(&self, project: Project) {
-        let name = owner::name(&project.metadata).to_owned();
+        let name = project.name().to_owned();
         let mut deletions = self.deletions.lock();
         if deletions.get(&name).is_some_and(|task| !task.is_finished()) {
             return;
@@ -119,7 +119,7 @@ impl ProjectController {
         let task = tokio::spawn(async move {
             let mut backoff = INITIAL_BACKOFF;
             while let Err(error) = inner.finalize(&project).await {
-                let project = owner::name(&project.metadata);
+                let project = project.name();
                 tracing::error!(project, %error, "failed to delete the project; retrying");
                 tokio::time::sleep(backoff).await;
                 backoff = (backoff * 2).min(MAX_BACKOFF);
@@ -132,7 +132,7 @@ impl ProjectController {
 impl Inner {
     /// Creates the plane and sets the project Ready.
     async fn ensure_plane(&self, project: Project) -> Result<(), Error> {
-        let name = owner::name(&project.metadata).to_owned();
+        let name = project.name().to_owned();
         if let Err(error) = names::cluster_label(&name) {
             let condition = DesiredCondition::new_false(READY, "InvalidName", error.to_string());
             return self.set_condition(&project, condition).await;
@@ -157,7 +157,7 @@ impl Inner {
 
     /// Deletes the plane and the hub namespaces, then removes the finalizer.
     async fn finalize(&self, project: &Project) -> Result<(), Error> {
-        let name = owner::name(&project.metadata);
+        let name = project.name();
         let Some(current) = self.current(project).await? else { return Ok(()) };
         let message = "all objects on the plane are being deleted; waiting for their finalizers";
         self.set_condition(
@@ -182,7 +182,7 @@ impl Inner {
 
     /// Reads the project uncached; none if it is gone or was replaced by another of the same name.
     async fn current(&self, project: &Project) -> Result<Option<Project>, Error> {
-        let current = self.root.uncached().get::<Project>(owner::name(&project.metadata)).await?;
+        let current = self.root.uncached().get::<Project>(project.name()).await?;
         Ok(current.filter(|current| current.metadata.uid == project.metadata.uid))
     }
 

@@ -27,9 +27,9 @@ use polis_api::quota::{
     RESOURCE_INSTANCES, RESOURCE_MEMORY, RESOURCE_VCPUS, ResourceClaim, ResourceGrant, ResourceGrantSpec,
     ResourceRegistration, ResourceRegistrationSpec,
 };
-use polis_api::{compute, reasons};
+use polis_api::{ObjectExt, compute, reasons};
 use polis_core::conditions::{self, DesiredCondition};
-use polis_core::{Time, metadata, owner};
+use polis_core::{Time, metadata};
 use polis_engine::{
     Action, Clock, Engine, Error as EngineError, Key, ListOptions, Plane, PlaneProvider, PlaneSet,
     Reconciler, Watch,
@@ -86,7 +86,7 @@ pub fn declare(
         .controller("registrations", &root, registration)
         .for_kind::<ResourceRegistration>()
         .watches::<Project>(&root, move |_, _| {
-            Ok(registrations().iter().map(|r| Key::cluster(here.clone(), owner::name(&r.metadata))).collect())
+            Ok(registrations().iter().map(|r| Key::cluster(here.clone(), r.name())).collect())
         });
 
     let project_planes = projects.clone();
@@ -98,9 +98,7 @@ pub fn declare(
         .watches::<ResourceGrant>(&projects, |project, _| Ok(vec![key_of_project(project.name())]))
         .watches::<ResourceClaim>(&projects, |project, _| Ok(vec![key_of_project(project.name())]))
         .watches::<AllowanceBucket>(&projects, |project, _| Ok(vec![key_of_project(project.name())]))
-        .watches::<Project>(&root, |_, project| {
-            Ok(vec![key_of_project(&owner::name(&project.metadata).into())])
-        })
+        .watches::<Project>(&root, |_, project| Ok(vec![key_of_project(&project.name().into())]))
         .watches::<ResourceRegistration>(&root, move |_, _| {
             Ok(project_planes.engaged().iter().map(|project| key_of_project(project.name())).collect())
         });
@@ -117,12 +115,12 @@ impl Reconciler for RegistrationController {
 
     async fn reconcile(&self, key: &Key) -> Result<Action, Error> {
         let registration = match self.root.get::<ResourceRegistration>(key)? {
-            Some(registration) if owner::is_deleting(&registration.metadata) => {
+            Some(registration) if registration.is_deleting() => {
                 return Ok(Action::AwaitChange);
             }
             Some(registration) => registration,
             None => {
-                let own = registrations().into_iter().find(|r| *owner::name(&r.metadata) == *key.name);
+                let own = registrations().into_iter().find(|r| *r.name() == *key.name);
                 let Some(own) = own else { return Ok(Action::AwaitChange) };
                 self.root.create(&own).await?
             }

@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use polis_api::compute::{Instance, InstanceNetworkInterfaceStatus, InstanceStatus};
 use polis_api::k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
-use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use polis_api::kube::Resource;
 use polis_api::networking::{NetworkBinding, SubnetClaim};
-use polis_api::{finalizers, labels, names, reasons};
+use polis_api::{ObjectExt, finalizers, labels, names, reasons};
 use polis_core::conditions::DesiredCondition;
 use polis_core::tenant::Tenant;
-use polis_core::{Time, gates, metadata, owner};
+use polis_core::{Time, gates};
 use polis_engine::{Action, Clock, Engine, Index, Key, Plane, PlaneName, Reconciler, Unresolved, Watch};
 use tokio::sync::mpsc;
 
@@ -61,8 +61,8 @@ pub fn declare<P: Provider>(engine: &mut Engine, clock: Clock, runtime: RuntimeC
     engine
         .controller("runtime", &cell, controller)
         .for_kind::<Instance>()
-        .watches::<ConfigMap>(&cell, |cell, map: &ConfigMap| users(cell, &by_config_map(), &map.metadata))
-        .watches::<Secret>(&cell, |cell, secret: &Secret| users(cell, &by_secret(), &secret.metadata))
+        .watches::<ConfigMap>(&cell, |cell, map: &ConfigMap| users(cell, &by_config_map(), map))
+        .watches::<Secret>(&cell, |cell, secret: &Secret| users(cell, &by_secret(), secret))
         .external_source(receiver);
 }
 
@@ -81,15 +81,10 @@ fn by_secret() -> Index {
 }
 
 /// Keys of the instances in the object's namespace that refer to it.
-fn users(cell: &Plane, index: &Index, object: &ObjectMeta) -> Result<Vec<Key>, Unresolved> {
-    let same_namespace = |instance: &Instance| instance.metadata.namespace == object.namespace;
-    let named = cell.find::<Instance>(index, owner::name(object))?;
-    let namespace = object.namespace.as_deref().unwrap_or_default();
-    Ok(named
-        .iter()
-        .filter(|instance| same_namespace(instance))
-        .map(|instance| key(cell.name(), namespace, owner::name(&instance.metadata)))
-        .collect())
+fn users(cell: &Plane, index: &Index, object: &impl Resource) -> Result<Vec<Key>, Unresolved> {
+    let users = cell.find::<Instance>(index, object.name())?;
+    let same_namespace = users.iter().filter(|instance| instance.namespace() == object.namespace());
+    Ok(same_namespace.map(|instance| Key::of(cell, instance)).collect())
 }
 
 /// The reconciler for Instances.
@@ -109,7 +104,7 @@ impl<P: Provider> Reconciler for Controller<P> {
         let Some(instance) = instance else {
             return Ok(action(orphans));
         };
-        if owner::is_deleting(&instance.metadata) {
+        if instance.is_deleting() {
             return self.finalize(&instance).await;
         }
         if instance.spec.controller.is_none() || !gates::of(&instance).is_empty() {
@@ -130,7 +125,7 @@ impl<P: Provider> Controller<P> {
         let origin =
             self.cell.get::<Namespace>(key.namespace())?.and_then(|namespace| Tenant::of(&namespace).ok());
         let data = CachedConfig { cell: &self.cell, namespace: key.namespace() };
-        let city = metadata::label(&instance.metadata, labels::CITY_CODE).unwrap_or(&self.city);
+        let city = instance.label(labels::CITY_CODE).unwrap_or(&self.city);
         let range = self.address_range(instance).await?;
         let request = RunRequest { instance, origin: origin.as_ref(), city, range, data: &data };
         match self.provider.run(&request).await {
@@ -153,7 +148,7 @@ impl<P: Provider> Controller<P> {
     /// The subnet of the instance's first network in this cell. Uncached, and only for an instance without an
     /// address: the network gate may open before a watch of these kinds delivers the object.
     async fn address_range(&self, instance: &Instance) -> Result<Option<AddressRange>, Error> {
-        let Some(deployment) = metadata::label(&instance.metadata, labels::WORKLOAD_DEPLOYMENT_NAME) else {
+        let Some(deployment) = instance.label(labels::WORKLOAD_DEPLOYMENT_NAME) else {
             return Ok(None);
         };
         let has_address = |interface: &InstanceNetworkInterfaceStatus| {
@@ -168,7 +163,7 @@ impl<P: Provider> Controller<P> {
             return Ok(None);
         }
         let uncached = self.cell.uncached();
-        let namespace = instance.metadata.namespace.as_deref().unwrap_or_default();
+        let namespace = instance.namespace();
         let binding = names::network_binding(deployment, 0);
         let binding = uncached.get::<NetworkBinding>((namespace, binding.as_str())).await?;
         let Some(context) = binding.and_then(|binding| binding.status?.network_context_ref) else {
@@ -187,10 +182,10 @@ impl<P: Provider> Controller<P> {
 
     /// Removes a deleted instance from the provider, then its finalizer.
     async fn finalize(&self, instance: &Instance) -> Result<Action, Error> {
-        if !metadata::has_finalizer(&instance.metadata, finalizers::RUNTIME) {
+        if !instance.has_finalizer(finalizers::RUNTIME) {
             return Ok(Action::AwaitChange);
         }
-        match self.provider.remove(owner::uid(&instance.metadata)).await? {
+        match self.provider.remove(instance.uid()).await? {
             StopProgress::Done => {
                 self.cell.remove_finalizer(instance, finalizers::RUNTIME).await?;
                 Ok(Action::AwaitChange)
@@ -203,7 +198,7 @@ impl<P: Provider> Controller<P> {
     }
 
     async fn suspend(&self, instance: &Instance) -> Result<Action, Error> {
-        let progress = self.provider.stop(owner::uid(&instance.metadata)).await?;
+        let progress = self.provider.stop(instance.uid()).await?;
         self.write_running(instance, status::suspended()).await?;
         Ok(match progress {
             StopProgress::Done => Action::AwaitChange,
@@ -217,12 +212,12 @@ impl<P: Provider> Controller<P> {
         key: &Key,
         instance: Option<&Instance>,
     ) -> Result<Option<Duration>, Error> {
-        let cached = instance.map(|instance| owner::uid(&instance.metadata));
+        let cached = instance.map(|instance| instance.uid());
         let mut requeue_after = None;
         let held = self.provider.instance_uids(key.namespace(), &key.name);
         for orphan in held.iter().map(String::as_str).filter(|uid| cached != Some(*uid)) {
             let current = self.cell.uncached().get::<Instance>(key).await?;
-            if current.is_some_and(|current| owner::uid(&current.metadata) == orphan) {
+            if current.is_some_and(|current| current.uid() == orphan) {
                 continue; // the cache is behind
             }
             tracing::info!(instance = %key, uid = orphan, "removing processes: their Instance no longer exists");

@@ -1,7 +1,7 @@
 //! Several cells in one city: each deployment runs in exactly one of them, and stays there.
 
 use polis_api::{
-    annotations,
+    ObjectExt, annotations,
     compute::WorkloadDeployment,
     karmada::Cluster,
     kube::{
@@ -91,7 +91,7 @@ fn exactly_one_of_two_cells_in_a_city_runs_a_deployment_and_keeps_it() {
         let cell = project
             .view()
             .eventually::<WorkloadDeployment, _>("a cell for the new deployment", |all| {
-                let new = all.into_iter().find(|one| one.metadata.name.as_deref() == Some("new"))?;
+                let new = all.into_iter().find(|one| one.name() == "new")?;
                 new.status?.cell
             })
             .await;

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use polis_api::ObjectExt;
 use polis_api::compute::{GATE_QUOTA, Instance};
 use polis_api::conditions::QUOTA_GRANTED;
 use polis_api::k8s_openapi::api::core::v1::Namespace;
@@ -20,7 +21,7 @@ use polis_api::reasons;
 use polis_core::conditions::{self, ConditionStatus, DesiredCondition};
 use polis_core::quota::{self, ClaimAction, ClaimError, ClaimState, Headroom, PendingClaim, ResourceRefKind};
 use polis_core::tenant::Tenant;
-use polis_core::{Time, gates, owner};
+use polis_core::{Time, gates};
 use polis_engine::{
     Clock, Error as EngineError, ErrorClass, EventRecorder, EventType, Key, Plane, PlaneSet, Preconditions,
 };
@@ -171,7 +172,7 @@ impl Claims {
         let Ok(desired) = quota::desired_claim(instance, &tenant, &self.cell, self.resource_ref) else {
             return;
         };
-        let claim_name = (tenant.namespace.as_str(), owner::name(&desired.metadata));
+        let claim_name = (tenant.namespace.as_str(), desired.name());
         let Ok(watched) = self.watched.named(&tenant.project) else { return };
         let missing = watched.serves::<ResourceClaim>().unwrap_or(false)
             && matches!(watched.get::<ResourceClaim>(claim_name), Ok(None));
@@ -227,7 +228,7 @@ impl Claims {
         tenant: &Tenant,
         desired: &ResourceClaim,
     ) -> Result<ExistingClaim, ClaimError> {
-        let claim_name = (tenant.namespace.as_str(), owner::name(&desired.metadata));
+        let claim_name = (tenant.namespace.as_str(), desired.name());
         let plane = self.watched.named(&tenant.project).ok();
         let watched = plane.as_ref().is_some_and(|plane| plane.serves::<ResourceClaim>().unwrap_or(false));
         if let Some(plane) = plane.filter(|_| watched)
@@ -276,13 +277,13 @@ impl Claims {
     /// Returns true once the claim is gone, or if another cell owns it.
     async fn delete_claim(&self, tenant: &Tenant, desired: &ResourceClaim) -> Result<bool, CallError> {
         let plane = self.base.of_project(&tenant.project);
-        let claim_name = (tenant.namespace.as_str(), owner::name(&desired.metadata));
+        let claim_name = (tenant.namespace.as_str(), desired.name());
         let existing =
             self.breakers.call(&tenant.project, plane.uncached().get::<ResourceClaim>(claim_name)).await?;
         let Some(claim) = existing.filter(|claim| quota::is_from_same_cell(claim, desired)) else {
             return Ok(true);
         };
-        if !owner::is_deleting(&claim.metadata) {
+        if !claim.is_deleting() {
             self.breakers.call(&tenant.project, plane.delete(&claim, Preconditions::Uid)).await?;
         }
         Ok(claim.metadata.finalizers.is_none_or(|finalizers| finalizers.is_empty()))

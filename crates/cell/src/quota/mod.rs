@@ -10,12 +10,12 @@ mod pending;
 
 use std::time::Duration;
 
+use polis_api::ObjectExt;
 use polis_api::compute::Instance;
 use polis_api::labels;
 use polis_api::quota::{AllowanceBucket, ResourceClaim};
 use polis_core::conditions::DesiredCondition;
 use polis_core::quota::{self, ClaimState, Headroom, ResourceRefKind};
-use polis_core::{metadata, owner};
 use polis_engine::{
     Clock, Engine, EventRecorder, EventType, Key, Plane, PlaneName, PlaneSet, Unresolved, Watch,
 };
@@ -144,7 +144,7 @@ fn record_orphaned(
     let note = format!(
         "The instance is deleted without its quota claim, which stays in the project if it exists: {why}"
     );
-    tracing::error!(instance = owner::name(&instance.metadata), %why, "quota claim record_orphaned");
+    tracing::error!(instance = instance.name(), %why, "quota claim record_orphaned");
     recorder.record(cell, instance, EventType::Warning, "QuotaClaimOrphaned", "Claim", &note);
 }
 
@@ -160,15 +160,17 @@ pub(crate) fn keys_of_bucket(
 
 /// Maps a claim to its instance. A claim without the label or name prefix maps to nothing.
 pub(crate) fn key_of_claim(cell: &PlaneName, claim: &ResourceClaim) -> Vec<Key> {
-    let namespace = metadata::label(&claim.metadata, labels::INSTANCE_NAMESPACE);
-    let name = owner::name(&claim.metadata).strip_prefix("instance-");
+    let namespace = claim.label(labels::INSTANCE_NAMESPACE);
+    let name = claim.name().strip_prefix("instance-");
     namespace.zip(name).map(|(namespace, name)| Key::new(cell.clone(), namespace, name)).into_iter().collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use polis_api::names;
+    use polis_core::metadata;
+
+    use super::*;
 
     #[test]
     fn a_claim_is_mapped_to_its_instance() {

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use polis_api::ObjectExt;
 use polis_api::compute::{
     Instance, InstanceControllerStatus, InstanceNetworkInterface, InstanceSpec, InstanceTemplateSpec,
     NetworkReference, SandboxContainer, SandboxRuntime, ScaleSettings, WorkloadDeployment,
@@ -19,7 +20,7 @@ use polis_api::labels;
 use polis_apiserver::{PlaneSpec, Server};
 use polis_cell::{CellConfig, NetworkMode, QuotaConfig, ResourceRefKind};
 use polis_core::conditions::{DesiredCondition, find, set};
-use polis_core::{Time, metadata, owner};
+use polis_core::{Time, metadata};
 use polis_engine::{Clock, Engine, Handle, ListOptions, Object, Plane, Preconditions, Random};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -215,8 +216,7 @@ impl TestEnv {
         let work = async move {
             loop {
                 for instance in cell.uncached().list::<Instance>(&ListOptions::all()).await.unwrap() {
-                    if polis_core::gates::of(&instance).is_empty() && !owner::is_deleting(&instance.metadata)
-                    {
+                    if polis_core::gates::of(&instance).is_empty() && !instance.is_deleting() {
                         // On a conflict the next round retries.
                         _ = set_running(&cell, &instance, running_condition, &Time(clock.now())).await;
                     }
@@ -334,12 +334,8 @@ impl TestEnv {
                 return found;
             }
             if Instant::now() > deadline {
-                let statuses: Vec<_> = self
-                    .instances()
-                    .await
-                    .iter()
-                    .map(|i| (owner::name(&i.metadata).to_owned(), i.status.clone()))
-                    .collect();
+                let statuses: Vec<_> =
+                    self.instances().await.iter().map(|i| (i.name().to_owned(), i.status.clone())).collect();
                 panic!(
                     "timed out waiting for {what}\ncell {:?}\nhub {:?}\ninstances {statuses:#?}",
                     self.cell.request_counts(),
@@ -435,7 +431,7 @@ pub fn gates(instance: &Instance) -> Vec<&str> {
 }
 
 pub fn names(instances: &[Instance]) -> Vec<&str> {
-    instances.iter().map(|instance| owner::name(&instance.metadata)).collect()
+    instances.iter().map(|instance| instance.name()).collect()
 }
 
 pub fn uids(instances: &[Instance]) -> Vec<Option<String>> {

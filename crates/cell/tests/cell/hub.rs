@@ -5,7 +5,7 @@ use std::time::Duration;
 use polis_api::compute::{Instance, WorkloadDeployment};
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use polis_api::{finalizers, labels};
+use polis_api::{ObjectExt, finalizers, labels};
 use polis_core::{metadata, owner};
 use polis_engine::Preconditions;
 
@@ -24,8 +24,8 @@ async fn a_copy_is_owned_by_the_hubs_deployment_and_labelled_with_its_origin() {
     let (copy, instance) = (env.copy("web-0").await.unwrap(), env.instance("web-0").await.unwrap());
     let hub_owner: WorkloadDeployment =
         env.at_hub().uncached().get((NAMESPACE, "web")).await.unwrap().unwrap();
-    assert!(owner::is_controlled_by(&copy.metadata, owner::uid(&hub_owner.metadata)));
-    let label = |key| metadata::label(&copy.metadata, key);
+    assert!(owner::is_controlled_by(&copy.metadata, hub_owner.uid()));
+    let label = |key| copy.label(key);
     assert_eq!(label(labels::UPSTREAM_CLUSTER_NAME), Some("cluster-acme"));
     assert_eq!(label(labels::UPSTREAM_NAMESPACE), Some("shop"));
     assert_eq!(label(labels::SOURCE_CLUSTER), Some(CELL));
@@ -143,7 +143,7 @@ async fn a_deleted_instance_waits_until_its_hub_copy_is_deleted() {
     .await;
     env.idle(LONG).await;
     let held = env.instance("web-1").await.unwrap();
-    assert!(metadata::has_finalizer(&held.metadata, finalizers::INSTANCE));
+    assert!(held.has_finalizer(finalizers::INSTANCE));
     env.hub.set(Connectivity::Up);
     env.until("instance and copy deleted", async || {
         (env.instance("web-1").await.is_none() && env.copy("web-1").await.is_none()).then_some(())
@@ -209,10 +209,10 @@ async fn a_changed_copy_is_corrected_and_foreign_labels_stay() {
     let copy = env
         .until("the corrected city label", async || {
             let copy = env.copy("web-0").await?;
-            (metadata::label(&copy.metadata, labels::CITY_CODE) == Some("dfw")).then_some(copy)
+            (copy.label(labels::CITY_CODE) == Some("dfw")).then_some(copy)
         })
         .await;
-    assert_eq!(metadata::label(&copy.metadata, "karmada.io/theirs"), Some("1"));
+    assert_eq!(copy.label("karmada.io/theirs"), Some("1"));
 }
 
 async fn relabel_hub(env: &TestEnv, pairs: &[(&str, &str)]) {
@@ -330,9 +330,7 @@ async fn a_deployment_that_moves_between_cells_takes_over_its_copies_when_the_hu
     env.at_cell().create(&mk_deployment("web", 1)).await.unwrap();
     env.until_condition("web-0", "Ready", "True", "Running").await;
     env.idle(LONG).await;
-    let source = async || {
-        metadata::label(&env.copy("web-0").await?.metadata, labels::SOURCE_CLUSTER).map(str::to_owned)
-    };
+    let source = async || env.copy("web-0").await?.label(labels::SOURCE_CLUSTER).map(str::to_owned);
     assert_eq!(source().await.as_deref(), Some("dfw-2"));
 
     crate::env::change_status::<WorkloadDeployment>(&env.at_hub(), (NAMESPACE, "web"), |deployment| {

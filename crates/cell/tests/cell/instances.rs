@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use polis_api::compute::{Instance, WorkloadDeployment};
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use polis_api::{annotations, finalizers, labels};
-use polis_core::{metadata, owner};
+use polis_api::{ObjectExt, annotations, finalizers, labels};
+use polis_core::metadata;
 use polis_engine::Preconditions;
 
 use crate::env::{
@@ -156,7 +156,7 @@ async fn a_recreated_deployment_waits_for_the_instances_of_its_predecessor() {
     let old = env.instance("web-0").await.unwrap().metadata.uid;
     env.undeploy("web").await;
     env.until("the old instance being deleted", async || {
-        env.instance("web-0").await.filter(|i| owner::is_deleting(&i.metadata))
+        env.instance("web-0").await.filter(|i| i.is_deleting())
     })
     .await;
     env.deploy(&mk_deployment("web", 1)).await;
@@ -191,7 +191,7 @@ async fn a_users_instance_with_a_needed_name_is_reported_and_left_unchanged() {
     env.at_cell().delete(&env.instance("web-0").await.unwrap(), Preconditions::Uid).await.unwrap();
     env.until("the instance of the deployment", async || {
         let instance = env.instance("web-0").await?;
-        metadata::label(&instance.metadata, labels::WORKLOAD_DEPLOYMENT_NAME).map(|_| ())
+        instance.label(labels::WORKLOAD_DEPLOYMENT_NAME).map(|_| ())
     })
     .await;
 }

@@ -3,7 +3,7 @@
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::k8s_openapi::api::events::v1::Event;
 use polis_api::quota::{RequestAllocation, ResourceClaim};
-use polis_api::{finalizers, labels};
+use polis_api::{ObjectExt, finalizers, labels};
 use polis_core::metadata;
 use polis_engine::{ListOptions, Preconditions};
 
@@ -70,7 +70,7 @@ async fn an_instance_starts_once_its_claim_is_granted() {
         ]
     );
     assert_eq!(claim.spec.consumer_ref.name, "acme");
-    assert_eq!(metadata::label(&claim.metadata, labels::SOURCE_CLUSTER), Some(CELL));
+    assert_eq!(claim.label(labels::SOURCE_CLUSTER), Some(CELL));
     let pending = env
         .until("pending quota", async || {
             env.instance("web-0")
@@ -79,7 +79,7 @@ async fn an_instance_starts_once_its_claim_is_granted() {
         })
         .await;
     assert_eq!(gates(&pending), ["Quota"]);
-    assert!(metadata::has_finalizer(&pending.metadata, finalizers::QUOTA_CLAIM));
+    assert!(pending.has_finalizer(finalizers::QUOTA_CLAIM));
 
     decide(&env, "True", "QuotaAvailable", &["Granted", "Granted", "Granted"]).await;
     env.until_ready(&["web-0"]).await;

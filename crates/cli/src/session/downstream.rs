@@ -2,12 +2,12 @@
 //!
 //! `polis why` diagnoses with these objects. `polis destroy` waits until none is left.
 
+use polis_api::ObjectExt;
 use polis_api::compute::{Instance, WorkloadDeployment};
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::karmada::ResourceBinding;
 use polis_api::kube::{Api, Client};
 use polis_api::names;
-use polis_core::owner;
 
 use super::{Session, optional};
 use crate::exit::CliError;
@@ -70,7 +70,7 @@ impl Session {
         let namespace = Api::<Namespace>::all(self.client.clone()).get(&self.namespace).await;
         let what = format!("failed to read namespace {}", self.namespace);
         let namespace = namespace.map_err(|error| CliError::request(what, &error))?;
-        Ok(names::hub_namespace(owner::uid(&namespace.metadata)))
+        Ok(names::hub_namespace(namespace.uid()))
     }
 }
 

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt, future, pin_mut};
 use jiff::Timestamp;
+use polis_api::ObjectExt;
 use polis_api::compute::{Instance, Workload, WorkloadDeployment};
 use polis_api::kube::api::{ApiResource, DynamicObject, ListParams, PostParams, WatchParams};
 use polis_api::kube::{self, Api, Resource};
 use polis_api::labels;
-use polis_core::owner;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -49,7 +49,7 @@ impl Session {
         let named = ListParams::default().fields(&format!("metadata.name={name}"));
         let workloads = self.api::<Workload>().list(&named).await.map_err(read_error)?;
         let workload = workloads.items.into_iter().next();
-        let uid = workload.as_ref().map(|workload| owner::uid(&workload.metadata).to_owned());
+        let uid = workload.as_ref().map(|workload| workload.uid().to_owned());
         let mine = match &uid {
             Some(uid) => ListParams::default().labels(&format!("{}={uid}", labels::WORKLOAD_UID)),
             None => ListParams::default(),
@@ -194,7 +194,7 @@ impl Session {
         let object: DynamicObject =
             serde_json::from_value(manifest.clone()).map_err(kube::Error::SerdeError)?;
         let params = PostParams { dry_run, field_manager: Some(FIELD_MANAGER.to_owned()) };
-        let name = object.metadata.name.clone().unwrap_or_default();
+        let name = object.name().to_owned();
         let written = match object.metadata.resource_version {
             Some(_) => self.manifests().replace(&name, &params, &object).await,
             None => self.manifests().create(&params, &object).await,

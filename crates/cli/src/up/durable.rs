@@ -4,6 +4,7 @@
 //! so a crash loses both or neither. Processes of the host are not in the store. They are started and stopped
 //! only for objects that survive a crash.
 
+use polis_api::ObjectExt;
 use polis_apiserver::Server;
 use polis_runtime::Error;
 use polis_runtime::provider::{
@@ -39,7 +40,7 @@ impl<P: Provider> Provider for DurableProvider<P> {
     }
 
     async fn run(&self, request: &RunRequest<'_>) -> Result<RunReport, Error> {
-        self.wait(request.instance.metadata.uid.as_deref().unwrap_or_default()).await?;
+        self.wait(request.instance.uid()).await?;
         self.provider.run(request).await
     }
 

@@ -4,9 +4,9 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use polis_api::ObjectExt;
 use polis_api::compute::Workload;
 use polis_api::kube::api::{DeleteParams, Preconditions};
-use polis_core::owner;
 
 use crate::exit::{CliError, Exit};
 use crate::session::{ConnectionFlags, Session};
@@ -53,7 +53,7 @@ pub async fn run(flags: Flags) -> Result<Exit, CliError> {
         }
         terminal::confirm("Delete it?")?;
     }
-    let uid = snapshot.workload.as_ref().map(|workload| owner::uid(&workload.metadata).to_owned());
+    let uid = snapshot.workload.as_ref().map(|workload| workload.uid().to_owned());
     let only_this = Preconditions { uid, resource_version: None };
     let params = DeleteParams { preconditions: Some(only_this), ..DeleteParams::background() };
     let deleted = session.api::<Workload>().delete(name, &params).await;

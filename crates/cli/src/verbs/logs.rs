@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use clap::Args;
 use futures::{AsyncBufReadExt, StreamExt, TryStreamExt, stream::FuturesUnordered};
+use polis_api::ObjectExt;
 use polis_api::compute::{API_VERSION, Instance};
 use polis_api::kube;
-use polis_core::owner;
 
 use crate::exit::{CliError, Exit};
 use crate::session::{ConnectionFlags, NOT_STARTED, Session};
@@ -57,7 +57,7 @@ pub async fn run(flags: Flags) -> Result<Exit, CliError> {
         return Ok(Exit::Done);
     }
     // The output of a single instance that was selected by name has no prefix.
-    let alone = instances.len() == 1 && owner::name(&instances[0].metadata) == flags.name;
+    let alone = instances.len() == 1 && instances[0].name() == flags.name;
     let mut started = BTreeSet::new();
     let mut reported = BTreeSet::new();
     let mut reading = FuturesUnordered::new();
@@ -110,7 +110,7 @@ pub async fn run(flags: Flags) -> Result<Exit, CliError> {
 type InstanceId = (String, String);
 
 fn instance_id(instance: &Instance) -> InstanceId {
-    (owner::uid(&instance.metadata).to_owned(), owner::name(&instance.metadata).to_owned())
+    (instance.uid().to_owned(), instance.name().to_owned())
 }
 
 /// The result of reading the log of one instance.
@@ -137,7 +137,7 @@ async fn select_instances(session: &Session, flags: &Flags) -> Result<Vec<Instan
 fn prefix(instance: &Instance) -> String {
     match snapshot::ordinal(instance) {
         Some(ordinal) => format!("{}-{ordinal} | ", snapshot::city_of(instance)),
-        None => format!("{} | ", owner::name(&instance.metadata)),
+        None => format!("{} | ", instance.name()),
     }
 }
 
@@ -148,7 +148,7 @@ async fn read(
     prefix: String,
     whole: bool,
 ) -> Result<LogRead, CliError> {
-    let name = owner::name(&instance.metadata).to_owned();
+    let name = instance.name().to_owned();
     let what = format!("failed to read the log of {name}");
     let request = http::Request::get(path(&session.namespace, &name, flags, whole)).body(Vec::new());
     let request =

@@ -9,9 +9,9 @@ use polis_api::compute::{Instance, WorkloadDeployment};
 use polis_api::conditions::{AVAILABLE, QUOTA_GRANTED, READY, REPLICAS_READY, karmada::SCHEDULED};
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use polis_api::karmada::ResourceBinding;
-use polis_api::{annotations, names};
+use polis_api::{ObjectExt, annotations, names};
 use polis_core::cities::Cities;
-use polis_core::{conditions, instances, metadata, owner, ranking, template};
+use polis_core::{conditions, instances, ranking, template};
 use serde::Serialize;
 
 use super::escape::visible;
@@ -104,7 +104,7 @@ impl Diagnosis {
 pub fn workload(evidence: &Evidence) -> Diagnosis {
     let mut findings = Vec::new();
     let snapshot = &evidence.snapshot;
-    let name = snapshot.workload.as_ref().map(|w| owner::name(&w.metadata).to_owned()).unwrap_or_default();
+    let name = snapshot.workload.as_ref().map(|w| w.name().to_owned()).unwrap_or_default();
     findings.extend(workload_findings(evidence));
     for site in snapshot.wanted_sites() {
         findings.extend(city(evidence, &site, None));
@@ -127,10 +127,10 @@ pub fn workload(evidence: &Evidence) -> Diagnosis {
 /// Diagnoses one instance.
 pub fn instance(evidence: &Evidence, name: &str) -> Diagnosis {
     let snapshot = &evidence.snapshot;
-    let found = snapshot.instances.iter().find(|instance| owner::name(&instance.metadata) == name);
-    let deployment = found.map(snapshot::deployment_of).and_then(|wanted| {
-        snapshot.deployments.iter().find(|deployment| owner::name(&deployment.metadata) == wanted)
-    });
+    let found = snapshot.instances.iter().find(|instance| instance.name() == name);
+    let deployment = found
+        .map(snapshot::deployment_of)
+        .and_then(|wanted| snapshot.deployments.iter().find(|deployment| deployment.name() == wanted));
     let mut findings = Vec::new();
     match deployment {
         Some(deployment) => {
@@ -158,8 +158,8 @@ fn finish(evidence: &Evidence, name: String, summary: String, mut findings: Vec<
 /// Findings about the workload as a whole.
 fn workload_findings(evidence: &Evidence) -> Vec<Finding> {
     let Some(workload) = &evidence.snapshot.workload else { return Vec::new() };
-    let (meta, name) = (&workload.metadata, owner::name(&workload.metadata));
-    if owner::is_deleting(meta) {
+    let (meta, name) = (&workload.metadata, workload.name());
+    if workload.is_deleting() {
         let left = evidence.snapshot.deployments.len();
         return vec![Finding {
             since: meta.deletion_timestamp.as_ref().map(|time| time.0),
@@ -201,22 +201,21 @@ fn city(evidence: &Evidence, site: &(String, String), only: Option<&str>) -> Vec
     let Some(deployment) = evidence.snapshot.deployment_at(site) else {
         return vec![no_deployment(evidence, site, &about)];
     };
-    if owner::is_deleting(&deployment.metadata) {
+    if deployment.is_deleting() {
         return vec![removal(evidence, deployment)];
     }
-    let name = owner::name(&deployment.metadata);
+    let name = deployment.name();
     if let Some(finding) = not_in_cell(evidence, deployment, &about) {
         return vec![finding];
     }
-    let cell =
-        evidence.cells.iter().find(|cell| cell.deployments.iter().any(|d| owner::name(&d.metadata) == name));
+    let cell = evidence.cells.iter().find(|cell| cell.deployments.iter().any(|d| d.name() == name));
     let (plane, existing): (&str, Vec<&Instance>) = match cell {
         Some(cell) => {
             (&cell.name, cell.instances.iter().filter(|i| snapshot::deployment_of(i) == name).collect())
         }
         None => ("project", evidence.snapshot.instances_of(deployment).collect()),
     };
-    let here = |instance: &&&Instance| only.is_none_or(|only| owner::name(&instance.metadata) == only);
+    let here = |instance: &&&Instance| only.is_none_or(|only| instance.name() == only);
     let mut findings = grouped(
         existing
             .iter()
@@ -262,12 +261,12 @@ fn no_deployment(evidence: &Evidence, site: &(String, String), about: &str) -> F
 
 /// The finding about a deployment that has not reached its cell.
 fn not_in_cell(evidence: &Evidence, deployment: &WorkloadDeployment, about: &str) -> Option<Finding> {
-    let (meta, name) = (&deployment.metadata, owner::name(&deployment.metadata));
+    let (meta, name) = (&deployment.metadata, deployment.name());
     let made = meta.creation_timestamp.as_ref().map(|time| time.0);
     let waiting = |finding: Finding| Some(Finding { since: made, ..finding });
     // A deployment with a status from the cell has reached it.
     let reported = deployment.status.as_ref().is_some_and(|status| !status.conditions.is_empty());
-    if !reported && metadata::annotation(meta, annotations::FEDERATION_NAMESPACE).is_none() {
+    if !reported && deployment.annotation(annotations::FEDERATION_NAMESPACE).is_none() {
         return waiting(without_reason(
             about,
             "project",
@@ -277,7 +276,7 @@ fn not_in_cell(evidence: &Evidence, deployment: &WorkloadDeployment, about: &str
         ));
     }
     if let Some(hub) = &evidence.hub {
-        if !hub.deployments.iter().any(|copy| owner::name(&copy.metadata) == name) {
+        if !hub.deployments.iter().any(|copy| copy.name() == name) {
             return waiting(without_reason(
                 about,
                 "hub",
@@ -292,7 +291,7 @@ fn not_in_cell(evidence: &Evidence, deployment: &WorkloadDeployment, about: &str
     }
     let cell =
         evidence.cells.iter().find(|cell| cell.city.eq_ignore_ascii_case(&deployment.spec.city_code))?;
-    if !cell.deployments.iter().any(|copy| owner::name(&copy.metadata) == name) {
+    if !cell.deployments.iter().any(|copy| copy.name() == name) {
         return waiting(without_reason(
             about,
             &cell.name,
@@ -308,7 +307,7 @@ fn not_in_cell(evidence: &Evidence, deployment: &WorkloadDeployment, about: &str
 fn unbound(hub: &PlaneSnapshot, name: &str, about: &str) -> Option<Finding> {
     let bindings = hub.bindings.as_ref()?;
     let wanted = names::binding("WorkloadDeployment", name);
-    let Some(binding) = bindings.iter().find(|binding| owner::name(&binding.metadata) == wanted) else {
+    let Some(binding) = bindings.iter().find(|binding| binding.name() == wanted) else {
         return Some(without_reason(
             about,
             "hub",
@@ -337,9 +336,8 @@ fn unbound(hub: &PlaneSnapshot, name: &str, about: &str) -> Option<Finding> {
 
 /// The finding about a deployment that is being deleted, on the last plane that still has it.
 fn removal(evidence: &Evidence, deployment: &WorkloadDeployment) -> Finding {
-    let name = owner::name(&deployment.metadata);
-    let holds =
-        |plane: &&PlaneSnapshot| plane.deployments.iter().any(|copy| owner::name(&copy.metadata) == name);
+    let name = deployment.name();
+    let holds = |plane: &&PlaneSnapshot| plane.deployments.iter().any(|copy| copy.name() == name);
     let since = deployment.metadata.deletion_timestamp.as_ref().map(|time| time.0);
     let city = deployment.spec.city_code.as_str();
     let finding = match (evidence.cells.iter().find(holds), evidence.hub.iter().find(holds)) {
@@ -415,11 +413,11 @@ fn not_projected(
         .snapshot
         .instances_of(deployment)
         .filter(|instance| instances::is_ready(instance))
-        .map(|instance| owner::name(&instance.metadata))
+        .map(|instance| instance.name())
         .collect();
     let missing = existing
         .iter()
-        .map(|instance| owner::name(&instance.metadata))
+        .map(|instance| instance.name())
         .find(|name| only.is_none_or(|only| only == *name) && !projected.contains(name))?;
     Some(without_reason(
         missing,
@@ -451,7 +449,7 @@ fn outdated(evidence: &Evidence, existing: &[&Instance], about: &str, plane: &st
 
 /// The finding from the conditions of an instance.
 fn of_instance(instance: &Instance, plane: &str) -> Finding {
-    let (meta, name) = (&instance.metadata, owner::name(&instance.metadata));
+    let (meta, name) = (&instance.metadata, instance.name());
     let status = instance.status.clone().unwrap_or_default();
     let state = state::of_instance(instance);
     let ready = conditions::find(&status.conditions, READY);

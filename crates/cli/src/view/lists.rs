@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use polis_api::ObjectExt;
 use polis_api::compute::{Instance, Workload};
 use polis_api::conditions::{AVAILABLE, READY};
 use polis_api::labels::{TOPOLOGY_CITY_CODE, TOPOLOGY_REGION};
 use polis_api::milo::Project;
 use polis_api::networking::LocationBinding;
 use polis_api::quota::{AllowanceBucket, ResourceRegistration};
-use polis_core::{conditions, owner};
+use polis_core::conditions;
 use serde::Serialize;
 
 use super::snapshot::{address, city_of, workload_of};
@@ -33,7 +34,7 @@ pub fn workloads(workloads: &[Workload], now: Timestamp, wide: bool) -> Table {
         );
         let made = workload.metadata.creation_timestamp.as_ref().map(|time| time.0);
         let mut cells = vec![
-            owner::name(&workload.metadata).to_owned(),
+            workload.name().to_owned(),
             format!("{}/{}", status.ready_replicas, status.desired_replicas),
             cities_of(workload),
             state.word.to_owned(),
@@ -80,7 +81,7 @@ pub fn instances(instances: &[Instance], now: Timestamp, wide: bool) -> Table {
         let state = state::of_instance(instance);
         let made = instance.metadata.creation_timestamp.as_ref().map(|time| time.0);
         let mut cells = vec![
-            owner::name(&instance.metadata).to_owned(),
+            instance.name().to_owned(),
             city_of(instance).to_owned(),
             state.word.to_owned(),
             address(instance),
@@ -130,7 +131,7 @@ pub fn cities(bindings: &[LocationBinding], instances: &[Instance]) -> Vec<CityL
                 region: text(TOPOLOGY_REGION),
                 // A binding permits the city unless its Available condition is not True.
                 available: condition.is_none_or(|condition| condition.status == "True")
-                    && !owner::is_deleting(&binding.metadata),
+                    && !binding.is_deleting(),
                 ready: there.iter().filter(|i| polis_core::instances::is_ready(i)).count(),
                 instances: there.len(),
                 name,
@@ -265,7 +266,7 @@ pub fn projects(
         context: None,
     };
     for project in served {
-        let name = owner::name(&project.metadata);
+        let name = project.name();
         let ready = project.status.as_ref().is_some_and(|s| conditions::is_true(&s.conditions, READY));
         lines.entry(name.to_owned()).or_insert_with(|| line(name)).ready = Some(ready);
     }

@@ -4,9 +4,10 @@
 //! template. The instances are counted, because the counters in the status of a deployment may be those of
 //! the previous template: they have no generation on the way from the cell to the project.
 
+use polis_api::ObjectExt;
 use polis_api::compute::{Workload, WorkloadDeployment};
 use polis_api::conditions::AVAILABLE;
-use polis_core::{canonical, conditions, instances, owner, template};
+use polis_core::{canonical, conditions, instances, template};
 
 use super::snapshot::WorkloadSnapshot;
 use super::state::{self, ObjectState};
@@ -130,8 +131,8 @@ fn city(snapshot: &WorkloadSnapshot, workload: &Workload, site: &(String, String
     let mut total = 0;
     for instance in snapshot.instances_of(deployment) {
         total += 1;
-        let current = template::is_current(instance, &workload.spec.template, &hash)
-            && !owner::is_deleting(&instance.metadata);
+        let current =
+            template::is_current(instance, &workload.spec.template, &hash) && !instance.is_deleting();
         match (current, instances::is_ready(instance)) {
             (false, _) => progress.old += 1,
             (true, true) => progress.ready += 1,
@@ -159,7 +160,7 @@ fn wanted(workload: &Workload, site: &(String, String)) -> u32 {
 /// Whether the deployment has the scale and the template of the workload.
 fn is_synced(deployment: &WorkloadDeployment, workload: &Workload, site: &(String, String)) -> bool {
     let placement = workload.spec.placements.iter().find(|placement| placement.name == site.0);
-    !owner::is_deleting(&deployment.metadata)
+    !deployment.is_deleting()
         && placement.is_some_and(|p| canonical::same(&p.scale_settings, &deployment.spec.scale_settings))
         && template::hash(&deployment.spec.template) == template::hash(&workload.spec.template)
 }

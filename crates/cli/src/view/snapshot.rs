@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use polis_api::ObjectExt;
 use polis_api::compute::{Instance, Workload, WorkloadDeployment};
 use polis_api::labels;
-use polis_core::{instances, metadata, owner};
+use polis_core::instances;
 use serde::Serialize;
 
 /// A workload, its deployments and its instances, read from the project's plane.
@@ -32,7 +33,7 @@ impl WorkloadSnapshot {
 
     /// The instances of a deployment, by its name, which is equal on every plane; the UID is not.
     pub fn instances_of(&self, deployment: &WorkloadDeployment) -> impl Iterator<Item = &Instance> {
-        let name = owner::name(&deployment.metadata).to_owned();
+        let name = deployment.name().to_owned();
         self.instances.iter().filter(move |instance| deployment_of(instance) == name)
     }
 
@@ -78,27 +79,27 @@ impl WorkloadSnapshot {
 
 fn site(deployment: &WorkloadDeployment) -> (&str, &str, &str) {
     let spec = &deployment.spec;
-    (&spec.placement_name, &spec.city_code, owner::name(&deployment.metadata))
+    (&spec.placement_name, &spec.city_code, deployment.name())
 }
 
 /// Name of the deployment of an instance.
 pub fn deployment_of(instance: &Instance) -> &str {
-    metadata::label(&instance.metadata, labels::WORKLOAD_DEPLOYMENT_NAME).unwrap_or_default()
+    instance.label(labels::WORKLOAD_DEPLOYMENT_NAME).unwrap_or_default()
 }
 
 /// Name of the workload of an instance.
 pub fn workload_of(instance: &Instance) -> &str {
-    metadata::label(&instance.metadata, labels::WORKLOAD_NAME).unwrap_or_default()
+    instance.label(labels::WORKLOAD_NAME).unwrap_or_default()
 }
 
 /// City code of an instance.
 pub fn city_of(instance: &Instance) -> &str {
-    metadata::label(&instance.metadata, labels::CITY_CODE).unwrap_or_default()
+    instance.label(labels::CITY_CODE).unwrap_or_default()
 }
 
 /// Ordinal of an instance in its deployment.
 pub fn ordinal(instance: &Instance) -> Option<u32> {
-    metadata::label(&instance.metadata, labels::INSTANCE_INDEX)?.parse().ok()
+    instance.label(labels::INSTANCE_INDEX)?.parse().ok()
 }
 
 /// Address of an instance: its external IP, otherwise its network IP, with its first port.

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use polis_api::compute::Instance;
 use polis_api::conditions::READY;
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
-use polis_core::{conditions, owner};
+use polis_core::conditions;
 
 use super::{Severity, reasons};
 
@@ -39,7 +39,7 @@ pub fn of_condition(meta: &ObjectMeta, condition: Option<&Condition>, pending: &
     let (reason, message) = condition.map(|c| (c.reason.clone(), c.message.clone())).unwrap_or_default();
     let since = since(meta, condition);
     let (word, severity) = match condition {
-        _ if owner::is_deleting(meta) => ("stopping", Severity::Progressing),
+        _ if meta.deletion_timestamp.is_some() => ("stopping", Severity::Progressing),
         Some(condition) if condition.status == "True" => ("ready", Severity::Ok),
         _ if reasons::severity(&reason) == Severity::Blocked => ("blocked", Severity::Blocked),
         _ => (pending, Severity::Progressing),

@@ -1,9 +1,10 @@
 //! Renders the tree of `polis status`: workload → city → instance.
 
 use jiff::Timestamp;
+use polis_api::ObjectExt;
 use polis_api::conditions::AVAILABLE;
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use polis_core::{conditions, instances, owner};
+use polis_core::{conditions, instances};
 
 use super::snapshot::{self, WorkloadSnapshot};
 use super::state::{self, ObjectState};
@@ -18,7 +19,7 @@ pub fn draw(snapshot: &WorkloadSnapshot, now: Timestamp, width: Option<u16>, wid
         let available = conditions::find(&status.conditions, AVAILABLE);
         let (ready, wanted) = snapshot.ready_of_wanted();
         tree.add(Row {
-            name: owner::name(&workload.metadata),
+            name: workload.name(),
             word: format!("{ready}/{wanted} ready"),
             made: made(&workload.metadata),
             ..Row::new(state::of_condition(&workload.metadata, available, "starting"))
@@ -129,7 +130,7 @@ impl Tree {
             let state = state::of_instance(instance);
             self.add(Row {
                 branch: format!("{stem}{twig}"),
-                name: owner::name(&instance.metadata),
+                name: instance.name(),
                 word: state.word.to_owned(),
                 reason: state.reason.clone(),
                 address: snapshot::address(instance),
@@ -200,7 +201,7 @@ mod tests {
         let mut snapshot = mk_snapshot(&["dfw"], 1);
         snapshot.instances[0] =
             mk_blocked(mk_instance("dfw", 0), "InstanceCrashing", "it ends again and again");
-        let instance = owner::name(&snapshot.instances[0].metadata).to_owned();
+        let instance = snapshot.instances[0].name().to_owned();
         let passed_on = format!("no instance is ready; {instance}: InstanceCrashing");
         let condition =
             |words: &str| vec![mk_condition("Available", "False", "ProvisioningInstances", words, 5)];

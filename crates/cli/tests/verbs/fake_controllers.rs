@@ -12,7 +12,7 @@ use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time}
 use polis_api::k8s_openapi::jiff::Timestamp;
 use polis_api::kube::api::{Patch, PatchParams};
 use polis_api::kube::{Api, Client, Error};
-use polis_api::{annotations, labels, names};
+use polis_api::{ObjectExt, annotations, labels, names};
 use polis_core::instances::{self, InstanceDefaults};
 use polis_core::{canonical, owner, template};
 use serde_json::json;
@@ -29,7 +29,7 @@ pub async fn run(client: Client) {
 async fn reconcile_all(client: &Client) -> Result<(), Error> {
     let workloads: Api<Workload> = Api::default_namespaced(client.clone());
     for workload in workloads.list(&Default::default()).await? {
-        if !owner::is_deleting(&workload.metadata) {
+        if !workload.is_deleting() {
             reconcile_workload(client, &workload).await?;
         }
     }
@@ -38,7 +38,7 @@ async fn reconcile_all(client: &Client) -> Result<(), Error> {
 
 async fn reconcile_workload(client: &Client, workload: &Workload) -> Result<(), Error> {
     let deployments: Api<WorkloadDeployment> = Api::default_namespaced(client.clone());
-    let (name, uid) = (owner::name(&workload.metadata), owner::uid(&workload.metadata));
+    let (name, uid) = (workload.name(), workload.uid());
     let mut desired = Vec::new();
     for placement in &workload.spec.placements {
         for city in placement.city_codes.iter().filter(|city| ["dfw", "ord"].contains(&city.as_str())) {
@@ -71,7 +71,7 @@ async fn reconcile_workload(client: &Client, workload: &Workload) -> Result<(), 
         }
     }
     for deployment in deployments.list(&Default::default()).await? {
-        let own = owner::name(&deployment.metadata);
+        let own = deployment.name();
         if deployment.spec.workload_ref.uid == uid && !desired.iter().any(|desired| desired == own) {
             deployments.delete(own, &Default::default()).await?;
         }
@@ -110,7 +110,7 @@ async fn reconcile_instances(
         let mut new = instances::new_instance(deployment, ordinal, &defaults);
         let labels = new.metadata.labels.get_or_insert_default();
         labels.insert(labels::WORKLOAD_UID.into(), workload_uid.into());
-        let name = owner::name(&new.metadata).to_owned();
+        let name = new.name().to_owned();
         let existing = match api.get_opt(&name).await? {
             Some(existing) if !template::is_current(&existing, &deployment.spec.template, &hash) => {
                 api.delete(&name, &Default::default()).await?;
@@ -134,7 +134,7 @@ async fn reconcile_instances(
         let extra = instances::belongs(&instance, deployment)
             && ordinal_of(&instance).is_none_or(|ordinal| ordinal >= desired);
         if extra {
-            api.delete(owner::name(&instance.metadata), &Default::default()).await?;
+            api.delete(instance.name(), &Default::default()).await?;
         }
     }
     if deployment.status.is_none() {
@@ -144,7 +144,7 @@ async fn reconcile_instances(
             cell: Some(deployment.spec.city_code.clone()),
             ..Default::default()
         };
-        let name = owner::name(&deployment.metadata);
+        let name = deployment.name();
         api.patch_status(name, &PatchParams::default(), &Patch::Merge(json!({"status": status}))).await?;
     }
     Ok(())

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use polis_api::ObjectExt;
 use polis_api::compute::{NetworkReference, Workload};
 use polis_api::names::is_dns_label;
 
@@ -80,7 +81,7 @@ pub fn network_uses(workload: &Workload, before: Option<&Workload>) -> Vec<Netwo
 
 /// The distinct networks with valid names, by namespace and name, with the indexes of their interfaces.
 fn networks(workload: &Workload) -> BTreeMap<(&str, &str), Vec<usize>> {
-    let own_namespace = workload.metadata.namespace.as_deref().unwrap_or_default();
+    let own_namespace = workload.namespace();
     let mut found = BTreeMap::<(&str, &str), Vec<usize>>::new();
     for (index, interface) in workload.spec.template.spec.network_interfaces.iter().enumerate() {
         let network = &interface.network;

@@ -7,7 +7,6 @@ use polis_api::names;
 
 use super::{DNS_LABEL, FieldError, Path, ssh};
 use crate::metadata::{is_key, is_label_value};
-use crate::owner;
 
 /// The total size that Kubernetes allows for the annotations of an object, in bytes.
 const ANNOTATIONS_MAX: usize = 256 << 10;
@@ -15,7 +14,7 @@ const ANNOTATIONS_MAX: usize = 256 << 10;
 /// Checks the name, which is part of labels and of the names of deployments. A missing name is generated
 /// later.
 pub(super) fn check_name(meta: &ObjectMeta, errors: &mut Vec<FieldError>) {
-    let name = owner::name(meta);
+    let name = meta.name.as_deref().unwrap_or_default();
     if !name.is_empty() && !names::is_dns_label(name) {
         errors.push(Path::new("metadata.name").invalid(name, DNS_LABEL));
     }

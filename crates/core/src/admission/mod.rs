@@ -28,10 +28,10 @@ mod ssh;
 mod tests;
 mod volumes;
 
+use polis_api::ObjectExt;
 use polis_api::compute::Workload;
 
 use crate::cities::Cities;
-use crate::owner;
 
 pub use access::{MAX_NETWORKS, NetworkAccess, NetworkUse, access_errors, network_uses};
 pub use defaults::{DefaultedField, defaults};
@@ -40,7 +40,7 @@ pub use field::{FieldError, FieldErrorKind, Path};
 /// Whether an update is admitted without validation: the spec does not change, or the workload is being
 /// deleted.
 pub fn is_exempt(workload: &Workload, before: &Workload) -> bool {
-    owner::is_deleting(&before.metadata) || workload.spec == before.spec
+    before.is_deleting() || workload.spec == before.spec
 }
 
 /// All errors of a workload, except those about access to its networks (see [`network_uses`]).

@@ -718,7 +718,7 @@ mod admitted_workloads {
 
     use super::*;
     use crate::deployments::{self, DeploymentAction, InitialMetadata};
-    use crate::{hub_copy, instances, metadata, networks, owner, quota, template};
+    use crate::{hub_copy, instances, metadata, networks, quota, template};
 
     fn text() -> impl Strategy<Value = String> {
         prop_oneof![
@@ -824,7 +824,7 @@ mod admitted_workloads {
     fn check_meta(
         meta: &polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
     ) -> Result<(), TestCaseError> {
-        prop_assert!(names::is_dns_label(owner::name(meta)), "{:?}", meta.name);
+        prop_assert!(meta.name.as_deref().is_some_and(names::is_dns_label), "{:?}", meta.name);
         for (key, value) in meta.labels.iter().flatten() {
             prop_assert!(metadata::is_key(key), "{}", key);
             prop_assert!(value.is_empty() || metadata::is_label_value(value), "{}", value);

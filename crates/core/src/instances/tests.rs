@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::testing::{deleting, mk_deployment, mk_deployment_of, mk_instance, mk_template, ready};
+use polis_api::ObjectExt;
 use polis_api::compute::EmbeddedMetadata;
 use proptest::prelude::*;
 
@@ -10,7 +11,7 @@ use proptest::prelude::*;
 fn planned(deployment: &WorkloadDeployment, existing: &[Instance]) -> Vec<String> {
     let plan = plan(deployment, existing, &InstanceDefaults::default());
     let text = |action: &InstanceAction| match action {
-        InstanceAction::Create(instance) => format!("create {}", owner::name(&instance.metadata)),
+        InstanceAction::Create(instance) => format!("create {}", instance.name()),
         InstanceAction::Delete { object, reason } => format!("delete {} {reason:?}", object.name),
         InstanceAction::Wait { name, reason } => format!("wait {name} {reason:?}"),
     };
@@ -55,9 +56,7 @@ fn a_new_deployment_creates_its_instances_in_order() {
 #[test]
 fn the_next_action_is_the_first_of_the_plan() {
     let plan = plan(&mk_deployment_of("web", 2), &[], &InstanceDefaults::default());
-    assert!(
-        matches!(plan.next(), Some(InstanceAction::Create(first)) if owner::name(&first.metadata) == "web-0")
-    );
+    assert!(matches!(plan.next(), Some(InstanceAction::Create(first)) if first.name() == "web-0"));
 }
 
 #[test]
@@ -159,11 +158,7 @@ fn an_invalid_ordinal_label_is_restored_from_the_name_without_a_restart() {
     for index in [None, Some(""), Some("-1"), Some("00"), Some("zero"), Some("99999999999")] {
         let plan = plan(&mk_deployment("web"), &[mk_labelled(0, index)], &InstanceDefaults::default());
         assert_eq!(plan.actions, [], "{index:?}");
-        assert_eq!(
-            metadata::label(&plan.backfill[0].metadata, labels::INSTANCE_INDEX),
-            Some("0"),
-            "{index:?}"
-        );
+        assert_eq!(plan.backfill[0].label(labels::INSTANCE_INDEX), Some("0"), "{index:?}");
     }
 }
 
@@ -273,10 +268,10 @@ fn each_instance_has_the_template_keys_and_its_own_ordinal() {
         new_instance(&deployment, 0, &InstanceDefaults::default()),
         new_instance(&deployment, 1, &InstanceDefaults::default()),
     );
-    assert_eq!(metadata::label(&first.metadata, labels::INSTANCE_INDEX), Some("0"));
-    assert_eq!(metadata::label(&second.metadata, labels::INSTANCE_INDEX), Some("1"));
-    assert_eq!(metadata::label(&first.metadata, "tier"), Some("front"));
-    assert_eq!(metadata::annotation(&first.metadata, "note"), Some("n"));
+    assert_eq!(first.label(labels::INSTANCE_INDEX), Some("0"));
+    assert_eq!(second.label(labels::INSTANCE_INDEX), Some("1"));
+    assert_eq!(first.label("tier"), Some("front"));
+    assert_eq!(first.annotation("note"), Some("n"));
     assert_eq!(template::instance_hash(&first), template::instance_hash(&second));
     assert_eq!(deployment, before);
 }
@@ -300,7 +295,7 @@ fn deleting_a_deployment_deletes_its_instances_and_no_others() {
     let existing = [mk_ready(1), deleting(mk_ready(0)), theirs.clone()];
     assert_eq!(
         deletion_plan(&deployment, &existing),
-        DeletionPlan::Delete(vec![ObjectRef::of(&mk_ready(1).metadata)])
+        DeletionPlan::Delete(vec![ObjectRef::of(&mk_ready(1))])
     );
     assert_eq!(deletion_plan(&deployment, &[deleting(mk_ready(0))]), DeletionPlan::Delete(vec![]));
     assert_eq!(deletion_plan(&deployment, &[theirs]), DeletionPlan::Done);
@@ -367,17 +362,17 @@ fn carry_out(instances: &mut Vec<Instance>, plan: &InstancePlan, serial: usize) 
             instances.push(new);
         }
         Some(InstanceAction::Delete { object, .. }) => {
-            let instance = instances.iter_mut().find(|i| ObjectRef::of(&i.metadata) == *object).unwrap();
+            let instance = instances.iter_mut().find(|i| ObjectRef::of(&**i) == *object).unwrap();
             assert!(instance.metadata.deletion_timestamp.is_none(), "deleted twice");
             instance.metadata.deletion_timestamp = Some(crate::testing::at(500));
         }
         Some(InstanceAction::Wait { name, reason: WaitReason::NotReady }) => {
-            let instance = instances.iter_mut().find(|i| owner::name(&i.metadata) == name).unwrap();
+            let instance = instances.iter_mut().find(|i| i.name() == name).unwrap();
             *instance = ready(instance.clone());
         }
         Some(InstanceAction::Wait { name, reason: WaitReason::Terminating }) => {
             let before = instances.len();
-            instances.retain(|i| owner::name(&i.metadata) != name || i.metadata.deletion_timestamp.is_none());
+            instances.retain(|i| i.name() != name || i.metadata.deletion_timestamp.is_none());
             assert!(instances.len() < before, "waits for {name}, which is not terminating");
         }
         Some(InstanceAction::Wait { reason, .. }) => panic!("waits because of {reason:?}"),

@@ -10,13 +10,13 @@ use polis_api::quota::{
     ALLOCATION_DENIED, ALLOCATION_GRANTED, ConsumerReference, ResourceClaim, ResourceClaimSpec,
     ResourceReference,
 };
-use polis_api::{compute, labels, milo, names, reasons};
+use polis_api::{ObjectExt, compute, labels, milo, names, reasons};
 
 use super::{QueueDecision, SizeError, instance_size, requests};
 use crate::Time;
 use crate::conditions::{self, DesiredCondition};
 use crate::metadata;
-use crate::owner::{self, ObjectRef};
+use crate::owner::ObjectRef;
 use crate::tenant::Tenant;
 
 /// The first back-off before a denied claim is created again.
@@ -109,8 +109,8 @@ pub fn desired_claim(
     cell: &str,
     resource_ref: ResourceRefKind,
 ) -> Result<ResourceClaim, SizeError> {
-    let name = owner::name(&instance.metadata);
-    let instance_namespace = instance.metadata.namespace.as_deref().unwrap_or_default();
+    let name = instance.name();
+    let instance_namespace = instance.namespace();
     let resource_ref = match resource_ref {
         ResourceRefKind::Project => ResourceReference {
             api_group: Some(milo::GROUP.into()),
@@ -152,8 +152,8 @@ pub fn desired_claim(
 /// Whether two claims have the same cell label and the same label of the cell's namespace.
 pub fn is_from_same_cell(claim: &ResourceClaim, desired: &ResourceClaim) -> bool {
     [labels::SOURCE_CLUSTER, labels::INSTANCE_NAMESPACE].iter().all(|key| {
-        let label = metadata::label(&claim.metadata, key);
-        label.is_some() && label == metadata::label(&desired.metadata, key)
+        let label = claim.label(key);
+        label.is_some() && label == desired.label(key)
     })
 }
 
@@ -189,21 +189,21 @@ pub fn plan_claim(
     };
     if !is_from_same_cell(existing, desired) {
         return ClaimAction::Foreign(ClaimError::OtherCell {
-            claim: owner::name(&existing.metadata).to_owned(),
-            cell: metadata::label(&existing.metadata, labels::SOURCE_CLUSTER).unwrap_or_default().to_owned(),
+            claim: existing.name().to_owned(),
+            cell: existing.label(labels::SOURCE_CLUSTER).unwrap_or_default().to_owned(),
         });
     }
-    if owner::is_deleting(&existing.metadata) {
+    if existing.is_deleting() {
         return ClaimAction::AwaitDeletion;
     }
     if !is_denied(existing) {
         return ClaimAction::None;
     }
     if holds_allocation(existing) {
-        return ClaimAction::Delete(ObjectRef::of(&existing.metadata));
+        return ClaimAction::Delete(ObjectRef::of(existing));
     }
     let tried = existing.metadata.creation_timestamp.as_ref();
-    due(tried).map_or_else(|| ClaimAction::Delete(ObjectRef::of(&existing.metadata)), ClaimAction::RetryAt)
+    due(tried).map_or_else(|| ClaimAction::Delete(ObjectRef::of(existing)), ClaimAction::RetryAt)
 }
 
 /// The `QuotaGranted` condition after an action was planned. After a denied claim is deleted, the condition
@@ -265,7 +265,7 @@ pub fn condition(state: ClaimState) -> DesiredCondition {
 }
 
 fn of_claim(claim: &ResourceClaim) -> DesiredCondition {
-    let name = owner::name(&claim.metadata);
+    let name = claim.name();
     let conditions = claim.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     match conditions::find(conditions, GRANTED) {
         Some(granted) if granted.status == "True" => DesiredCondition::new_true(
@@ -494,13 +494,13 @@ mod tests {
     fn a_denied_claim_is_deleted_after_the_back_off() {
         let denied = mk_existing("False", "QuotaExceeded", &["Denied"]);
         assert_eq!(plan(Some(&denied), 130), ClaimAction::RetryAt(at(160)));
-        assert_eq!(plan(Some(&denied), 160), ClaimAction::Delete(ObjectRef::of(&denied.metadata)));
+        assert_eq!(plan(Some(&denied), 160), ClaimAction::Delete(ObjectRef::of(&denied)));
     }
 
     #[test]
     fn a_denied_claim_that_holds_an_allocation_is_deleted_at_once() {
         let denied = mk_existing("False", "QuotaExceeded", &["Granted", "Denied"]);
-        assert_eq!(plan(Some(&denied), 101), ClaimAction::Delete(ObjectRef::of(&denied.metadata)));
+        assert_eq!(plan(Some(&denied), 101), ClaimAction::Delete(ObjectRef::of(&denied)));
     }
 
     #[test]
@@ -519,7 +519,7 @@ mod tests {
     #[test]
     fn the_condition_stays_denied_after_the_claim_is_deleted() {
         let denied = mk_existing("False", "QuotaExceeded", &["Granted", "Denied"]);
-        let delete = ClaimAction::Delete(ObjectRef::of(&denied.metadata));
+        let delete = ClaimAction::Delete(ObjectRef::of(&denied));
         let table = [
             (condition_after(&ClaimAction::Create, None), ConditionStatus::Unknown, "PendingEvaluation"),
             (condition_after(&delete, Some(&denied)), ConditionStatus::False, "QuotaExceeded"),
@@ -588,7 +588,7 @@ mod tests {
             plan_claim(&mk_waiting(), &mk_claim(), Some(&denied), None, || decision, &at(now))
         };
         assert_eq!(plan(QueueDecision::Admit, 101), ClaimAction::RetryAt(at(102)));
-        assert_eq!(plan(QueueDecision::Admit, 102), ClaimAction::Delete(ObjectRef::of(&denied.metadata)));
+        assert_eq!(plan(QueueDecision::Admit, 102), ClaimAction::Delete(ObjectRef::of(&denied)));
         for decision in [QueueDecision::Unknown, QueueDecision::NoHeadroom, QueueDecision::Wait] {
             assert_eq!(plan(decision, 102), ClaimAction::RetryAt(at(160)), "{decision:?}");
         }

@@ -11,8 +11,7 @@ use std::time::Duration;
 
 use polis_api::compute::WorkloadDeployment;
 use polis_api::k8s_openapi::api::core::v1::Namespace;
-use polis_api::{labels, names};
-use polis_core::owner;
+use polis_api::{ObjectExt, labels, names};
 use polis_core::tenant::Tenant;
 use polis_engine::{Action, Error as EngineError, Index, Key, Plane, PlaneSet, Reconciler, Unresolved};
 
@@ -63,12 +62,10 @@ pub(crate) fn by_project() -> Index {
 pub(crate) fn keys_of_project(hub: &Plane, project: &Plane) -> Result<Vec<Key>, Unresolved> {
     let Ok(label) = names::cluster_label(project.name().as_str()) else { return Ok(Vec::new()) };
     let namespaces = hub.find::<Namespace>(&by_project(), &label)?;
-    let key = |found: &Namespace| Key::cluster(hub.name().clone(), owner::name(&found.metadata));
-    Ok(namespaces.iter().map(key).collect())
+    Ok(namespaces.iter().map(|namespace| Key::of(hub, namespace)).collect())
 }
 
 /// Maps a hub copy to its namespace.
 pub(crate) fn key_of_copy(hub: &Plane, copy: &WorkloadDeployment) -> Vec<Key> {
-    let namespace = copy.metadata.namespace.as_deref().unwrap_or_default();
-    vec![Key::cluster(hub.name().clone(), namespace)]
+    vec![Key::cluster(hub.name().clone(), copy.namespace())]
 }

@@ -22,9 +22,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use polis_api::ObjectExt;
 use polis_api::compute::Instance;
 use polis_api::quota::ResourceClaim;
-use polis_core::{conditions, gates, owner};
+use polis_core::{conditions, gates};
 use polis_engine::{Action, Key, Plane, Reconciler, Watch};
 use polis_platform::quota::DefaultAllowance;
 use polis_testbed::bench::{BenchTable, percentile};
@@ -56,7 +57,7 @@ impl Reconciler for ClaimObserver {
     async fn reconcile(&self, key: &Key) -> Result<Action, Self::Error> {
         let now = Instant::now();
         if let Some(claim) = self.0.get::<ResourceClaim>(key)? {
-            let name = owner::name(&claim.metadata).trim_start_matches("instance-").to_owned();
+            let name = claim.name().trim_start_matches("instance-").to_owned();
             let granted =
                 claim.status.is_some_and(|status| conditions::is_true(&status.conditions, "Granted"));
             let mut timeline = self.1.0.lock();
@@ -76,13 +77,7 @@ impl Reconciler for InstanceObserver {
     async fn reconcile(&self, key: &Key) -> Result<Action, Self::Error> {
         let now = Instant::now();
         if let Some(instance) = self.0.get::<Instance>(key)?.filter(|i| gates::of(i).is_empty()) {
-            self.1
-                .0
-                .lock()
-                .entry(owner::name(&instance.metadata).to_owned())
-                .or_default()
-                .admitted
-                .get_or_insert(now);
+            self.1.0.lock().entry(instance.name().to_owned()).or_default().admitted.get_or_insert(now);
         }
         Ok(Action::AwaitChange)
     }

@@ -7,6 +7,7 @@
 //! The specs of the Subnets are the only record of allocated blocks. A block is chosen from an uncached list
 //! under a lock and stored with the new Subnet. So a restart loses nothing, and no two Subnets overlap.
 
+use polis_api::ObjectExt;
 use polis_api::conditions::{ALLOCATED, PROGRAMMED, READY};
 use polis_api::networking::{
     IPV4, NetworkContext, Subnet, SubnetClaim, SubnetClaimStatus, SubnetReference, SubnetSpec,
@@ -34,12 +35,12 @@ impl Reconciler for SubnetController {
 
     async fn reconcile(&self, key: &Key) -> Result<Action, Error> {
         let Some(claim) = self.cell.get::<SubnetClaim>(key)? else { return Ok(Action::AwaitChange) };
-        if owner::is_deleting(&claim.metadata) {
+        if claim.is_deleting() {
             return Ok(Action::AwaitChange);
         }
         let subnet = match self.cell.get::<Subnet>(key)? {
             // The Subnet of an earlier claim of this name; its deletion requeues the key.
-            Some(subnet) if !owner::is_owned_by(&subnet.metadata, owner::uid(&claim.metadata)) => {
+            Some(subnet) if !owner::is_owned_by(&subnet.metadata, claim.uid()) => {
                 return Ok(Action::AwaitChange);
             }
             Some(subnet) => subnet,
@@ -49,7 +50,7 @@ impl Reconciler for SubnetController {
             },
         };
         self.set_subnet_ready(&subnet).await?;
-        let message = format!("subnet {} is ready", owner::name(&subnet.metadata));
+        let message = format!("subnet {} is ready", subnet.name());
         self.update_claim(&claim, Some(&subnet), ready(reasons::SUBNET_READY, message)).await
     }
 }
@@ -65,7 +66,7 @@ impl SubnetController {
         if spec.ip_family != IPV4 {
             return Ok(Err(format!("{} addresses are not available, only {IPV4}", spec.ip_family)));
         }
-        let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
+        let namespace = claim.namespace();
         let context = (namespace, spec.network_context.name.as_str());
         if self.cell.get::<NetworkContext>(context)?.is_none() {
             return Ok(Err(format!("network context {} does not exist", spec.network_context.name)));
@@ -105,7 +106,7 @@ impl SubnetController {
         let mut updated = claim.clone();
         let status: &mut SubnetClaimStatus = updated.status.get_or_insert_default();
         if let Some(subnet) = subnet {
-            let name = owner::name(&subnet.metadata).to_owned();
+            let name = subnet.name().to_owned();
             status.subnet_ref = Some(SubnetReference { name, ..Default::default() });
             status.start_address = subnet.spec.start_address.clone();
             status.prefix_length = subnet.spec.prefix_length;
@@ -136,16 +137,16 @@ fn mk_subnet(claim: &SubnetClaim, block: Block) -> Subnet {
         prefix_length: Some(block.prefix()),
         ..Default::default()
     };
-    let mut metadata = managed_metadata(claim.metadata.namespace.as_deref(), owner::name(&claim.metadata));
+    let mut metadata = managed_metadata(claim.metadata.namespace.as_deref(), claim.name());
     metadata.owner_references = Some(vec![owner::controller_reference(claim)]);
     Subnet { metadata, spec, status: None }
 }
 
 /// Maps a context to its subnet claims.
 pub(super) fn keys_of_context(cell: &Plane, context: &NetworkContext) -> Result<Vec<Key>, Unresolved> {
-    let claims = cell.find::<SubnetClaim>(&by_context(), owner::name(&context.metadata))?;
+    let claims = cell.find::<SubnetClaim>(&by_context(), context.name())?;
     let same_namespace = |claim: &&SubnetClaim| claim.metadata.namespace == context.metadata.namespace;
-    keys(cell, claims.iter().filter(same_namespace).map(|claim| &claim.metadata))
+    keys(cell, claims.iter().filter(same_namespace))
 }
 
 /// Maps a subnet to its claim, and to every failed claim: the deletion of the subnet may free addresses.
@@ -154,5 +155,10 @@ pub(super) fn keys_of_subnet(cell: &Plane, subnet: &Subnet) -> Result<Vec<Key>, 
         claim.status.as_ref().is_some_and(|status| conditions::is_false(&status.conditions, READY))
     };
     let claims = cell.list::<SubnetClaim>()?;
-    keys(cell, claims.iter().filter(failed).map(|claim| &claim.metadata).chain([&subnet.metadata]))
+    Ok(claims
+        .iter()
+        .filter(failed)
+        .map(|claim| Key::of(cell, claim))
+        .chain([Key::of(cell, subnet)])
+        .collect())
 }

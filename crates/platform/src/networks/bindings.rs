@@ -6,13 +6,11 @@
 //! Order   location exists → context → status of the context → status of the binding
 
 use polis_api::conditions::READY;
-use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use polis_api::networking::{
     Location, NetworkBinding, NetworkContext, NetworkContextReference, NetworkContextSpec, SubnetClaim,
 };
-use polis_api::{names, reasons};
+use polis_api::{ObjectExt, names, reasons};
 use polis_core::conditions::{self, DesiredCondition};
-use polis_core::owner;
 use polis_engine::{Action, Clock, Key, ListOptions, Plane, Preconditions, Reconciler, Unresolved};
 
 use super::{by_context, by_given_context, failed, keys, ready, set_condition};
@@ -34,7 +32,7 @@ impl Reconciler for NetworkBindingController {
 
     async fn reconcile(&self, key: &Key) -> Result<Action, Error> {
         let Some(binding) = self.cell.get::<NetworkBinding>(key)? else { return Ok(Action::AwaitChange) };
-        if owner::is_deleting(&binding.metadata) {
+        if binding.is_deleting() {
             return Ok(Action::AwaitChange);
         }
         let location = &binding.spec.location.name;
@@ -45,7 +43,7 @@ impl Reconciler for NetworkBindingController {
         let name = context_of(&binding);
         let existing = self.cell.get::<NetworkContext>((key.namespace(), name.as_str()))?;
         let context = match existing {
-            Some(context) if owner::is_deleting(&context.metadata) => return Ok(Action::AwaitChange),
+            Some(context) if context.is_deleting() => return Ok(Action::AwaitChange),
             Some(context) if !is_for(&context, &binding) => {
                 let why = format!("network context {name} belongs to another network or location");
                 return self.update_binding(&binding, None, failed(why)).await;
@@ -111,16 +109,13 @@ impl Reconciler for NetworkContextController {
     async fn reconcile(&self, key: &Key) -> Result<Action, Error> {
         let Some(context) = self.cell.get::<NetworkContext>(key)? else { return Ok(Action::AwaitChange) };
         let used = |bindings: &[NetworkBinding]| {
-            bindings.iter().any(|b| !owner::is_deleting(&b.metadata) && context_of(b) == *key.name)
+            bindings.iter().any(|b| !b.is_deleting() && context_of(b) == *key.name)
         };
         // The common case: a binding has the context in its status, which the index finds without reading the
         // bindings.
         let bound =
             self.cell.names_within::<NetworkBinding>(key.namespace(), &by_given_context(), &key.name)?;
-        if owner::is_deleting(&context.metadata)
-            || !bound.is_empty()
-            || used(&self.cell.list_within(key.namespace())?)
-        {
+        if context.is_deleting() || !bound.is_empty() || used(&self.cell.list_within(key.namespace())?) {
             return Ok(Action::AwaitChange);
         }
         if !used(&self.cell.uncached().list(&ListOptions::within(key.namespace())).await?) {
@@ -160,31 +155,28 @@ fn failure_message(claim: &SubnetClaim) -> Option<String> {
 
 /// Maps a binding to the context that it requests.
 pub(super) fn key_of_binding(cell: &Plane, binding: &NetworkBinding) -> Result<Vec<Key>, Unresolved> {
-    let namespace = binding.metadata.namespace.as_deref().unwrap_or_default();
+    let namespace = binding.namespace();
     Ok(vec![Key::new(cell.name().clone(), namespace, &context_of(binding))])
 }
 
 /// Maps a location to its bindings.
 pub(super) fn keys_of_location(cell: &Plane, location: &Location) -> Result<Vec<Key>, Unresolved> {
     let bindings = cell.list::<NetworkBinding>()?;
-    let here = |binding: &&NetworkBinding| binding.spec.location.name == owner::name(&location.metadata);
-    keys(cell, bindings.iter().filter(here).map(|binding| &binding.metadata))
+    let here = |binding: &&NetworkBinding| binding.spec.location.name == location.name();
+    keys(cell, bindings.iter().filter(here))
 }
 
 /// Maps a context to the bindings that request it.
 pub(super) fn keys_of_context(cell: &Plane, context: &NetworkContext) -> Result<Vec<Key>, Unresolved> {
-    requesting(cell, &context.metadata, owner::name(&context.metadata))
+    requesting(cell, context.namespace(), context.name())
 }
 
 /// Maps a subnet claim to the bindings that request its context.
 pub(super) fn keys_of_claim(cell: &Plane, claim: &SubnetClaim) -> Result<Vec<Key>, Unresolved> {
-    requesting(cell, &claim.metadata, &claim.spec.network_context.name)
+    requesting(cell, claim.namespace(), &claim.spec.network_context.name)
 }
 
-fn requesting(cell: &Plane, meta: &ObjectMeta, context: &str) -> Result<Vec<Key>, Unresolved> {
-    let bindings: Vec<NetworkBinding> = cell.list_within(meta.namespace.as_deref().unwrap_or_default())?;
-    keys(
-        cell,
-        bindings.iter().filter(|binding| context_of(binding) == context).map(|binding| &binding.metadata),
-    )
+fn requesting(cell: &Plane, namespace: &str, context: &str) -> Result<Vec<Key>, Unresolved> {
+    let bindings: Vec<NetworkBinding> = cell.list_within(namespace)?;
+    keys(cell, bindings.iter().filter(|binding| context_of(binding) == context))
 }

@@ -10,7 +10,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::Mutex;
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use polis_core::owner;
 use polis_engine::PlaneName;
 
 /// The expectations of all projects.
@@ -30,7 +29,7 @@ impl Expectations {
     pub(super) fn expect_update(&self, project: &PlaneName, replaced: &ObjectMeta) {
         let mut inner = self.0.lock();
         let versions = inner.replaced.entry(project.clone()).or_default();
-        versions.insert(owner::uid(replaced).to_owned(), version(replaced).to_owned());
+        versions.insert(replaced.uid.clone().unwrap_or_default(), version(replaced).to_owned());
     }
 
     /// Records whether the last write to the project failed.
@@ -62,7 +61,8 @@ impl Expectations {
     ) -> bool {
         let mut inner = self.0.lock();
         let Some(replaced) = inner.replaced.get_mut(project) else { return false };
-        let cached: BTreeMap<&str, &str> = cached.map(|meta| (owner::uid(meta), version(meta))).collect();
+        let cached: BTreeMap<&str, &str> =
+            cached.map(|meta| (meta.uid.as_deref().unwrap_or_default(), version(meta))).collect();
         replaced
             .retain(|uid, version| cached.get(uid.as_str()).is_some_and(|cached| !is_later(cached, version)));
         let unsatisfied = !replaced.is_empty();

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use polis_api::ObjectExt;
 use polis_api::conditions::{ACTIVE, GRANTED};
 use polis_api::quota::{
     ALLOCATION_DENIED, ALLOCATION_GRANTED, ALLOCATION_PENDING, AllowanceBucket, AllowanceBucketSpec,
@@ -14,8 +15,8 @@ use polis_api::quota::{
     ResourceRegistration, ResourceRequest,
 };
 use polis_api::reasons;
+use polis_core::Time;
 use polis_core::conditions::{self, DesiredCondition};
-use polis_core::{Time, owner};
 use sha2::{Digest, Sha256};
 
 use super::{NAMESPACE, consumer};
@@ -83,7 +84,7 @@ impl<'a> Ledger<'a> {
         changes: &mut LedgerChanges<'a>,
         now: &Time,
     ) {
-        for grant in self.grants.iter().filter(|grant| !owner::is_deleting(&grant.metadata)) {
+        for grant in self.grants.iter().filter(|grant| !grant.is_deleting()) {
             let condition = self.evaluate_grant(grant);
             if condition.status == conditions::ConditionStatus::True {
                 for allowance in &grant.spec.allowances {
@@ -135,10 +136,9 @@ impl<'a> Ledger<'a> {
 
     fn decide(&self, accounts: &mut BTreeMap<String, Account>, changes: &mut LedgerChanges<'a>, now: &Time) {
         let mut pending: Vec<&ResourceClaim> =
-            self.claims.iter().filter(|claim| !owner::is_deleting(&claim.metadata)).collect();
+            self.claims.iter().filter(|claim| !claim.is_deleting()).collect();
         pending.sort_by_key(|claim| {
-            let meta = &claim.metadata;
-            (meta.creation_timestamp.as_ref(), meta.namespace.as_deref(), owner::name(meta))
+            (claim.metadata.creation_timestamp.as_ref(), claim.namespace(), claim.name())
         });
         for claim in pending {
             let mut desired = claim.clone();

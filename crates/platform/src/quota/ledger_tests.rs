@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::quota::{DefaultAllowance, mk_default_grant, registrations};
+use polis_api::ObjectExt;
 use polis_api::k8s_openapi::jiff::Timestamp;
 use polis_api::quota::{RESOURCE_INSTANCES, RESOURCE_MEMORY, RESOURCE_VCPUS, ResourceReference};
 
@@ -71,14 +72,14 @@ impl Project {
             let grants: Vec<_> = changes.grants.into_iter().map(|(_, new)| new).collect();
             let claims: Vec<_> = changes.claims.into_iter().map(|(_, new)| new).collect();
             let buckets: Vec<_> = changes.buckets.into_iter().map(|(_, new)| new).collect();
-            put(&mut self.grants, grants, |g| owner::name(&g.metadata).to_owned());
-            put(&mut self.claims, claims, |c| owner::name(&c.metadata).to_owned());
-            put(&mut self.buckets, buckets, |b| owner::name(&b.metadata).to_owned());
+            put(&mut self.grants, grants, |g| g.name().to_owned());
+            put(&mut self.claims, claims, |c| c.name().to_owned());
+            put(&mut self.buckets, buckets, |b| b.name().to_owned());
         }
     }
 
     fn granted(&self, claim: &str) -> (String, String) {
-        let claim = self.claims.iter().find(|c| owner::name(&c.metadata) == claim).unwrap();
+        let claim = self.claims.iter().find(|c| c.name() == claim).unwrap();
         let condition = conditions::find(&claim.status.as_ref().unwrap().conditions, GRANTED).unwrap();
         (condition.status.clone(), condition.reason.clone())
     }
@@ -90,7 +91,7 @@ impl Project {
     }
 
     fn drop_claim(&mut self, name: &str) {
-        self.claims.retain(|claim| owner::name(&claim.metadata) != name);
+        self.claims.retain(|claim| claim.name() != name);
         self.reconcile();
     }
 }

@@ -9,10 +9,10 @@ use polis_api::compute::{
 use polis_api::conditions::{PROGRAMMED, RUNNING};
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::quota::{RESOURCE_INSTANCES, ResourceClaim};
-use polis_api::{labels, names};
+use polis_api::{ObjectExt, labels, names};
 use polis_cell::{CellConfig, NetworkMode, QuotaConfig, ResourceRefKind};
 use polis_core::conditions::{DesiredCondition, set};
-use polis_core::{Time, gates, metadata, owner};
+use polis_core::{Time, gates, metadata};
 use polis_engine::{Action, Clock, Key, ListOptions, Plane, Reconciler, Watch};
 
 use crate::env::{TestEnv, change, condition, mk_meta, mk_namespace};
@@ -51,7 +51,7 @@ impl TestEnv {
     /// Creates the hub namespace of a project's namespace `default` on hub and cells, and returns its name.
     pub async fn hub_namespace(&self, project: &str, cities: &[&str]) -> String {
         let default: Namespace = self.project(project).uncached().get("default").await.unwrap().unwrap();
-        let name = names::hub_namespace(owner::uid(&default.metadata));
+        let name = names::hub_namespace(default.uid());
         for plane in cities.iter().chain(&["hub"]) {
             if self.at(plane).uncached().get::<Namespace>(&name).await.unwrap().is_none() {
                 let mut namespace = mk_namespace(&name);
@@ -119,14 +119,12 @@ impl TestEnv {
             for city in cities {
                 instances.extend(self.instances(city).await);
             }
-            instances.retain(|instance| instance.metadata.namespace.as_deref() == Some(hub_namespace));
+            instances.retain(|instance| instance.namespace() == hub_namespace);
             let claims = self.claims(project).await;
             let granted: i64 = claims.iter().map(granted).sum();
             let runs = instances.iter().filter(|instance| gates::of(instance).is_empty()).count();
             let owned = claims.iter().all(|claim| {
-                let of = |i: &Instance| {
-                    names::resource_claim(owner::name(&i.metadata)) == owner::name(&claim.metadata)
-                };
+                let of = |i: &Instance| names::resource_claim(i.name()) == claim.name();
                 instances.iter().any(of)
             });
             (runs == running && granted == running as i64 && owned).then_some(())
@@ -157,7 +155,7 @@ impl Reconciler for FakeProvider {
 
     async fn reconcile(&self, key: &Key) -> Result<Action, Self::Error> {
         let Some(instance) = self.cell.get::<Instance>(key)? else { return Ok(Action::AwaitChange) };
-        if gates::of(&instance).is_empty() && !owner::is_deleting(&instance.metadata) {
+        if gates::of(&instance).is_empty() && !instance.is_deleting() {
             let mut running = instance.clone();
             let hash = polis_core::template::instance_hash(&instance).unwrap_or_default().to_owned();
             let status = running.status.get_or_insert_default();

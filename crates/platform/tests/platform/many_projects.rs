@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures::future::join_all;
+use polis_api::ObjectExt;
 use polis_api::compute::{Instance, Workload, WorkloadDeployment};
 use polis_api::conditions::{QUOTA_GRANTED, READY};
 use polis_api::k8s_openapi::api::core::v1::Namespace;
@@ -18,10 +19,10 @@ use polis_api::labels;
 use polis_api::milo::Project;
 use polis_api::networking::Network;
 use polis_api::quota::ResourceClaim;
+use polis_core::Time;
 use polis_core::cities::TenancyMode;
 use polis_core::conditions::{self, DesiredCondition};
 use polis_core::tenant::Tenant;
-use polis_core::{Time, owner};
 use polis_engine::{ListOptions, MiloProjects, Object, Plane};
 use polis_federation::Federation;
 use polis_platform::{locations, projects, quota};
@@ -232,7 +233,7 @@ impl TestPlatform {
         for object in &all {
             let text = serde_json::to_string(object).unwrap();
             let named = tenants(&text);
-            let hub_namespace = object.meta().namespace.as_deref().unwrap_or_default();
+            let hub_namespace = object.namespace();
             let owner_project = hub_namespaces.get(hub_namespace).map(String::as_str);
             assert!(
                 named.len() < 2
@@ -251,7 +252,7 @@ impl TestPlatform {
         let namespaces = self.env.at(plane).uncached().list::<Namespace>(&options).await.unwrap();
         let hub_namespace = |namespace: &Namespace| {
             let tenant = Tenant::of(namespace).expect("valid tenant labels");
-            (owner::name(&namespace.metadata).to_owned(), tenant.project)
+            (namespace.name().to_owned(), tenant.project)
         };
         namespaces.iter().map(hub_namespace).collect()
     }

@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 
+use polis_api::ObjectExt;
 use polis_api::networking::{
     IPV4, Location, NetworkBinding, NetworkContext, Subnet, SubnetClaim, SubnetClaimSpec,
 };
@@ -36,12 +37,12 @@ fn mk_binding(name: &str, network: &str, location: &str) -> NetworkBinding {
 async fn claim(env: &TestEnv, context: &str) -> SubnetClaim {
     let cell = env.at("dfw");
     let context: NetworkContext = cell.uncached().get((NAMESPACE, context)).await.unwrap().unwrap();
-    let mut metadata = mk_meta(Some(NAMESPACE), &format!("{}-0", owner::name(&context.metadata)));
+    let mut metadata = mk_meta(Some(NAMESPACE), &format!("{}-0", context.name()));
     metadata.owner_references = Some(vec![owner::reference(&context)]);
     let spec = SubnetClaimSpec {
         subnet_class: "private".into(),
         network_context: polis_api::networking::NetworkContextReference {
-            name: owner::name(&context.metadata).into(),
+            name: context.name().into(),
             ..Default::default()
         },
         location: context.spec.location.clone(),

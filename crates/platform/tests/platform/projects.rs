@@ -2,9 +2,9 @@
 
 use polis_api::k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use polis_api::milo::Project;
-use polis_api::{finalizers, labels};
+use polis_api::{ObjectExt, finalizers, labels};
 use polis_core::cities::TenancyMode;
-use polis_core::{metadata, owner};
+use polis_core::metadata;
 use polis_engine::MiloProjects;
 
 use crate::cells::mk_deployment;
@@ -34,7 +34,7 @@ async fn a_deleted_project_serves_until_the_last_finalizer_is_removed() {
     let acme = env.open("acme").await;
     acme.create(&mk_finalized("held")).await.unwrap();
     env.delete::<Project>(&env.at(""), "acme").await;
-    env.has::<ConfigMap>(&acme, ("default", "held"), |held| owner::is_deleting(&held.metadata)).await;
+    env.has::<ConfigMap>(&acme, ("default", "held"), |held| held.is_deleting()).await;
     env.idle(LONG).await;
     let deleting: Project = env.at("").uncached().get("acme").await.unwrap().expect("the deletion waits");
     let conditions = deleting.status.unwrap().conditions;
@@ -57,7 +57,7 @@ async fn a_restarted_platform_continues_the_deletion() {
     let acme = env.open("acme").await;
     acme.create(&mk_finalized("held")).await.unwrap();
     env.delete::<Project>(&env.at(""), "acme").await;
-    env.has::<ConfigMap>(&acme, ("default", "held"), |held| owner::is_deleting(&held.metadata)).await;
+    env.has::<ConfigMap>(&acme, ("default", "held"), |held| held.is_deleting()).await;
     env.stop("platform").await;
     change::<ConfigMap>(&acme, ("default", "held"), |held| held.metadata.finalizers = None).await;
     assert!(env.at("").uncached().get::<Project>("acme").await.unwrap().is_some());

@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
+use polis_api::ObjectExt;
 use polis_api::compute::Instance;
 use polis_api::quota::{
     Allowance as GrantedAllowance, AllowanceAmount, AllowanceBucket, ConsumerReference, RESOURCE_INSTANCES,
     RESOURCE_VCPUS, ResourceClaim, ResourceGrant,
 };
-use polis_core::{conditions, owner};
+use polis_core::conditions;
 use polis_engine::ListOptions;
 use polis_platform::quota::{DEFAULT_GRANT, DefaultAllowance, NAMESPACE};
 use tokio::time::Instant;
@@ -201,7 +202,7 @@ async fn while_the_project_is_unreachable_running_instances_continue_and_new_one
     env.until_balanced("acme", &hub_namespace, DFW, 1).await;
     env.scale("dfw", &hub_namespace, "web", 0).await;
     env.has::<Instance>(&env.at("dfw"), (&hub_namespace, &"web-1".to_owned()), |instance| {
-        owner::is_deleting(&instance.metadata)
+        instance.is_deleting()
     })
     .await;
     proxy.set_refused(false);

@@ -6,8 +6,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use polis_api::ObjectExt;
 use polis_api::compute::{Instance, SandboxContainer};
-use polis_core::owner;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
@@ -96,12 +96,12 @@ impl Host {
         containers: &[SandboxContainer],
     ) -> Result<InstanceRecord, Error> {
         let instance = request.instance;
-        let uid = owner::uid(&instance.metadata);
+        let uid = instance.uid();
         let existing = self.instances.lock().get(uid).map(|instance| instance.record.clone());
         let mut record = existing.clone().unwrap_or_else(|| InstanceRecord {
             uid: uid.to_owned(),
-            namespace: instance.metadata.namespace.clone().unwrap_or_default(),
-            name: owner::name(&instance.metadata).to_owned(),
+            namespace: instance.namespace().to_owned(),
+            name: instance.name().to_owned(),
             address: Ipv4Addr::LOCALHOST,
             ports: BTreeMap::new(),
         });

@@ -5,8 +5,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use polis_api::compute::{Instance, NamedPort, NetworkInterfaceAssignments, SandboxContainer};
-use polis_api::{labels, reasons};
-use polis_core::{metadata, quota};
+use polis_api::{ObjectExt, labels, reasons};
+use polis_core::quota;
 
 use super::environment::{Environment, EnvironmentError, Sources, environment, expand};
 use super::image::{self, Program};
@@ -84,7 +84,7 @@ fn base_environment(
     set("POLIS_CITY", request.city.to_owned());
     set("POLIS_ADDRESS", record.address.to_string());
     set("POLIS_RESTARTS", restarts.to_string());
-    if let Some(workload) = metadata::label(&request.instance.metadata, labels::WORKLOAD_NAME) {
+    if let Some(workload) = request.instance.label(labels::WORKLOAD_NAME) {
         set("POLIS_WORKLOAD", workload.to_owned());
     }
     if let Some(origin) = request.origin {

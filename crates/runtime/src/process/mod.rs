@@ -24,11 +24,12 @@ mod sandbox;
 mod settings;
 mod shim_process;
 
+use polis_api::ObjectExt;
 use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;
 
-use polis_core::{owner, template};
+use polis_core::template;
 
 pub use address::{AddressMode, LoopbackPool};
 pub use isolation::Isolation;
@@ -128,7 +129,7 @@ impl Provider for ProcessProvider {
             Ok(containers) => containers,
             Err(refusal) => return Ok(RunReport::refused(refusal)),
         };
-        let uid = owner::uid(&instance.metadata);
+        let uid = instance.uid();
         let record = self.0.ensure_record(request, containers).await?;
         let (mut again, mut replacing) = (None, false);
 

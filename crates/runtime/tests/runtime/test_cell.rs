@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use polis_api::ObjectExt;
 use polis_api::compute::{
     Instance, InstanceController, InstanceNetworkInterface, NamedPort, NetworkReference, SandboxContainer,
     SandboxRuntime, SchedulingGate,
@@ -15,7 +16,7 @@ use polis_api::crds::{self, CrdFile};
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::labels;
 use polis_apiserver::{PlaneSpec, ResponseBody, Server, StatusError, SubresourceRequest};
-use polis_core::{conditions, metadata, owner};
+use polis_core::{conditions, metadata};
 use polis_engine::{Clock, Engine, Object, Plane, Preconditions, Random};
 use polis_runtime::logs::{LogLine, LogQuery, LogReader, LogRequest};
 use polis_runtime::{ProcessProvider, ProcessSettings, RestartBackoff, RuntimeConfig, ShimState};
@@ -147,7 +148,7 @@ impl TestCell {
     }
 
     pub async fn create(&self, instance: &Instance) -> String {
-        owner::uid(&self.plane().create(instance).await.unwrap().metadata).to_owned()
+        self.plane().create(instance).await.unwrap().uid().to_owned()
     }
 
     pub async fn instance(&self, name: &str) -> Option<Instance> {
@@ -189,7 +190,7 @@ impl TestCell {
 
     /// Changes the status of an object without retries.
     pub async fn change_status<K: Object>(&self, object: &K, change: impl Fn(&mut K)) {
-        let key = (NAMESPACE, owner::name(object.meta()));
+        let key = (NAMESPACE, object.name());
         let current = self.plane().uncached().get::<K>(key).await.unwrap().unwrap();
         let mut desired = current.clone();
         change(&mut desired);

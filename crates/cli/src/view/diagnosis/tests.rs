@@ -2,6 +2,7 @@ use super::*;
 use crate::view::testing::{
     at, mk_blocked, mk_condition, mk_deployment, mk_instance, mk_ready, mk_snapshot, mk_starting, now,
 };
+use polis_api::ObjectExt;
 
 fn mk_evidence(cities: &[&str], replicas: i32) -> Evidence {
     Evidence { snapshot: mk_snapshot(cities, replicas), ..Default::default() }
@@ -23,7 +24,7 @@ fn mk_hub(cities: &[&str]) -> PlaneSnapshot {
 }
 
 fn mk_binding(city: &str, clusters: &[&str]) -> ResourceBinding {
-    let name = owner::name(&mk_deployment(city, 1).metadata).to_owned();
+    let name = mk_deployment(city, 1).name().to_owned();
     let mut binding = ResourceBinding::new(&names::binding("WorkloadDeployment", &name), Default::default());
     binding.spec.clusters = clusters
         .iter()
@@ -177,8 +178,7 @@ fn a_rollout_in_progress_is_reported() {
 fn one_instance_is_diagnosed_alone() {
     let mut evidence = mk_evidence(&["dfw"], 2);
     evidence.snapshot.instances[1] = mk_blocked(mk_instance("dfw", 1), "ConfigurationError", "no VM here");
-    let names: Vec<String> =
-        evidence.snapshot.instances.iter().map(|i| owner::name(&i.metadata).to_owned()).collect();
+    let names: Vec<String> = evidence.snapshot.instances.iter().map(|i| i.name().to_owned()).collect();
     assert_eq!(instance(&evidence, &names[0]).severity(), Severity::Ok);
     assert_eq!(instance(&evidence, &names[1]).severity(), Severity::Blocked);
 }
