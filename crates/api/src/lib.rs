@@ -15,7 +15,7 @@
 //! - [`compute`]: the kinds of Polis, `compute.datumapis.com/v1alpha`;
 //! - [`networking`], [`quota`], [`milo`], [`karmada`]: kinds of other projects, with the fields that Polis
 //!   uses;
-//! - [`labels`], [`annotations`], [`finalizers`], [`conditions`], [`reasons`]: fixed strings, one module
+//! - [`labels`], [`annotations`], [`finalizers`], [`conditions`], [`reasons`], [`events`]: fixed strings, one module
 //!   each;
 //! - [`names`]: object names;
 //! - [`ObjectExt`]: short access to the metadata of an object;
@@ -34,6 +34,7 @@ pub mod annotations;
 pub mod compute;
 pub mod conditions;
 pub mod crds;
+pub mod events;
 pub mod finalizers;
 pub mod karmada;
 pub mod labels;

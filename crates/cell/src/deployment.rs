@@ -17,14 +17,14 @@ use std::sync::Arc;
 
 use polis_api::compute::{GATE_NETWORK, GATE_QUOTA, Instance, LocationReference, WorkloadDeployment};
 use polis_api::networking::Location;
-use polis_api::{ObjectExt, finalizers, labels, names};
+use polis_api::{ObjectExt, events, finalizers, labels, names};
 use polis_core::deployment_status::{self, DeploymentStatusInput};
 use polis_core::instances::{self, DeleteReason, InstanceAction, InstanceDefaults, InstancePlan, WaitReason};
 use polis_core::networks::{self, NetworkState};
 use polis_core::owner::DeletionPlan;
 use polis_core::{Time, gates, owner, significant_change};
 use polis_engine::{
-    Action, Clock, EventRecorder, EventType, Index, Key, Plane, Reconciler, StatusCoalescer, Unresolved,
+    Action, Clock, EventRecorder, Index, Key, Plane, Reconciler, StatusCoalescer, Unresolved,
 };
 
 use crate::expectations::Expectations;
@@ -178,40 +178,34 @@ impl DeploymentController {
         existing: &mut Vec<Instance>,
         plan: &InstancePlan,
     ) -> Result<(), Error> {
-        let record = |event_type, reason, note: String| {
-            self.recorder.record(&self.cell, deployment, event_type, reason, "Scale", &note)
-        };
+        let (recorder, cell) = (&self.recorder, &self.cell);
+        let warn = |reason, note: String| recorder.warn(cell, deployment, reason, "Scale", &note);
+        let normal = |reason, note: String| recorder.normal(cell, deployment, reason, "Scale", &note);
         match plan.next() {
             None => {}
-            Some(InstanceAction::Create(instance)) => match self.cell.create(&**instance).await {
+            Some(InstanceAction::Create(instance)) => match cell.create(&**instance).await {
                 Ok(created) => {
                     self.expectations.expect(key, &created);
-                    record(
-                        EventType::Normal,
-                        "InstanceCreated",
-                        format!("Created instance {}", created.name()),
-                    );
+                    normal(events::INSTANCE_CREATED, format!("Created instance {}", created.name()));
                     existing.push(created);
                 }
                 // An instance of this name exists and is not cached yet; its next event requeues the key.
                 Err(error) if error.is_already_exists() => {}
                 Err(error) => {
                     let note = format!("Failed to create instance {}: {error}", instance.name());
-                    record(EventType::Warning, "InstanceNotCreated", note);
+                    warn(events::INSTANCE_NOT_CREATED, note);
                     return Err(error.into());
                 }
             },
             Some(InstanceAction::Delete { object, reason }) => {
                 let name = (key.namespace(), object.name.as_str());
-                self.cell.delete_at::<Instance>(name, &object.uid, Some(&object.resource_version)).await?;
-                // A warning, because no controller creates an instance outside the slots.
-                let event_type =
-                    if *reason == DeleteReason::NoSlot { EventType::Warning } else { EventType::Normal };
-                record(
-                    event_type,
-                    "InstanceDeleted",
-                    format!("Deleted instance {}: {}", object.name, describe(*reason)),
-                );
+                cell.delete_at::<Instance>(name, &object.uid, Some(&object.resource_version)).await?;
+                let note = format!("Deleted instance {}: {}", object.name, describe(*reason));
+                match reason {
+                    // A warning, because no controller creates an instance outside the slots.
+                    DeleteReason::NoSlot => warn(events::INSTANCE_DELETED, note),
+                    DeleteReason::Surplus | DeleteReason::Outdated => normal(events::INSTANCE_DELETED, note),
+                }
             }
             Some(InstanceAction::Wait { reason: WaitReason::NotReady | WaitReason::Terminating, .. }) => {}
             Some(InstanceAction::Wait { name, reason: WaitReason::NameTaken }) => {
@@ -220,7 +214,7 @@ impl DeploymentController {
                     let note = format!(
                         "Instance {name} exists and is not controlled by this deployment; it is left unchanged. Delete or rename it"
                     );
-                    record(EventType::Warning, "InstanceNotOurs", note);
+                    warn(events::INSTANCE_NOT_OURS, note);
                 }
             }
             Some(InstanceAction::Wait { name, reason: WaitReason::NameTooLong }) => {
@@ -228,7 +222,7 @@ impl DeploymentController {
                     "Instance name {name} is longer than {} characters; use a deployment with a shorter name",
                     names::MAX_LABEL
                 );
-                record(EventType::Warning, "NameTooLong", note);
+                warn(events::NAME_TOO_LONG, note);
             }
         }
         Ok(())
@@ -257,9 +251,7 @@ impl DeploymentController {
         {
             return Ok(Action::RequeueAfter(left));
         }
-        let mut updated = deployment.clone();
-        updated.status = Some(status);
-        self.cell.update_status(deployment, &updated).await?;
+        self.cell.write_status(deployment, status).await?;
         Ok(Action::AwaitChange)
     }
 

@@ -21,7 +21,7 @@ use polis_api::networking::NetworkBinding;
 use polis_api::{ObjectExt, finalizers, labels};
 use polis_core::conditions::{self, DesiredCondition};
 use polis_core::{Time, gates, metadata, networks, owner, ready, suspension};
-use polis_engine::{Action, Clock, EventRecorder, EventType, Key, Plane, PlaneName, Reconciler, Unresolved};
+use polis_engine::{Action, Clock, EventRecorder, Key, Plane, PlaneName, Reconciler, Unresolved};
 
 use crate::networks::bindings;
 use crate::quota::QuotaEnforcement;
@@ -86,7 +86,8 @@ impl InstanceController {
         if let Some(status) = ready::status(&desired, quota, network_failure.as_deref(), &now) {
             desired.status = Some(status);
         }
-        let Some(updated) = self.cell.update_status(&instance, &desired).await?.into_object() else {
+        let Some(status) = desired.status else { return Ok(instance) };
+        let Some(updated) = self.cell.write_status(&instance, status).await?.into_object() else {
             return Ok(instance);
         };
         self.record_events(&instance, &updated);
@@ -157,24 +158,13 @@ impl InstanceController {
 
     /// Records an event when quota is denied or granted, and when the instance becomes ready or unready.
     fn record_events(&self, before: &Instance, after: &Instance) {
-        let record = |event_type, condition: &Condition, action| {
-            let note = format!(
-                "{} is {} ({}): {}",
-                condition.type_, condition.status, condition.reason, condition.message
-            );
-            self.recorder.record(
-                &self.cell,
-                after,
-                event_type,
-                &condition.reason,
-                action,
-                note.trim_end_matches(": "),
-            );
-        };
+        let (recorder, cell) = (&self.recorder, &self.cell);
         if let Some(quota) = changed(before, after, QUOTA_GRANTED, |then, now| then.reason != now.reason) {
             match quota.status.as_str() {
-                "False" => record(EventType::Warning, quota, "Claim"),
-                "True" if !gates::of(before).is_empty() => record(EventType::Normal, quota, "Claim"),
+                "False" => recorder.warn(cell, after, &quota.reason, "Claim", &describe(quota)),
+                "True" if !gates::of(before).is_empty() => {
+                    recorder.normal(cell, after, &quota.reason, "Claim", &describe(quota));
+                }
                 _ => {}
             }
         }
@@ -182,10 +172,19 @@ impl InstanceController {
             changed(before, after, READY, |then, now| (then.status == "True") != (now.status == "True"))
         {
             match ready.status.as_str() {
-                "True" => record(EventType::Normal, ready, "Run"),
-                _ => record(EventType::Warning, ready, "Run"),
+                "True" => recorder.normal(cell, after, &ready.reason, "Run", &describe(ready)),
+                _ => recorder.warn(cell, after, &ready.reason, "Run", &describe(ready)),
             }
         }
+    }
+}
+
+/// A condition as the note of an event.
+fn describe(condition: &Condition) -> String {
+    let Condition { type_, status, reason, message, .. } = condition;
+    match message.is_empty() {
+        true => format!("{type_} is {status} ({reason})"),
+        false => format!("{type_} is {status} ({reason}): {message}"),
     }
 }
 

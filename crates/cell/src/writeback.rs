@@ -8,15 +8,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use polis_api::ObjectExt;
 use polis_api::compute::{Instance, WorkloadDeployment};
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use polis_api::{ObjectExt, events};
 use polis_core::tenant::Tenant;
 use polis_core::writeback::{self, WriteBackAction};
 use polis_core::{InstanceChanges, owner, significant_change};
 use polis_engine::{
-    ErrorClass, EventRecorder, EventType, Key, Plane, PlaneName, PlaneSet, Preconditions, StatusCoalescer,
+    ErrorClass, EventRecorder, Key, Plane, PlaneName, PlaneSet, Preconditions, StatusCoalescer,
 };
 
 use crate::Error;
@@ -107,14 +107,7 @@ impl WriteBack {
             Ok(CopyState::Unresolved(reference, why)) => {
                 if self.metrics.add_unresolved(reference, key) {
                     tracing::error!(%key, %why, "failed to copy the instance to the hub; it is not visible in its project");
-                    self.recorder.record(
-                        cell,
-                        instance,
-                        EventType::Warning,
-                        "NotShownOnHub",
-                        "WriteBack",
-                        &why,
-                    );
+                    self.recorder.warn(cell, instance, events::NOT_SHOWN_ON_HUB, "WriteBack", &why);
                 }
                 Ok(Some(RECHECK_INTERVAL))
             }
@@ -138,7 +131,7 @@ impl WriteBack {
         };
         if let CallError::Unavailable { .. } = error {
             let note = "Deletion of the instance waits until its copy on the hub can be deleted; the hub does not respond";
-            self.recorder.record(cell, instance, EventType::Warning, "HubUnreachable", "Withdraw", note);
+            self.recorder.warn(cell, instance, events::HUB_UNREACHABLE, "Withdraw", note);
         }
         self.handle_error(cell, key, instance, error)
     }
@@ -313,7 +306,7 @@ impl WriteBack {
             ErrorClass::Conflict | ErrorClass::AlreadyExists | ErrorClass::NotFound => {}
             _ => {
                 let note = format!("The hub rejects the copy of this instance: {error}");
-                self.recorder.record(cell, instance, EventType::Warning, "HubRefused", "WriteBack", &note);
+                self.recorder.warn(cell, instance, events::HUB_REFUSED, "WriteBack", &note);
             }
         }
         Err(Error::WriteBack { instance: key.to_string(), source: error })

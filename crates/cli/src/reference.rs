@@ -2,6 +2,7 @@
 //!
 //! `POLIS_WRITE_DOCS=1 cargo test --bin polis` writes them.
 
+mod events;
 mod kinds;
 
 use std::path::{Path, PathBuf};
@@ -48,7 +49,7 @@ fn the_command_line_page_is_up_to_date() {
 
 #[test]
 fn the_reasons_page_is_up_to_date() {
-    check("reasons.md", &crate::view::reasons::page());
+    check("reasons.md", &(crate::view::reasons::page() + &events::section()));
 }
 
 #[test]

@@ -33,10 +33,8 @@ const MAX_OPEN_SERIES: usize = 4096;
 
 /// The `type` of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum EventType {
-    /// An expected change.
+enum EventType {
     Normal,
-    /// A problem that a user or operator should look at.
     Warning,
 }
 
@@ -83,9 +81,20 @@ impl EventRecorder {
         Self { reporter, env, sender: Arc::default() }
     }
 
-    /// Records an event about an object, on the object's plane. `reason` and `action` are CamelCase words:
-    /// why, and what the controller did. `note` is the message for users and is truncated to 1,024 bytes.
-    pub fn record<K: Object>(
+    /// Records an expected change of an object, on the object's plane. `reason` and `action` are CamelCase
+    /// words: why, and what the controller did. `note` is the message for users and is truncated to 1,024
+    /// bytes.
+    pub fn normal<K: Object>(&self, plane: &Plane, about: &K, reason: &str, action: &str, note: &str) {
+        self.record(plane, about, EventType::Normal, reason, action, note);
+    }
+
+    /// Records a problem of an object that a user or operator should look at. The arguments are those of
+    /// [`EventRecorder::normal`].
+    pub fn warn<K: Object>(&self, plane: &Plane, about: &K, reason: &str, action: &str, note: &str) {
+        self.record(plane, about, EventType::Warning, reason, action, note);
+    }
+
+    fn record<K: Object>(
         &self,
         plane: &Plane,
         about: &K,

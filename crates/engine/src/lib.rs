@@ -58,7 +58,7 @@ pub use clock::Clock;
 pub use coalesce::StatusCoalescer;
 pub use engine::{ControllerBuilder, Engine, Handle, WatchedPlanes};
 pub use error::{Error, ErrorClass, field_at};
-pub use event::{EventRecorder, EventType};
+pub use event::EventRecorder;
 pub use index::Index;
 pub use key::{Key, NamespacedName, PlaneName};
 pub use kind::{Kind, Object, ResourceScope};

@@ -10,6 +10,7 @@
 
 use bytes::Bytes;
 use http::Method;
+use polis_api::kube::core::object::HasStatus;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -100,7 +101,19 @@ impl Plane {
         self.replace(current, value_of(current)?, value_of(desired)?).await
     }
 
-    /// Replaces the whole status through the status subresource, if it differs.
+    /// Writes a new status of an object through the status subresource, if it differs.
+    pub async fn write_status<K: Object + HasStatus>(
+        &self,
+        current: &K,
+        status: K::Status,
+    ) -> Result<OperationResult<K>, Error> {
+        let mut desired = current.clone();
+        *desired.status_mut() = Some(status);
+        self.update_status(current, &desired).await
+    }
+
+    /// Like [`Plane::write_status`], for a kind without a typed status: the status of `desired` replaces that
+    /// of `current`.
     pub async fn update_status<K: Object>(
         &self,
         current: &K,

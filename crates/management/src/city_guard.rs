@@ -13,10 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
 use polis_api::karmada::Cluster;
-use polis_api::{ObjectExt, annotations, labels};
-use polis_engine::{
-    Action, Error as EngineError, EventRecorder, EventType, Index, Key, Metrics, Plane, Reconciler,
-};
+use polis_api::{ObjectExt, annotations, events, labels};
+use polis_engine::{Action, Error as EngineError, EventRecorder, Index, Key, Metrics, Plane, Reconciler};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 
@@ -93,7 +91,7 @@ impl Reconciler for CityGuard {
                 "Label {}={lost} was removed: every deployment of that city is deleted on this cluster. Restore the label if the change was a mistake",
                 labels::TOPOLOGY_CITY_CODE
             );
-            self.recorder.record(&self.hub, &cluster, EventType::Warning, "CityLabelLost", "Observe", &note);
+            self.recorder.warn(&self.hub, &cluster, events::CITY_LABEL_LOST, "Observe", &note);
         }
         Ok(Action::AwaitChange)
     }

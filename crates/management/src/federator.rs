@@ -15,13 +15,13 @@
 use polis_api::compute::WorkloadDeployment;
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::karmada::{Cluster, PropagationPolicy};
-use polis_api::{ObjectExt, annotations, finalizers, labels, names};
+use polis_api::{ObjectExt, annotations, events, finalizers, labels, names};
 use polis_core::hub_copy::{self, CityError, RecordAction};
 use polis_core::tenant::{self, Tenant};
 use polis_core::{Time, policy, significant_change};
 use polis_engine::{
-    Action, Clock, EventRecorder, EventType, Index, Key, ListOptions, Plane, PlaneSet, Preconditions,
-    Reconciler, StatusCoalescer, Unresolved,
+    Action, Clock, EventRecorder, Index, Key, ListOptions, Plane, PlaneSet, Preconditions, Reconciler,
+    StatusCoalescer, Unresolved,
 };
 
 use crate::Error;
@@ -131,8 +131,8 @@ impl Federator {
             "Annotation {} names hub namespace {recorded}, which {why}; nothing in it is changed. Check the objects in that namespace, then remove the annotation",
             annotations::FEDERATION_NAMESPACE
         );
-        let (reason, action) = ("RecordContradicted", "Federate");
-        self.recorder.record(project, deployment, EventType::Warning, reason, action, &note);
+        let (reason, action) = (events::RECORD_CONTRADICTED, "Federate");
+        self.recorder.warn(project, deployment, reason, action, &note);
     }
 
     async fn ensure_namespace(
@@ -144,8 +144,8 @@ impl Federator {
         let existing = self.hub.get::<Namespace>(&hub_namespace.name)?;
         let city = &deployment.spec.city_code;
         let record = |error: &tenant::TenantError| {
-            let (reason, note) = ("HubNamespaceTaken", error.to_string());
-            self.recorder.record(project, deployment, EventType::Warning, reason, "Federate", &note);
+            let (reason, note) = (events::HUB_NAMESPACE_TAKEN, error.to_string());
+            self.recorder.warn(project, deployment, reason, "Federate", &note);
         };
         match tenant::plan_namespace(&hub_namespace.name, &hub_namespace.tenant, city, existing.as_ref())
             .inspect_err(record)?
@@ -185,14 +185,7 @@ impl Federator {
             (policy::PolicyAction::CityConflict { city: other }, _) => {
                 let note =
                     format!("City {city} and city {other} share the name of a policy; rename one of them");
-                self.recorder.record(
-                    project,
-                    deployment,
-                    EventType::Warning,
-                    "CityContested",
-                    "Federate",
-                    &note,
-                );
+                self.recorder.warn(project, deployment, events::CITY_CONTESTED, "Federate", &note);
                 return Ok(false);
             }
             _ => {}
@@ -245,9 +238,7 @@ impl Federator {
         {
             return Ok(Action::RequeueAfter(delay));
         }
-        let mut updated = deployment.clone();
-        updated.status = Some(status);
-        project.update_status(deployment, &updated).await?;
+        project.write_status(deployment, status).await?;
         Ok(Action::AwaitChange)
     }
 
@@ -294,14 +285,7 @@ impl Federator {
                 Ok(false) => return Ok(Action::AwaitChange), // the deletion of the copy requeues the key
                 Err(error) => {
                     let note = format!("Failed to delete the deployment from the hub; retrying: {error}");
-                    self.recorder.record(
-                        project,
-                        deployment,
-                        EventType::Warning,
-                        "HubCleanupFailed",
-                        "Withdraw",
-                        &note,
-                    );
+                    self.recorder.warn(project, deployment, events::HUB_CLEANUP_FAILED, "Withdraw", &note);
                     return Err(error);
                 }
             }
@@ -381,14 +365,7 @@ impl Federator {
         deployment: &WorkloadDeployment,
         why: &CityError,
     ) -> Result<Action, Error> {
-        self.recorder.record(
-            project,
-            deployment,
-            EventType::Warning,
-            "CityInvalid",
-            "Federate",
-            &why.to_string(),
-        );
+        self.recorder.warn(project, deployment, events::CITY_INVALID, "Federate", &why.to_string());
         Ok(Action::AwaitChange) // only a change of the deployment can help
     }
 

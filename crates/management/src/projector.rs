@@ -10,13 +10,13 @@
 
 use polis_api::compute::{Instance, WorkloadDeployment};
 use polis_api::k8s_openapi::api::core::v1::Namespace;
-use polis_api::{ObjectExt, labels, names};
+use polis_api::{ObjectExt, events, labels, names};
 use polis_core::projection::{self, HubCopyState, ProjectionAction, ProjectionDeletion};
 use polis_core::tenant::{Tenant, TenantError};
 use polis_core::{InstanceChanges, significant_change, template};
 use polis_engine::{
-    Action, EventRecorder, EventType, Index, Key, Plane, PlaneSet, Preconditions, Reconciler,
-    StatusCoalescer, Unresolved,
+    Action, EventRecorder, Index, Key, Plane, PlaneSet, Preconditions, Reconciler, StatusCoalescer,
+    Unresolved,
 };
 
 use crate::Error;
@@ -103,14 +103,7 @@ impl Projector {
             }
             (ProjectionAction::Foreign, Some(existing)) => {
                 let note = "An Instance of this name runs for this project and cannot be projected, because this object has its name. Rename or delete this object";
-                self.recorder.record(
-                    project,
-                    &existing,
-                    EventType::Warning,
-                    "ProjectionBlocked",
-                    "Project",
-                    note,
-                );
+                self.recorder.warn(project, &existing, events::PROJECTION_BLOCKED, "Project", note);
                 Action::AwaitChange
             }
             _ => Action::AwaitChange,

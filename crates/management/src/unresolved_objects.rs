@@ -7,11 +7,11 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use polis_api::ObjectExt;
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::labels;
+use polis_api::{ObjectExt, events};
 use polis_core::tenant::Tenant;
-use polis_engine::{EventRecorder, EventType, Key, Kind, Metrics, Object, Plane, Unresolved};
+use polis_engine::{EventRecorder, Key, Kind, Metrics, Object, Plane, Unresolved};
 use prometheus_client::metrics::gauge::Gauge;
 
 /// The unresolved objects of one hub. Cheap to clone.
@@ -56,7 +56,7 @@ impl UnresolvedObjects {
             tracing::error!(object = object_id, %why, "failed to determine the project of a hub object; it is not projected");
             let note =
                 format!("The project of this object cannot be determined, so it is not projected: {why}");
-            self.0.recorder.record(hub, object, EventType::Warning, "ProjectUnknown", "Identify", &note);
+            self.0.recorder.warn(hub, object, events::PROJECT_UNKNOWN, "Identify", &note);
         } else if why.is_none() {
             self.set(id, false);
         }

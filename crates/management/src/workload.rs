@@ -13,15 +13,15 @@ use polis_api::compute::{Workload, WorkloadDeployment};
 use polis_api::conditions::AVAILABLE;
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::networking::{LocationBinding, Network};
-use polis_api::{ObjectExt, annotations, finalizers, names, reasons};
+use polis_api::{ObjectExt, annotations, events, finalizers, names, reasons};
 use polis_core::cities::{Cities, SkippedBinding, TenancyMode};
 use polis_core::deployments::{self, DeploymentAction, DeploymentPlan, InitialMetadata};
 use polis_core::owner::DeletionPlan;
 use polis_core::workload_status::{self, WorkloadStatusInput};
 use polis_core::{Time, conditions, metadata, networks, significant_change};
 use polis_engine::{
-    Action, Clock, EventRecorder, EventType, Index, Key, ListOptions, Plane, PlaneSet, Reconciler,
-    StatusCoalescer, Unresolved,
+    Action, Clock, EventRecorder, Index, Key, ListOptions, Plane, PlaneSet, Reconciler, StatusCoalescer,
+    Unresolved,
 };
 
 use crate::Error;
@@ -106,14 +106,7 @@ impl WorkloadController {
                     self.latency.reached(workload.uid(), Stage::Deployment);
                     let note =
                         format!("Created deployment {} for city {}", created.name(), created.spec.city_code);
-                    self.recorder.record(
-                        project,
-                        workload,
-                        EventType::Normal,
-                        "DeploymentCreated",
-                        "Place",
-                        &note,
-                    );
+                    self.recorder.normal(project, workload, events::DEPLOYMENT_CREATED, "Place", &note);
                     existing.push(created);
                 }
                 DeploymentAction::Update(desired) => {
@@ -138,28 +131,14 @@ impl WorkloadController {
                         "Deleted deployment {}: no placement of the workload names its city any more",
                         object.name
                     );
-                    self.recorder.record(
-                        project,
-                        workload,
-                        EventType::Normal,
-                        "DeploymentRemoved",
-                        "Place",
-                        &note,
-                    );
+                    self.recorder.normal(project, workload, events::DEPLOYMENT_REMOVED, "Place", &note);
                 }
                 DeploymentAction::AwaitDeletion { .. } => {} // its deletion requeues the key
                 DeploymentAction::NameConflict { name, workload_uid } => {
                     let note = format!(
                         "Deployment {name} belongs to the workload with UID {workload_uid} and is left unchanged"
                     );
-                    self.recorder.record(
-                        project,
-                        workload,
-                        EventType::Warning,
-                        "DeploymentNotOurs",
-                        "Place",
-                        &note,
-                    );
+                    self.recorder.warn(project, workload, events::DEPLOYMENT_NOT_OURS, "Place", &note);
                 }
             }
         }
@@ -168,14 +147,7 @@ impl WorkloadController {
                 "City {} is no longer bound to this project; the existing deployment keeps running",
                 site.city
             );
-            self.recorder.record(
-                project,
-                workload,
-                EventType::Warning,
-                reasons::LOCATION_LOST,
-                "Place",
-                &note,
-            );
+            self.recorder.warn(project, workload, reasons::LOCATION_LOST, "Place", &note);
         }
         Ok(())
     }
@@ -195,10 +167,9 @@ impl WorkloadController {
         {
             return Ok(Action::RequeueAfter(delay));
         }
-        let mut updated = workload.clone();
-        updated.status = Some(status);
-        project.update_status(workload, &updated).await?;
-        self.record_availability(project, workload, &updated);
+        if let Some(updated) = project.write_status(workload, status).await?.into_object() {
+            self.record_availability(project, workload, &updated);
+        }
         Ok(Action::AwaitChange)
     }
 
@@ -212,9 +183,10 @@ impl WorkloadController {
         if let Some((status, reason, message)) = &is
             && was.as_ref().map(|was| (&was.0, &was.1)) != Some((status, reason))
         {
-            let event_type =
-                if status == "True" || was.is_none() { EventType::Normal } else { EventType::Warning };
-            self.recorder.record(project, after, event_type, reason, "Observe", message);
+            match status == "True" || was.is_none() {
+                true => self.recorder.normal(project, after, reason, "Observe", message),
+                false => self.recorder.warn(project, after, reason, "Observe", message),
+            }
         }
     }
 

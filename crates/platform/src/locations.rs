@@ -99,11 +99,10 @@ impl LocationController {
     async fn ensure(&self, existing: Option<Location>, desired: &Location) -> Result<(), Error> {
         let written = self.root.create_or_update(existing.as_ref(), desired).await?;
         let Some(location) = written.into_object().or(existing) else { return Ok(()) };
-        let mut updated = location.clone();
         let ready = DesiredCondition::new_true(READY, reasons::CELL_FOUND, "a cell serves this city");
-        let conditions = &mut updated.status.get_or_insert_default().conditions;
-        conditions::set(conditions, &ready, location.metadata.generation, &Time(self.clock.now()));
-        self.root.update_status(&location, &updated).await?;
+        let (mut status, now) = (location.status.clone().unwrap_or_default(), Time(self.clock.now()));
+        conditions::set(&mut status.conditions, &ready, location.metadata.generation, &now);
+        self.root.write_status(&location, status).await?;
         Ok(())
     }
 
@@ -189,11 +188,10 @@ impl LocationBindingController {
     ) -> Result<(), Error> {
         let written = project.create_or_update(existing, desired).await?;
         let Some(binding) = written.into_object().or(existing.cloned()) else { return Ok(()) };
-        let mut updated = binding.clone();
         let available = DesiredCondition::new_true(AVAILABLE, reasons::CELL_FOUND, "a cell serves this city");
-        let conditions = &mut updated.status.get_or_insert_default().conditions;
-        conditions::set(conditions, &available, binding.metadata.generation, &Time(self.clock.now()));
-        project.update_status(&binding, &updated).await?;
+        let (mut status, now) = (binding.status.clone().unwrap_or_default(), Time(self.clock.now()));
+        conditions::set(&mut status.conditions, &available, binding.metadata.generation, &now);
+        project.write_status(&binding, status).await?;
         Ok(())
     }
 }

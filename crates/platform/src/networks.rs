@@ -104,15 +104,10 @@ impl Reconciler for CellLocationController {
         }
         let written = self.cell.create_or_update(existing.as_ref(), &desired).await?;
         if let Some(location) = written.into_object().or(existing) {
-            let mut updated = location.clone();
-            let conditions = &mut updated.status.get_or_insert_default().conditions;
-            set_condition(
-                conditions,
-                &location.metadata,
-                &ready(reasons::CELL_FOUND, "this cell serves the city"),
-                &self.clock,
-            );
-            self.cell.update_status(&location, &updated).await?;
+            let mut status = location.status.clone().unwrap_or_default();
+            let ready = ready(reasons::CELL_FOUND, "this cell serves the city");
+            set_condition(&mut status.conditions, &location.metadata, &ready, &self.clock);
+            self.cell.write_status(&location, status).await?;
         }
         Ok(Action::AwaitChange)
     }

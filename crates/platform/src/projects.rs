@@ -187,10 +187,10 @@ impl Inner {
     }
 
     async fn set_condition(&self, project: &Project, condition: DesiredCondition) -> Result<(), Error> {
-        let mut updated = project.clone();
-        let conditions = &mut updated.status.get_or_insert_default().conditions;
-        conditions::set(conditions, &condition, project.metadata.generation, &Time(self.clock.now()));
-        self.root.update_status(project, &updated).await?;
+        let mut status = project.status.clone().unwrap_or_default();
+        let now = Time(self.clock.now());
+        conditions::set(&mut status.conditions, &condition, project.metadata.generation, &now);
+        self.root.write_status(project, status).await?;
         Ok(())
     }
 }

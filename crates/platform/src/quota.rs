@@ -125,16 +125,14 @@ impl Reconciler for RegistrationController {
                 self.root.create(&own).await?
             }
         };
-        let mut updated = registration.clone();
         let active = DesiredCondition::new_true(
             ACTIVE,
             reasons::REGISTRATION_ACTIVE,
             "claims for this resource are decided",
         );
-        let status = updated.status.get_or_insert_default();
-        let generation = registration.metadata.generation;
-        conditions::set(&mut status.conditions, &active, generation, &Time(self.clock.now()));
-        self.root.update_status(&registration, &updated).await?;
+        let (mut status, now) = (registration.status.clone().unwrap_or_default(), Time(self.clock.now()));
+        conditions::set(&mut status.conditions, &active, registration.metadata.generation, &now);
+        self.root.write_status(&registration, status).await?;
         Ok(Action::AwaitChange)
     }
 }

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use polis_api::compute::{Instance, InstanceNetworkInterfaceStatus, InstanceStatus};
+use polis_api::compute::{Instance, InstanceNetworkInterfaceStatus};
 use polis_api::k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
 use polis_api::kube::Resource;
 use polis_api::networking::{NetworkBinding, SubnetClaim};
@@ -130,7 +130,7 @@ impl<P: Provider> Controller<P> {
         let request = RunRequest { instance, origin: origin.as_ref(), city, range, data: &data };
         match self.provider.run(&request).await {
             Ok(report) => {
-                self.write_status(instance, status::status(instance, &report, &self.now())).await?;
+                self.cell.write_status(instance, status::status(instance, &report, &self.now())).await?;
                 Ok(report.requeue_after)
             }
             Err(error) => {
@@ -139,7 +139,7 @@ impl<P: Provider> Controller<P> {
                     reason: reasons::PROGRAMMING_IN_PROGRESS,
                     message: format!("{error}; Polis retries"),
                 });
-                self.write_status(instance, status::status(instance, &report, &self.now())).await?;
+                self.cell.write_status(instance, status::status(instance, &report, &self.now())).await?;
                 Err(error)
             }
         }
@@ -229,15 +229,7 @@ impl<P: Provider> Controller<P> {
     }
 
     async fn write_running(&self, instance: &Instance, running: DesiredCondition) -> Result<(), Error> {
-        self.write_status(instance, status::with_running(instance, running, &self.now())).await
-    }
-
-    async fn write_status(&self, instance: &Instance, status: Option<InstanceStatus>) -> Result<(), Error> {
-        if let Some(status) = status {
-            let mut updated = instance.clone();
-            updated.status = Some(status);
-            self.cell.update_status(instance, &updated).await?;
-        }
+        self.cell.write_status(instance, status::with_running(instance, running, &self.now())).await?;
         Ok(())
     }
 

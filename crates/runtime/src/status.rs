@@ -16,8 +16,8 @@ use polis_core::{Time, template};
 
 use crate::provider::{InstancePhase, RunRefusal, RunReport};
 
-/// The status of an instance after a report, or `None` if nothing changes.
-pub fn status(instance: &Instance, report: &RunReport, now: &Time) -> Option<InstanceStatus> {
+/// The status of an instance after a report.
+pub fn status(instance: &Instance, report: &RunReport, now: &Time) -> InstanceStatus {
     let programmed = match &report.programmed {
         Ok(()) => {
             let accepted = "the runtime has accepted the instance";
@@ -41,12 +41,12 @@ pub fn status(instance: &Instance, report: &RunReport, now: &Time) -> Option<Ins
     if let Some(address) = &report.address {
         assign(&mut status, instance.spec.network_interfaces.len(), address);
     }
-    changed(instance, status)
+    status
 }
 
 /// As [`status`], with only the condition `Running`: the instance is suspended or being deleted.
-pub fn with_running(instance: &Instance, running: DesiredCondition, now: &Time) -> Option<InstanceStatus> {
-    changed(instance, with_conditions(instance, &[running], now))
+pub fn with_running(instance: &Instance, running: DesiredCondition, now: &Time) -> InstanceStatus {
+    with_conditions(instance, &[running], now)
 }
 
 /// The condition `Running` of a phase.
@@ -83,10 +83,6 @@ fn with_conditions(instance: &Instance, conditions: &[DesiredCondition], now: &T
         conditions::set(&mut status.conditions, condition, instance.metadata.generation, now);
     }
     status
-}
-
-fn changed(instance: &Instance, status: InstanceStatus) -> Option<InstanceStatus> {
-    (instance.status.as_ref() != Some(&status)).then_some(status)
 }
 
 /// Sets the address of the first interface. The status has one entry per interface; other fields stay.
@@ -134,7 +130,7 @@ mod tests {
     fn a_running_instance_is_reported_once_with_hash_and_address() {
         let mut instance = mk_instance();
         let report = mk_report(InstancePhase::Up("listens".into()));
-        let updated = status(&instance, &report, &at(5)).unwrap();
+        let updated = status(&instance, &report, &at(5));
         assert_eq!(
             conditions_of(&updated),
             [("Programmed", "True", "Programmed"), ("Running", "True", "Running")]
@@ -146,8 +142,8 @@ mod tests {
             .map(|entry| entry.assignments.as_ref().and_then(|given| given.network_ip.as_deref()))
             .collect();
         assert_eq!(addresses, [Some("127.20.0.9"), None]);
-        instance.status = Some(updated);
-        assert_eq!(status(&instance, &report, &at(9)), None);
+        instance.status = Some(updated.clone());
+        assert_eq!(status(&instance, &report, &at(9)), updated);
     }
 
     #[test]
@@ -159,7 +155,7 @@ mod tests {
             (InstancePhase::Stopped, "False", "Stopped"),
         ];
         for (phase, truth, reason) in table {
-            let updated = status(&mk_instance(), &mk_report(phase.clone()), &at(5)).unwrap();
+            let updated = status(&mk_instance(), &mk_report(phase.clone()), &at(5));
             assert_eq!(conditions_of(&updated)[1], ("Running", truth, reason), "{phase:?}");
         }
     }
@@ -167,14 +163,14 @@ mod tests {
     #[test]
     fn a_host_without_isolation_is_named_in_the_message_of_programmed() {
         let report = RunReport { warning: Some("no Landlock"), ..mk_report(InstancePhase::Stopped) };
-        let updated = status(&mk_instance(), &report, &at(5)).unwrap();
+        let updated = status(&mk_instance(), &report, &at(5));
         assert_eq!(updated.conditions[0].message, "the runtime has accepted the instance; no Landlock");
     }
 
     #[test]
     fn a_refusal_reports_no_hash() {
         let refusal = RunRefusal { reason: reasons::IMAGE_UNAVAILABLE, message: "use another".into() };
-        let updated = status(&mk_instance(), &RunReport::refused(refusal), &at(5)).unwrap();
+        let updated = status(&mk_instance(), &RunReport::refused(refusal), &at(5));
         assert_eq!(
             conditions_of(&updated),
             [("Programmed", "False", "ImageUnavailable"), ("Running", "False", "Stopped")]
@@ -189,7 +185,7 @@ mod tests {
         instance.status =
             Some(with_conditions(&instance, &[DesiredCondition::new_true("Ready", "Running", "")], &at(1)));
         instance.status.as_mut().unwrap().suspended = Some(false);
-        let updated = status(&instance, &mk_report(InstancePhase::Stopped), &at(5)).unwrap();
+        let updated = status(&instance, &mk_report(InstancePhase::Stopped), &at(5));
         assert_eq!(updated.conditions[0], instance.status.as_ref().unwrap().conditions[0]);
         assert_eq!(updated.suspended, Some(false));
     }

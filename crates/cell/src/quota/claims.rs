@@ -11,19 +11,19 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use polis_api::ObjectExt;
 use polis_api::compute::{GATE_QUOTA, Instance};
 use polis_api::conditions::QUOTA_GRANTED;
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::kube::core::response::StatusCause;
 use polis_api::quota::{AllowanceBucket, ResourceClaim};
 use polis_api::reasons;
+use polis_api::{ObjectExt, events};
 use polis_core::conditions::{self, ConditionStatus, DesiredCondition};
 use polis_core::quota::{self, ClaimAction, ClaimError, ClaimState, Headroom, PendingClaim, ResourceRefKind};
 use polis_core::tenant::Tenant;
 use polis_core::{Time, gates};
 use polis_engine::{
-    Clock, Error as EngineError, ErrorClass, EventRecorder, EventType, Key, Plane, PlaneSet, Preconditions,
+    Clock, Error as EngineError, ErrorClass, EventRecorder, Key, Plane, PlaneSet, Preconditions,
 };
 
 use super::circuit_breakers::CircuitBreakers;
@@ -267,7 +267,7 @@ impl Claims {
             "Deletion of the instance waits until its quota claim in project {} can be deleted",
             tenant.project
         );
-        self.recorder.record(cell, instance, EventType::Warning, "QuotaUnreachable", "Claim", &note);
+        self.recorder.warn(cell, instance, events::QUOTA_UNREACHABLE, "Claim", &note);
         match error {
             CallError::Unavailable { retry_after, .. } => Ok(Some(retry_after)),
             CallError::Failed(source) => Err(Error::Claim { instance: key.to_string(), source }),

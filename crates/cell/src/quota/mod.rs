@@ -10,15 +10,13 @@ mod pending;
 
 use std::time::Duration;
 
-use polis_api::ObjectExt;
 use polis_api::compute::Instance;
 use polis_api::labels;
 use polis_api::quota::{AllowanceBucket, ResourceClaim};
+use polis_api::{ObjectExt, events};
 use polis_core::conditions::DesiredCondition;
 use polis_core::quota::{self, ClaimState, Headroom, ResourceRefKind};
-use polis_engine::{
-    Clock, Engine, EventRecorder, EventType, Key, Plane, PlaneName, PlaneSet, Unresolved, Watch,
-};
+use polis_engine::{Clock, Engine, EventRecorder, Key, Plane, PlaneName, PlaneSet, Unresolved, Watch};
 
 use crate::Error;
 use crate::metrics::Metrics;
@@ -145,7 +143,7 @@ fn record_orphaned(
         "The instance is deleted without its quota claim, which stays in the project if it exists: {why}"
     );
     tracing::error!(instance = instance.name(), %why, "quota claim record_orphaned");
-    recorder.record(cell, instance, EventType::Warning, "QuotaClaimOrphaned", "Claim", &note);
+    recorder.warn(cell, instance, events::QUOTA_CLAIM_ORPHANED, "Claim", &note);
 }
 
 /// Maps an AllowanceBucket to the denied instances of its project that fit into the headroom.

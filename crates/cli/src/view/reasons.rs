@@ -562,20 +562,26 @@ pub fn page() -> String {
     page
 }
 
+/// Every `pub const NAME: &str = "Reason";` in a source file of `polis-api`. A second list would have to be
+/// kept up to date by hand.
+#[cfg(test)]
+pub fn constants(source: &'static str) -> std::collections::BTreeSet<&'static str> {
+    let values = source.lines().filter_map(|line| {
+        let (_, value) = line.trim().strip_prefix("pub const ")?.split_once(": &str = \"")?;
+        value.strip_suffix("\";")
+    });
+    values.collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// Every `pub const NAME: &str = "Reason";` in the source of `polis_api::reasons`. A second list would
-    /// have to be kept up to date by hand.
     fn known_reasons() -> BTreeSet<&'static str> {
-        let source = include_str!("../../../api/src/reasons.rs");
-        let values = source.lines().filter_map(|line| {
-            let (_, value) = line.trim().strip_prefix("pub const ")?.split_once(": &str = \"")?;
-            value.strip_suffix("\";")
-        });
-        values.chain([polis_core::ranking::NO_MATCHING_LOCATIONS]).collect()
+        let mut reasons = constants(include_str!("../../../api/src/reasons.rs"));
+        reasons.insert(polis_core::ranking::NO_MATCHING_LOCATIONS);
+        reasons
     }
 
     #[test]

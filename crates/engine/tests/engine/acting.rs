@@ -9,8 +9,7 @@ use http::Method;
 use polis_api::k8s_openapi::api::core::v1::ConfigMap;
 use polis_api::k8s_openapi::api::events::v1::Event;
 use polis_engine::{
-    Action, Engine, Error, ErrorClass, EventType, Key, ListOptions, OperationResult, Plane, Preconditions,
-    Watch,
+    Action, Engine, Error, ErrorClass, Key, ListOptions, OperationResult, Plane, Preconditions, Watch,
 };
 use serde_json::json;
 
@@ -198,10 +197,10 @@ async fn a_repeated_event_is_counted_and_a_long_note_is_truncated() {
     let engine: Engine = mk_engine(1);
     let recorder = engine.recorder("tests");
     for _ in 0..50 {
-        recorder.record(&plane, &object, EventType::Warning, "Broken", "Mend", &"x".repeat(3000));
+        recorder.warn(&plane, &object, "Broken", "Mend", &"x".repeat(3000));
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
-    recorder.record(&plane, &object, EventType::Normal, "Mended", "Mend", "fine now");
+    recorder.normal(&plane, &object, "Mended", "Mend", "fine now");
     tokio::time::sleep(Duration::from_secs(60)).await;
     let events = server.objects("", "events.k8s.io/v1", "events");
     let mut counts: Vec<(String, i32)> = events

@@ -13,8 +13,8 @@ use polis_api::k8s_openapi::api::rbac::v1::{ClusterRoleBinding, RoleRef, Subject
 use polis_api::k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use polis_api::kube::{Api, Config, Resource, config::KubeConfigOptions, config::Kubeconfig};
 use polis_engine::{
-    Clock, Engine, EventType, FixedPlanes, Kind, LeaderElection, ListOptions, OperationResult, Plane,
-    PlaneSet, Preconditions, Random, ResourceScope, Watch,
+    Clock, Engine, FixedPlanes, Kind, LeaderElection, ListOptions, OperationResult, Plane, PlaneSet,
+    Preconditions, Random, ResourceScope, Watch,
 };
 use polis_testbed::{Options, TestCluster};
 use serde_json::json;
@@ -402,7 +402,7 @@ async fn leases_and_events_are_accepted() {
     let about = plane.uncached().get::<ConfigMap>(("election", "a")).await.unwrap().unwrap();
     let recorder = Engine::new().recorder("tests");
     for _ in 0..3 {
-        recorder.record(&plane, &about, EventType::Warning, "Odd", "Look", &"long ".repeat(1000));
+        recorder.warn(&plane, &about, "Odd", "Look", &"long ".repeat(1000));
     }
     drop(recorder); // dropping the last recorder writes the open series
     let wait = async {

@@ -9,9 +9,7 @@
 
 use polis_api::ObjectExt;
 use polis_api::conditions::{ALLOCATED, PROGRAMMED, READY};
-use polis_api::networking::{
-    IPV4, NetworkContext, Subnet, SubnetClaim, SubnetClaimStatus, SubnetReference, SubnetSpec,
-};
+use polis_api::networking::{IPV4, NetworkContext, Subnet, SubnetClaim, SubnetReference, SubnetSpec};
 use polis_api::reasons;
 use polis_core::conditions::{self, DesiredCondition};
 use polis_core::owner;
@@ -83,8 +81,7 @@ impl SubnetController {
     }
 
     async fn set_subnet_ready(&self, subnet: &Subnet) -> Result<(), Error> {
-        let mut updated = subnet.clone();
-        let status = updated.status.get_or_insert_default();
+        let mut status = subnet.status.clone().unwrap_or_default();
         status.start_address = subnet.spec.start_address.clone();
         status.prefix_length = subnet.spec.prefix_length;
         for (kind, reason) in
@@ -93,7 +90,7 @@ impl SubnetController {
             let condition = DesiredCondition::new_true(kind, reason, "the addresses are ready");
             set_condition(&mut status.conditions, &subnet.metadata, &condition, &self.clock);
         }
-        self.cell.update_status(subnet, &updated).await?;
+        self.cell.write_status(subnet, status).await?;
         Ok(())
     }
 
@@ -103,8 +100,7 @@ impl SubnetController {
         subnet: Option<&Subnet>,
         condition: DesiredCondition,
     ) -> Result<Action, Error> {
-        let mut updated = claim.clone();
-        let status: &mut SubnetClaimStatus = updated.status.get_or_insert_default();
+        let mut status = claim.status.clone().unwrap_or_default();
         if let Some(subnet) = subnet {
             let name = subnet.name().to_owned();
             status.subnet_ref = Some(SubnetReference { name, ..Default::default() });
@@ -112,7 +108,7 @@ impl SubnetController {
             status.prefix_length = subnet.spec.prefix_length;
         }
         set_condition(&mut status.conditions, &claim.metadata, &condition, &self.clock);
-        self.cell.update_status(claim, &updated).await?;
+        self.cell.write_status(claim, status).await?;
         Ok(Action::AwaitChange)
     }
 }

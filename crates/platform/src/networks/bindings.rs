@@ -65,21 +65,16 @@ impl Reconciler for NetworkBindingController {
 impl NetworkBindingController {
     /// There is nothing to program, so an existing context is ready.
     async fn set_context_ready(&self, context: &NetworkContext) -> Result<(), Error> {
-        let mut updated = context.clone();
-        let conditions = &mut updated.status.get_or_insert_default().conditions;
+        let mut status = context.status.clone().unwrap_or_default();
         let programmed = DesiredCondition::new_true(
             polis_api::conditions::PROGRAMMED,
             reasons::PROGRAMMED,
             "no programming is needed on one machine",
         );
-        set_condition(conditions, &context.metadata, &programmed, &self.clock);
-        set_condition(
-            conditions,
-            &context.metadata,
-            &ready(reasons::READY, "the network is ready"),
-            &self.clock,
-        );
-        self.cell.update_status(context, &updated).await?;
+        for condition in [programmed, ready(reasons::READY, "the network is ready")] {
+            set_condition(&mut status.conditions, &context.metadata, &condition, &self.clock);
+        }
+        self.cell.write_status(context, status).await?;
         Ok(())
     }
 
@@ -89,8 +84,7 @@ impl NetworkBindingController {
         context: Option<&str>,
         condition: DesiredCondition,
     ) -> Result<Action, Error> {
-        let mut updated = binding.clone();
-        let status = updated.status.get_or_insert_default();
+        let mut status = binding.status.clone().unwrap_or_default();
         if let Some(name) = context {
             let namespace = binding.metadata.namespace.clone();
             let reference =
@@ -98,7 +92,7 @@ impl NetworkBindingController {
             status.network_context_ref = Some(reference);
         }
         set_condition(&mut status.conditions, &binding.metadata, &condition, &self.clock);
-        self.cell.update_status(binding, &updated).await?;
+        self.cell.write_status(binding, status).await?;
         Ok(Action::AwaitChange)
     }
 }
