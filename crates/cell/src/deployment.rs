@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use polis_api::compute::{GATE_NETWORK, GATE_QUOTA, Instance, LocationReference, WorkloadDeployment};
-use polis_api::networking::Location;
+use polis_api::networking::{Location, NetworkBinding, NetworkContext, Subnet, SubnetClaim};
 use polis_api::{ObjectExt, events, finalizers, labels, names};
 use polis_core::deployment_status::{self, DeploymentStatusInput};
 use polis_core::instances::{self, DeleteReason, InstanceAction, InstanceDefaults, InstancePlan, WaitReason};
@@ -24,32 +24,80 @@ use polis_core::networks::{self, NetworkState};
 use polis_core::owner::DeletionPlan;
 use polis_core::{Time, gates, owner, significant_change};
 use polis_engine::{
-    Action, Clock, EventRecorder, Index, Key, Plane, Reconciler, StatusCoalescer, Unresolved,
+    Action, Clock, Engine, EventRecorder, Index, Key, Plane, Reconciler, StatusCoalescer, Unresolved, Watch,
 };
 
 use crate::expectations::Expectations;
 use crate::networks::NetworkObjects;
 use crate::{Error, NetworkMode};
 
-/// Reconciles the WorkloadDeployments of a cell.
-pub(crate) struct DeploymentController {
-    pub(crate) cell: Plane,
-    /// Name of the cell.
-    pub(crate) name: String,
-    pub(crate) networks: NetworkMode,
-    /// Whether instances claim quota.
-    pub(crate) quota: bool,
-    pub(crate) recorder: EventRecorder,
-    pub(crate) clock: Clock,
-    /// Delays insignificant status updates and tracks deployments whose status is out of date.
-    pub(crate) coalescer: StatusCoalescer,
-    /// Created instances that the watch has not delivered yet.
-    pub(crate) expectations: Arc<Expectations>,
+/// The watches of the controller in the cell.
+pub(crate) fn watches(networks: NetworkMode) -> Vec<Watch> {
+    let mut watches = vec![
+        Watch::of::<WorkloadDeployment>().index(crate::networks::by_city()),
+        Watch::of::<Instance>().index(Index::Owner).index(by_deployment_uid()),
+    ];
+    if networks == NetworkMode::WhenServed {
+        watches.extend(crate::networks::watches());
+    }
+    watches
+}
+
+/// Registers the controller with an engine. New instances get these finalizers.
+pub(crate) fn declare(
+    engine: &mut Engine,
+    cell: &Plane,
+    clock: &Clock,
+    name: String,
+    networks: NetworkMode,
+    finalizers: Vec<&'static str>,
+) {
+    let expectations = Arc::new(Expectations::default());
+    let deployment = DeploymentController {
+        cell: cell.clone(),
+        name,
+        networks,
+        finalizers,
+        recorder: engine.recorder("deployment"),
+        clock: clock.clone(),
+        coalescer: engine.handle().registry().status_coalescer("deployment"),
+        expectations: expectations.clone(),
+    };
+    let controller = engine
+        .controller("deployment", cell, deployment)
+        .for_kind::<WorkloadDeployment>()
+        .watches::<Instance>(cell, move |cell, instance| {
+        keys_of_instance_observed(&expectations, cell, instance)
+    });
+    if networks == NetworkMode::WhenServed {
+        controller
+            .watches::<Location>(cell, crate::networks::keys_of_location)
+            .watches::<NetworkBinding>(cell, crate::networks::keys_of_binding)
+            .watches::<NetworkContext>(cell, crate::networks::keys_of_context)
+            .watches::<SubnetClaim>(cell, crate::networks::keys_of_claim)
+            .watches::<Subnet>(cell, crate::networks::keys_of_subnet);
+    }
 }
 
 /// Instances by the UID of their deployment in this cell.
-pub(crate) fn by_deployment_uid() -> Index {
+fn by_deployment_uid() -> Index {
     Index::label(labels::WORKLOAD_DEPLOYMENT_UID)
+}
+
+/// Reconciles the WorkloadDeployments of a cell.
+struct DeploymentController {
+    cell: Plane,
+    /// Name of the cell.
+    name: String,
+    networks: NetworkMode,
+    /// Finalizers of a new instance.
+    finalizers: Vec<&'static str>,
+    recorder: EventRecorder,
+    clock: Clock,
+    /// Delays insignificant status updates and tracks deployments whose status is out of date.
+    coalescer: StatusCoalescer,
+    /// Created instances that the watch has not delivered yet.
+    expectations: Arc<Expectations>,
 }
 
 impl Reconciler for DeploymentController {
@@ -138,10 +186,9 @@ impl DeploymentController {
         location: Option<LocationReference>,
     ) -> InstanceDefaults {
         let network = (*networks != NetworkState::Ready).then_some(GATE_NETWORK);
-        let claim = self.quota.then_some(finalizers::QUOTA_CLAIM);
         InstanceDefaults {
             gates: network.into_iter().chain([GATE_QUOTA]).map(str::to_owned).collect(),
-            finalizers: [finalizers::INSTANCE].into_iter().chain(claim).map(str::to_owned).collect(),
+            finalizers: self.finalizers.iter().copied().map(str::to_owned).collect(),
             location,
         }
     }
@@ -318,7 +365,7 @@ fn keys_of_instance(cell: &Plane, instance: &Instance) -> Vec<Key> {
 }
 
 /// Like [`keys_of_instance`], and records the instance as observed.
-pub(crate) fn keys_of_instance_observed(
+fn keys_of_instance_observed(
     expectations: &Expectations,
     cell: &Plane,
     instance: &Instance,

@@ -18,24 +18,81 @@ use polis_api::conditions::{QUOTA_GRANTED, READY};
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use polis_api::networking::NetworkBinding;
+use polis_api::quota::{AllowanceBucket, ResourceClaim};
 use polis_api::{ObjectExt, finalizers, labels};
 use polis_core::conditions::{self, DesiredCondition};
 use polis_core::{Time, gates, metadata, networks, owner, ready, suspension};
-use polis_engine::{Action, Clock, EventRecorder, Key, Plane, PlaneName, Reconciler, Unresolved};
+use polis_engine::{
+    Action, Clock, Engine, EventRecorder, Index, Key, Plane, PlaneName, Reconciler, Unresolved, Watch,
+};
 
 use crate::networks::bindings;
-use crate::quota::QuotaEnforcement;
+use crate::quota::{self, QuotaEnforcement};
 use crate::writeback::WriteBack;
 use crate::{Error, NetworkMode};
 
+/// The watches of the controller in the cell.
+pub(crate) fn watches(networks: NetworkMode, quota: bool) -> Vec<Watch> {
+    let mut watches = vec![Watch::of::<Instance>().index(Index::Owner), Watch::of::<WorkloadDeployment>()];
+    if networks == NetworkMode::WhenServed {
+        watches.push(Watch::of::<NetworkBinding>());
+    }
+    if quota {
+        watches.push(Watch::of::<Namespace>());
+    }
+    watches
+}
+
+/// The finalizers of the controller. An instance has them before anything exists for it on other planes.
+pub(crate) fn finalizers(quota: &QuotaEnforcement) -> Vec<&'static str> {
+    let claim = quota.is_enabled().then_some(finalizers::QUOTA_CLAIM);
+    [finalizers::INSTANCE].into_iter().chain(claim).collect()
+}
+
+/// Registers the controller with an engine.
+pub(crate) fn declare(
+    engine: &mut Engine,
+    cell: &Plane,
+    clock: Clock,
+    networks: NetworkMode,
+    quota: QuotaEnforcement,
+    write_back: WriteBack,
+) {
+    let (hub, copies, claims) = (write_back.planes(), write_back.expectations(), quota.watched());
+    let recorder = engine.recorder("instance");
+    let instance = InstanceController { cell: cell.clone(), networks, quota, write_back, recorder, clock };
+    let here = cell.name().clone();
+    let mut controller = engine
+        .controller("instance", cell, instance)
+        .for_kind::<Instance>()
+        .watches::<WorkloadDeployment>(cell, keys_of_deployment)
+        .watches::<Instance>(&hub, move |_, copy| {
+            let keys = key_of_copy(&here, copy);
+            keys.iter().for_each(|key| copies.observe(key, copy));
+            Ok(keys)
+        });
+    if networks == NetworkMode::WhenServed {
+        controller = controller.watches::<NetworkBinding>(cell, keys_of_binding);
+    }
+    if let Some((claims, pending)) = claims {
+        let here = cell.name().clone();
+        controller
+            .watches::<Namespace>(cell, keys_of_namespace)
+            .watches::<ResourceClaim>(&claims, move |_, claim| Ok(quota::key_of_claim(&here, claim)))
+            .watches::<AllowanceBucket>(&claims, move |project, bucket| {
+                quota::keys_of_bucket(&pending, project, bucket)
+            });
+    }
+}
+
 /// Reconciles the Instances of a cell.
-pub(crate) struct InstanceController {
-    pub(crate) cell: Plane,
-    pub(crate) networks: NetworkMode,
-    pub(crate) quota: QuotaEnforcement,
-    pub(crate) write_back: WriteBack,
-    pub(crate) recorder: EventRecorder,
-    pub(crate) clock: Clock,
+struct InstanceController {
+    cell: Plane,
+    networks: NetworkMode,
+    quota: QuotaEnforcement,
+    write_back: WriteBack,
+    recorder: EventRecorder,
+    clock: Clock,
 }
 
 impl Reconciler for InstanceController {
@@ -63,9 +120,8 @@ impl InstanceController {
     /// creates instances with them.
     async fn ensure_finalizers(&self, instance: Instance) -> Result<Instance, Error> {
         let mut claimed = instance.clone();
-        metadata::add_finalizer(&mut claimed.metadata, finalizers::INSTANCE);
-        if self.quota.is_enabled() {
-            metadata::add_finalizer(&mut claimed.metadata, finalizers::QUOTA_CLAIM);
+        for finalizer in finalizers(&self.quota) {
+            metadata::add_finalizer(&mut claimed.metadata, finalizer);
         }
         if claimed == instance {
             return Ok(instance);
@@ -209,29 +265,26 @@ fn requeue_after_shortest(delays: [Option<Duration>; 2]) -> Action {
 }
 
 /// Maps a hub copy to its instance.
-pub(crate) fn key_of_copy(cell: &PlaneName, copy: &Instance) -> Vec<Key> {
+fn key_of_copy(cell: &PlaneName, copy: &Instance) -> Vec<Key> {
     vec![Key::new(cell.clone(), copy.namespace(), copy.name())]
 }
 
 /// Maps a deployment to the instances whose suspension differs from its spec. No other field of the
 /// deployment concerns them.
-pub(crate) fn keys_of_deployment(
-    cell: &Plane,
-    deployment: &WorkloadDeployment,
-) -> Result<Vec<Key>, Unresolved> {
+fn keys_of_deployment(cell: &Plane, deployment: &WorkloadDeployment) -> Result<Vec<Key>, Unresolved> {
     let instances = cell.owned_by::<Instance>(deployment.uid())?;
     Ok(keys(cell, instances.iter().filter(|instance| suspension::status(instance, deployment).is_some())))
 }
 
 /// Maps a binding to the gated instances of its deployment, which a rejected network holds back.
-pub(crate) fn keys_of_binding(cell: &Plane, binding: &NetworkBinding) -> Result<Vec<Key>, Unresolved> {
+fn keys_of_binding(cell: &Plane, binding: &NetworkBinding) -> Result<Vec<Key>, Unresolved> {
     let Some(deployment) = owner::controller(&binding.metadata) else { return Ok(Vec::new()) };
     let instances = cell.owned_by::<Instance>(&deployment.uid)?;
     Ok(keys(cell, instances.iter().filter(|instance| !gates::of(instance).is_empty())))
 }
 
 /// Maps a namespace to its instances without a grant: the labels of the namespace name their project.
-pub(crate) fn keys_of_namespace(cell: &Plane, namespace: &Namespace) -> Result<Vec<Key>, Unresolved> {
+fn keys_of_namespace(cell: &Plane, namespace: &Namespace) -> Result<Vec<Key>, Unresolved> {
     let instances = cell.list_within::<Instance>(namespace.name())?;
     let granted = |instance: &Instance| {
         instance.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, QUOTA_GRANTED))

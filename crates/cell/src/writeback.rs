@@ -11,12 +11,12 @@ use std::time::Duration;
 use polis_api::compute::{Instance, WorkloadDeployment};
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use polis_api::{ObjectExt, events};
+use polis_api::{ObjectExt, events, labels};
 use polis_core::tenant::Tenant;
 use polis_core::writeback::{self, WriteBackAction};
 use polis_core::{InstanceChanges, owner, significant_change};
 use polis_engine::{
-    ErrorClass, EventRecorder, Key, Plane, PlaneName, PlaneSet, Preconditions, StatusCoalescer,
+    Engine, ErrorClass, EventRecorder, Key, Plane, PlaneName, PlaneSet, Preconditions, StatusCoalescer, Watch,
 };
 
 use crate::Error;
@@ -28,6 +28,11 @@ use crate::metrics::{Metrics, UNREACHABLE, UnresolvedReference};
 const RECHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// Requeue delay after a transient error of the hub.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The watches of write-back on the hub: the copies of this cell.
+pub(crate) fn watches(cell: &str) -> Vec<Watch> {
+    vec![Watch::of::<Instance>().labels(format!("{}={cell}", labels::SOURCE_CLUSTER))]
+}
 
 /// Creates, updates and deletes the hub copies of a cell's instances.
 pub(crate) struct WriteBack {
@@ -65,24 +70,27 @@ struct CopyTarget {
 
 impl WriteBack {
     pub(crate) fn new(
+        engine: &Engine,
         hubs: PlaneSet,
         hub: PlaneName,
         cell: String,
-        recorder: EventRecorder,
         metrics: Metrics,
-        coalescer: StatusCoalescer,
     ) -> Self {
-        let expectations = Arc::default();
         Self {
             hubs,
             hub,
             cell,
             breaker: CircuitBreaker::default(),
-            recorder,
+            recorder: engine.recorder("instance"),
             metrics,
-            coalescer,
-            expectations,
+            coalescer: engine.handle().registry().status_coalescer("instance"),
+            expectations: Arc::default(),
         }
+    }
+
+    /// The hub, as a plane set of one.
+    pub(crate) fn planes(&self) -> PlaneSet {
+        self.hubs.clone()
     }
 
     /// The expected copies, by the key of their instance.

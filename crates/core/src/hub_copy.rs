@@ -19,6 +19,7 @@ use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use polis_api::{ObjectExt, finalizers, labels, reasons};
 
 use crate::conditions::{self, DesiredCondition};
+use crate::deployments::InitialMetadata;
 use crate::metadata::{self, Map};
 use crate::tenant::Tenant;
 use crate::{Time, canonical};
@@ -79,15 +80,26 @@ pub fn recorded_namespace(source: &WorkloadDeployment) -> Option<&str> {
     source.annotation(FEDERATION_NAMESPACE).filter(|namespace| !namespace.is_empty())
 }
 
+/// The record of the hub namespace as the metadata of a new deployment of a project: a deployment that is
+/// created with it needs no further write before the first write on the hub.
+pub fn initial_metadata(hub_namespace: &str) -> InitialMetadata {
+    InitialMetadata {
+        finalizers: vec![finalizers::FEDERATOR.to_owned()],
+        annotations: metadata::map([(FEDERATION_NAMESPACE, hub_namespace)]),
+    }
+}
+
 /// Plans the record of the hub namespace, which must exist before the first write on the hub.
 pub fn plan_record(source: &WorkloadDeployment, hub_namespace: &str) -> RecordAction {
     if let Some(recorded) = recorded_namespace(source).filter(|recorded| *recorded != hub_namespace) {
         return RecordAction::Conflict { recorded: recorded.to_owned() };
     }
     let mut new = source.clone();
-    let mut changed = metadata::add_finalizer(&mut new.metadata, finalizers::FEDERATOR);
-    let record = metadata::map([(FEDERATION_NAMESPACE, hub_namespace)]);
-    changed |= metadata::merge_annotations(&mut new.metadata, &record, &[]);
+    let InitialMetadata { finalizers, annotations } = initial_metadata(hub_namespace);
+    let mut changed = metadata::merge_annotations(&mut new.metadata, &annotations, &[]);
+    for finalizer in &finalizers {
+        changed |= metadata::add_finalizer(&mut new.metadata, finalizer);
+    }
     if changed { RecordAction::Write(Box::new(new)) } else { RecordAction::None }
 }
 
@@ -278,6 +290,16 @@ mod tests {
         assert_eq!(recorded_namespace(&written), Some("ns-1"));
         assert!(written.has_finalizer("compute.datumapis.com/federator"));
         assert_eq!(plan_record(&written, "ns-1"), RecordAction::None);
+    }
+
+    #[test]
+    fn a_deployment_that_is_created_with_the_record_needs_no_write() {
+        let mut created = mk_deployment("web");
+        let InitialMetadata { finalizers, annotations } = initial_metadata("ns-1");
+        created.metadata.finalizers = Some(finalizers);
+        created.metadata.annotations = Some(annotations);
+        assert_eq!(plan_record(&created, "ns-1"), RecordAction::None);
+        assert_eq!(recorded_namespace(&created), Some("ns-1"));
     }
 
     #[test]

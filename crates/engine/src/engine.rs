@@ -189,13 +189,16 @@ impl Engine {
 
     /// Declares one plane and its watches. Controllers that use the plane start when all its kinds are
     /// listed.
+    ///
+    /// Watches of one kind are merged: the plane has one cache of the kind, with the indexes of all. So each
+    /// controller can name what it needs. Panics if watches of one kind have different selectors.
     pub fn plane(
         &mut self,
         role: &'static str,
         plane: Plane,
         watches: impl IntoIterator<Item = Watch>,
     ) -> Plane {
-        let watches: Arc<[Watch]> = watches.into_iter().collect();
+        let watches = Watch::merged(watches);
         let set = self.set(role, watches.clone(), true);
         let informers = Arc::new(InformerStore::new(set.id, watches));
         let plane = plane.with_role(role).bound_to(&self.env, Some(informers));
@@ -204,14 +207,15 @@ impl Engine {
         plane
     }
 
-    /// Declares a set of planes with the same watches. The provider adds and removes planes at run time.
+    /// Declares a set of planes with the same watches, merged as in [`Engine::plane`]. The provider adds and
+    /// removes planes at run time.
     pub fn planes(
         &mut self,
         role: &'static str,
         provider: impl PlaneProvider,
         watches: impl IntoIterator<Item = Watch>,
     ) -> PlaneSet {
-        let set = self.set(role, watches.into_iter().collect(), false);
+        let set = self.set(role, Watch::merged(watches), false);
         self.providers.push((set.id, Box::new(provider)));
         PlaneSet(set)
     }

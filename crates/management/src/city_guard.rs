@@ -14,12 +14,28 @@ use std::sync::Mutex;
 
 use polis_api::karmada::Cluster;
 use polis_api::{ObjectExt, annotations, events, labels};
-use polis_engine::{Action, Error as EngineError, EventRecorder, Index, Key, Metrics, Plane, Reconciler};
+use polis_engine::{
+    Action, Engine, Error as EngineError, EventRecorder, Index, Key, Metrics, Plane, Reconciler, Watch,
+};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 
+use crate::Management;
+
+/// The watches of the controller on the hub.
+pub(crate) fn watches() -> Vec<Watch> {
+    vec![Watch::of::<Cluster>().index(by_city())]
+}
+
+/// Registers the controller with an engine.
+pub(crate) fn declare(engine: &mut Engine, management: &Management) {
+    let hub = &management.hub;
+    let guard = CityGuard::new(hub.clone(), engine.recorder("city-guard"), &engine.handle().registry());
+    engine.controller("city-guard", hub, guard).for_kind::<Cluster>();
+}
+
 /// Reports members of the hub that lose their city label.
-pub struct CityGuard {
+struct CityGuard {
     hub: Plane,
     recorder: EventRecorder,
     lost: Counter,
@@ -32,7 +48,7 @@ pub struct CityGuard {
 
 impl CityGuard {
     /// Creates the guard and registers its metrics.
-    pub fn new(hub: Plane, recorder: EventRecorder, metrics: &Metrics) -> Self {
+    fn new(hub: Plane, recorder: EventRecorder, metrics: &Metrics) -> Self {
         let lost = Counter::default();
         metrics.register(|registry| {
             let help = "Times a member of the hub lost its city label, and with it every deployment";
@@ -118,7 +134,7 @@ mod tests {
     use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
     use polis_api::karmada::ClusterStatus;
     use polis_core::metadata;
-    use polis_engine::{Engine, Transport};
+    use polis_engine::Transport;
 
     use super::*;
 

@@ -16,38 +16,84 @@ use polis_api::compute::WorkloadDeployment;
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::karmada::{Cluster, PropagationPolicy};
 use polis_api::{ObjectExt, annotations, events, finalizers, labels, names};
+use polis_core::deployments::InitialMetadata;
 use polis_core::hub_copy::{self, CityError, RecordAction};
 use polis_core::tenant::{self, Tenant};
 use polis_core::{Time, policy, significant_change};
 use polis_engine::{
-    Action, Clock, EventRecorder, Index, Key, ListOptions, Plane, PlaneSet, Preconditions, Reconciler,
-    StatusCoalescer, Unresolved,
+    Action, Clock, Engine, EventRecorder, Index, Key, ListOptions, Plane, PlaneSet, Preconditions,
+    Reconciler, StatusCoalescer, Unresolved, Watch,
 };
 
-use crate::Error;
 use crate::city_guard::{self, city_of};
 use crate::propagation_latency::{PropagationLatency, Stage};
-use crate::unresolved_objects::UnresolvedObjects;
+use crate::unresolved_objects::{self, UnresolvedObjects};
+use crate::{Error, Management};
+
+/// The watches of the controller in projects.
+pub(crate) fn project_watches() -> Vec<Watch> {
+    vec![Watch::of::<WorkloadDeployment>().index(by_city()), Watch::of::<Namespace>()]
+}
+
+/// The watches of the controller on the hub.
+pub(crate) fn hub_watches() -> Vec<Watch> {
+    vec![
+        unresolved_objects::watch(),
+        Watch::of::<WorkloadDeployment>().index(by_city()),
+        Watch::of::<PropagationPolicy>(),
+        Watch::of::<Cluster>().index(city_guard::by_city()),
+    ]
+}
+
+/// Registers the controller with an engine.
+pub(crate) fn declare(engine: &mut Engine, management: &Management) {
+    let (projects, hub) = (&management.projects, &management.hub);
+    let federator = Federator {
+        projects: projects.clone(),
+        hub: hub.clone(),
+        recorder: engine.recorder("federator"),
+        clock: management.clock.clone(),
+        coalescer: engine.handle().registry().status_coalescer("federator"),
+        latency: management.latency.clone(),
+    };
+    let planes = projects.clone();
+    let [of_copies, of_namespaces, of_policies, of_clusters] =
+        [(); 4].map(|()| management.unresolved.clone());
+    engine
+        .controller("federator", projects, federator)
+        .for_kind::<WorkloadDeployment>()
+        .watches::<WorkloadDeployment>(hub, move |hub, copy| of_copies.keys_of_copy(hub, copy))
+        .watches::<Namespace>(hub, move |hub, namespace| {
+            of_namespaces.keys_of_namespace::<WorkloadDeployment>(hub, namespace)
+        })
+        .watches::<PropagationPolicy>(hub, move |hub, policy| {
+            keys_of_policy(&planes, &of_policies, hub, policy)
+        })
+        .watches::<Cluster>(hub, move |hub, cluster| keys_of_cluster(&of_clusters, hub, cluster));
+}
+
+/// The metadata that a new deployment of a project is created with, so that the federator needs no further
+/// write before it writes to the hub. Empty while the namespace is not cached: then the federator writes it.
+pub(crate) fn initial_metadata(project: &Plane, key: &Key) -> Result<InitialMetadata, Error> {
+    let namespace = project.get::<Namespace>(key.namespace())?;
+    let initial = |namespace: Namespace| hub_copy::initial_metadata(&names::hub_namespace(namespace.uid()));
+    Ok(namespace.map(initial).unwrap_or_default())
+}
 
 /// Deployments by their city.
-pub(crate) fn by_city() -> Index {
+fn by_city() -> Index {
     Index::field("spec.cityCode")
 }
 
 /// Copies the WorkloadDeployments of projects to the hub, and their status back.
-pub struct Federator {
-    /// The planes of the projects.
-    pub projects: PlaneSet,
-    /// The hub.
-    pub hub: Plane,
-    /// Records events on project objects.
-    pub recorder: EventRecorder,
-    /// Clock for the transition times of conditions.
-    pub clock: Clock,
+struct Federator {
+    projects: PlaneSet,
+    hub: Plane,
+    recorder: EventRecorder,
+    clock: Clock,
     /// Delays insignificant status updates and tracks deployments that differ from their hub copies.
-    pub coalescer: StatusCoalescer,
-    /// Measures the stages of each rollout.
-    pub latency: PropagationLatency,
+    coalescer: StatusCoalescer,
+    latency: PropagationLatency,
 }
 
 impl Reconciler for Federator {
@@ -380,7 +426,7 @@ impl Federator {
 
 /// Maps a policy to the deployments of its project and city. A deployment without a hub copy is included: it
 /// may wait for the deletion of a terminating policy.
-pub(crate) fn keys_of_policy(
+fn keys_of_policy(
     projects: &PlaneSet,
     unresolved: &UnresolvedObjects,
     hub: &Plane,
@@ -397,7 +443,7 @@ pub(crate) fn keys_of_policy(
 }
 
 /// Maps a member cluster to the deployments of its city, which the cluster may serve now.
-pub(crate) fn keys_of_cluster(
+fn keys_of_cluster(
     unresolved: &UnresolvedObjects,
     hub: &Plane,
     cluster: &Cluster,

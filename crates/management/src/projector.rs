@@ -15,25 +15,55 @@ use polis_core::projection::{self, HubCopyState, ProjectionAction, ProjectionDel
 use polis_core::tenant::{Tenant, TenantError};
 use polis_core::{InstanceChanges, significant_change, template};
 use polis_engine::{
-    Action, EventRecorder, Index, Key, Plane, PlaneSet, Preconditions, Reconciler, StatusCoalescer,
-    Unresolved,
+    Action, Engine, EventRecorder, Index, Key, Plane, PlaneSet, Preconditions, Reconciler, StatusCoalescer,
+    Unresolved, Watch,
 };
 
-use crate::Error;
 use crate::propagation_latency::{PropagationLatency, Stage};
+use crate::{Error, Management, unresolved_objects};
+
+/// The watches of the controller in projects.
+pub(crate) fn project_watches() -> Vec<Watch> {
+    vec![Watch::of::<Instance>(), Watch::of::<WorkloadDeployment>(), Watch::of::<Namespace>()]
+}
+
+/// The watches of the controller on the hub.
+pub(crate) fn hub_watches() -> Vec<Watch> {
+    vec![unresolved_objects::watch(), Watch::of::<Instance>().index(by_deployment())]
+}
+
+/// Registers the controller with an engine.
+pub(crate) fn declare(engine: &mut Engine, management: &Management) {
+    let (projects, hub) = (&management.projects, &management.hub);
+    let projector = Projector {
+        projects: projects.clone(),
+        hub: hub.clone(),
+        recorder: engine.recorder("projector"),
+        coalescer: engine.handle().registry().status_coalescer("projector"),
+        latency: management.latency.clone(),
+    };
+    let hub_plane = hub.clone();
+    let [of_copies, of_namespaces] = [(); 2].map(|()| management.unresolved.clone());
+    engine
+        .controller("projector", projects, projector)
+        .for_kind::<Instance>()
+        .watches::<Instance>(hub, move |hub, copy| of_copies.keys_of_copy(hub, copy))
+        .watches::<Namespace>(hub, move |hub, namespace| {
+            of_namespaces.keys_of_namespace::<Instance>(hub, namespace)
+        })
+        .watches::<WorkloadDeployment>(projects, move |project, deployment| {
+            keys_of_deployment(&hub_plane, project, deployment)
+        });
+}
 
 /// Projects the Instances of the hub into their projects.
-pub struct Projector {
-    /// The planes of the projects.
-    pub projects: PlaneSet,
-    /// The hub.
-    pub hub: Plane,
-    /// Records events on project objects.
-    pub recorder: EventRecorder,
+struct Projector {
+    projects: PlaneSet,
+    hub: Plane,
+    recorder: EventRecorder,
     /// Delays insignificant status updates and tracks projections that differ from their hub copies.
-    pub coalescer: StatusCoalescer,
-    /// Measures the stages of each rollout.
-    pub latency: PropagationLatency,
+    coalescer: StatusCoalescer,
+    latency: PropagationLatency,
 }
 
 impl Reconciler for Projector {
@@ -177,12 +207,12 @@ impl Projector {
 }
 
 /// Hub copies by the name of their deployment.
-pub(crate) fn by_deployment() -> Index {
+fn by_deployment() -> Index {
     Index::label(labels::WORKLOAD_DEPLOYMENT_NAME)
 }
 
 /// Maps a deployment to the project Instances of its hub copies, which wait for it as their owner.
-pub(crate) fn keys_of_deployment(
+fn keys_of_deployment(
     hub: &Plane,
     project: &Plane,
     deployment: &WorkloadDeployment,

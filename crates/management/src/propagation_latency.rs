@@ -60,7 +60,7 @@ struct Rollout {
 
 /// Measures the running rollouts of all Workloads. Cheap to clone.
 #[derive(Clone)]
-pub struct PropagationLatency(Arc<Inner>);
+pub(crate) struct PropagationLatency(Arc<Inner>);
 
 struct Inner {
     clock: Clock,
@@ -75,7 +75,7 @@ fn seconds() -> Histogram {
 
 impl PropagationLatency {
     /// Registers the histogram `compute_hop_seconds`.
-    pub fn new(clock: Clock, metrics: &Metrics) -> Self {
+    pub(crate) fn new(clock: Clock, metrics: &Metrics) -> Self {
         let inner =
             Inner { clock, rollouts: Mutex::default(), seconds: Family::new_with_constructor(seconds) };
         for stage in Stage::ALL {

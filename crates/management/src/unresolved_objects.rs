@@ -11,8 +11,13 @@ use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::labels;
 use polis_api::{ObjectExt, events};
 use polis_core::tenant::Tenant;
-use polis_engine::{EventRecorder, Key, Kind, Metrics, Object, Plane, Unresolved};
+use polis_engine::{EventRecorder, Key, Kind, Metrics, Object, Plane, Unresolved, Watch};
 use prometheus_client::metrics::gauge::Gauge;
+
+/// The watch of the hub namespaces that have a tenant, which every user of [`UnresolvedObjects`] needs.
+pub(crate) fn watch() -> Watch {
+    Watch::of::<Namespace>().labels(labels::UPSTREAM_CLUSTER_NAME)
+}
 
 /// The unresolved objects of one hub. Cheap to clone.
 #[derive(Clone)]

@@ -6,51 +6,74 @@
 //! Order   finalizer → check that the networks exist → deployments → status.
 //!         Deletion: deployments, then the finalizer.
 //!
-//! A deployment is created with the federator's finalizer and hub namespace annotation, so that the federator
-//! needs no further write in the project.
+//! A deployment is created with the metadata that the federator needs, so that the federator needs no further
+//! write in the project.
 
 use polis_api::compute::{Workload, WorkloadDeployment};
 use polis_api::conditions::AVAILABLE;
-use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::networking::{LocationBinding, Network};
-use polis_api::{ObjectExt, annotations, events, finalizers, names, reasons};
+use polis_api::{ObjectExt, events, finalizers, names, reasons};
 use polis_core::cities::{Cities, SkippedBinding, TenancyMode};
-use polis_core::deployments::{self, DeploymentAction, DeploymentPlan, InitialMetadata};
+use polis_core::deployments::{self, DeploymentAction, DeploymentPlan};
 use polis_core::owner::DeletionPlan;
 use polis_core::workload_status::{self, WorkloadStatusInput};
-use polis_core::{Time, conditions, metadata, networks, significant_change};
+use polis_core::{Time, conditions, networks, significant_change};
 use polis_engine::{
-    Action, Clock, EventRecorder, Index, Key, ListOptions, Plane, PlaneSet, Reconciler, StatusCoalescer,
-    Unresolved,
+    Action, Clock, Engine, EventRecorder, Index, Key, ListOptions, Plane, PlaneSet, Reconciler,
+    StatusCoalescer, Unresolved, Watch,
 };
 
-use crate::Error;
 use crate::propagation_latency::{PropagationLatency, Stage};
+use crate::{Error, Management, federator};
 
-/// Reconciles the Workloads of projects.
-pub struct WorkloadController {
-    /// The planes of the projects.
-    pub projects: PlaneSet,
-    /// Whether project planes belong to a platform or to a single cluster.
-    pub tenancy: TenancyMode,
-    /// Records events on Workloads.
-    pub recorder: EventRecorder,
-    /// Clock for the transition times of conditions.
-    pub clock: Clock,
-    /// Delays insignificant status updates and tracks Workloads whose status is out of date.
-    pub coalescer: StatusCoalescer,
-    /// Measures the stages of each rollout.
-    pub latency: PropagationLatency,
+/// The watches of the controller in projects.
+pub(crate) fn watches() -> Vec<Watch> {
+    vec![
+        Watch::of::<Workload>().index(by_network()),
+        Watch::of::<WorkloadDeployment>().index(by_workload()),
+        Watch::of::<Network>(),
+        Watch::of::<LocationBinding>(),
+    ]
+}
+
+/// Registers the controller with an engine.
+pub(crate) fn declare(engine: &mut Engine, management: &Management) {
+    let projects = &management.projects;
+    let controller = WorkloadController {
+        projects: projects.clone(),
+        tenancy: management.tenancy,
+        recorder: engine.recorder("workload"),
+        clock: management.clock.clone(),
+        coalescer: engine.handle().registry().status_coalescer("workload"),
+        latency: management.latency.clone(),
+    };
+    engine
+        .controller("workload", projects, controller)
+        .for_kind::<Workload>()
+        .watches::<WorkloadDeployment>(projects, key_of_deployment)
+        .watches::<Network>(projects, keys_of_network)
+        .watches::<LocationBinding>(projects, keys_of_binding);
 }
 
 /// Deployments by the UID of their Workload.
-pub(crate) fn by_workload() -> Index {
+fn by_workload() -> Index {
     Index::field("spec.workloadRef.uid")
 }
 
 /// Workloads by the networks in their template.
-pub(crate) fn by_network() -> Index {
+fn by_network() -> Index {
     Index::field("spec.template.spec.networkInterfaces.network.name")
+}
+
+/// Reconciles the Workloads of projects.
+struct WorkloadController {
+    projects: PlaneSet,
+    tenancy: TenancyMode,
+    recorder: EventRecorder,
+    clock: Clock,
+    /// Delays insignificant status updates and tracks Workloads whose status is out of date.
+    coalescer: StatusCoalescer,
+    latency: PropagationLatency,
 }
 
 impl Reconciler for WorkloadController {
@@ -77,7 +100,12 @@ impl WorkloadController {
         let missing_networks = missing_networks(&project, &workload)?;
         let mut existing = existing_deployments(&project, key, &workload)?;
         if missing_networks.is_empty() {
-            let plan = deployments::plan(&workload, &existing, &cities, &initial_metadata(&project, key)?);
+            let plan = deployments::plan(
+                &workload,
+                &existing,
+                &cities,
+                &federator::initial_metadata(&project, key)?,
+            );
             self.apply(&project, key, &workload, &mut existing, plan).await?;
         }
         let input = WorkloadStatusInput {
@@ -237,19 +265,6 @@ fn existing_deployments(
     Ok(existing)
 }
 
-/// The federator's finalizer and hub namespace annotation for new deployments. None while the namespace is
-/// not cached: then the federator writes them itself.
-fn initial_metadata(project: &Plane, key: &Key) -> Result<InitialMetadata, Error> {
-    let Some(namespace) = project.get::<Namespace>(key.namespace())? else {
-        return Ok(InitialMetadata::default());
-    };
-    let hub_namespace = names::hub_namespace(namespace.uid());
-    Ok(InitialMetadata {
-        finalizers: vec![finalizers::FEDERATOR.to_owned()],
-        annotations: metadata::map([(annotations::FEDERATION_NAMESPACE, hub_namespace)]),
-    })
-}
-
 /// The cities that the project may use, and the LocationBindings that were skipped.
 fn cities(tenancy: TenancyMode, project: &Plane) -> Result<(Cities, Vec<SkippedBinding>), Error> {
     let served = project.serves::<LocationBinding>()?;
@@ -271,20 +286,17 @@ fn missing_networks(project: &Plane, workload: &Workload) -> Result<Vec<String>,
 }
 
 /// Maps a deployment to its workload.
-pub(crate) fn key_of_deployment(
-    project: &Plane,
-    deployment: &WorkloadDeployment,
-) -> Result<Vec<Key>, Unresolved> {
+fn key_of_deployment(project: &Plane, deployment: &WorkloadDeployment) -> Result<Vec<Key>, Unresolved> {
     Ok(vec![Key::new(project.name().clone(), deployment.namespace(), &deployment.spec.workload_ref.name)])
 }
 
 /// Maps a network to the workloads that use it.
-pub(crate) fn keys_of_network(project: &Plane, network: &Network) -> Result<Vec<Key>, Unresolved> {
+fn keys_of_network(project: &Plane, network: &Network) -> Result<Vec<Key>, Unresolved> {
     let workloads: Vec<Workload> = project.find(&by_network(), network.name())?;
     Ok(workloads.iter().map(|workload| Key::of(project, workload)).collect())
 }
 
 /// Maps a LocationBinding to every workload of the project: the permitted cities changed.
-pub(crate) fn keys_of_binding(project: &Plane, _: &LocationBinding) -> Result<Vec<Key>, Unresolved> {
+fn keys_of_binding(project: &Plane, _: &LocationBinding) -> Result<Vec<Key>, Unresolved> {
     Ok(project.list::<Workload>()?.iter().map(|workload| Key::of(project, workload)).collect())
 }

@@ -13,64 +13,26 @@
 
 mod addresses;
 mod bindings;
+mod cell_location;
 mod pool;
 
 pub use pool::{AddressPool, AddressPoolError, MAX_LOOPBACK_CITIES};
 
-use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use polis_api::kube::Resource;
-use polis_api::networking::{Location, NetworkBinding, NetworkContext, Subnet, SubnetClaim};
-use polis_api::{ObjectExt, conditions::READY, names, reasons};
+use polis_api::{conditions::READY, reasons};
 use polis_core::Time;
 use polis_core::conditions::{self, DesiredCondition};
-use polis_engine::{Action, Clock, Engine, Index, Key, Plane, Reconciler, Unresolved, Watch};
-
-use crate::Error;
-use crate::locations::mk_location;
-use addresses::SubnetController;
-use bindings::{NetworkBindingController, NetworkContextController};
+use polis_engine::{Clock, Engine, Index, Key, Plane, Unresolved};
 
 /// Registers the controllers of one cell with an engine: the cell's Location in `city`, and its networks from
 /// `pool`.
 pub fn declare(engine: &mut Engine, clock: Clock, cell: Plane, city: &str, pool: AddressPool) {
-    let watches = [
-        Watch::of::<Namespace>().fields("metadata.name=default"),
-        Watch::of::<Location>(),
-        Watch::of::<NetworkBinding>().index(by_given_context()),
-        Watch::of::<NetworkContext>(),
-        Watch::of::<SubnetClaim>().index(by_context()),
-        Watch::of::<Subnet>(),
-    ];
-    let cell = engine.plane("cell", cell, watches);
-
-    let here = Key::cluster(cell.name().clone(), &names::location(city));
-    let location = CellLocationController { cell: cell.clone(), city: city.to_owned(), clock: clock.clone() };
-    // The namespace triggers the first reconcile: a cell without a Location has no Location event.
-    engine
-        .controller("cell-location", &cell, location)
-        .for_kind::<Location>()
-        .watches::<Namespace>(&cell, move |_, _| Ok(vec![here.clone()]));
-
-    let bindings = NetworkBindingController { cell: cell.clone(), clock: clock.clone() };
-    engine
-        .controller("network-bindings", &cell, bindings)
-        .for_kind::<NetworkBinding>()
-        .watches::<Location>(&cell, bindings::keys_of_location)
-        .watches::<NetworkContext>(&cell, bindings::keys_of_context)
-        .watches::<SubnetClaim>(&cell, bindings::keys_of_claim);
-
-    engine
-        .controller("network-contexts", &cell, NetworkContextController { cell: cell.clone() })
-        .for_kind::<NetworkContext>()
-        .watches::<NetworkBinding>(&cell, bindings::key_of_binding);
-
-    let addresses = SubnetController::new(cell.clone(), pool, clock);
-    engine
-        .controller("subnets", &cell, addresses)
-        .for_kind::<SubnetClaim>()
-        .watches::<NetworkContext>(&cell, addresses::keys_of_context)
-        .watches::<Subnet>(&cell, addresses::keys_of_subnet);
+    let watches = [cell_location::watches(), bindings::watches(), addresses::watches()];
+    let cell = engine.plane("cell", cell, watches.concat());
+    cell_location::declare(engine, &cell, &clock, city);
+    bindings::declare(engine, &cell, &clock);
+    addresses::declare(engine, &cell, &clock, pool);
 }
 
 /// Subnet claims by the context in their spec.
@@ -81,36 +43,6 @@ fn by_context() -> Index {
 /// Bindings by the context in their status.
 fn by_given_context() -> Index {
     Index::field("status.networkContextRef.name")
-}
-
-/// Reconciles the Location of the cell.
-struct CellLocationController {
-    cell: Plane,
-    city: String,
-    clock: Clock,
-}
-
-impl Reconciler for CellLocationController {
-    type Error = Error;
-
-    async fn reconcile(&self, key: &Key) -> Result<Action, Error> {
-        let desired = mk_location(&self.city);
-        if *key.name != *desired.name() || !self.cell.serves::<Location>()? {
-            return Ok(Action::AwaitChange); // not the Location of this cell
-        }
-        let existing = self.cell.get::<Location>(key)?;
-        if existing.as_ref().is_some_and(|existing| existing.is_deleting()) {
-            return Ok(Action::AwaitChange); // its deletion requeues the key
-        }
-        let written = self.cell.create_or_update(existing.as_ref(), &desired).await?;
-        if let Some(location) = written.into_object().or(existing) {
-            let mut status = location.status.clone().unwrap_or_default();
-            let ready = ready(reasons::CELL_FOUND, "this cell serves the city");
-            set_condition(&mut status.conditions, &location.metadata, &ready, &self.clock);
-            self.cell.write_status(&location, status).await?;
-        }
-        Ok(Action::AwaitChange)
-    }
 }
 
 /// The desired condition Ready=True.

@@ -3,7 +3,8 @@
 //! Reads   cell: Instance, Namespace, ConfigMap, Secret; uncached: NetworkBinding, SubnetClaim
 //!         provider: its instances
 //! Writes  cell: Instance (finalizer; status: `Programmed`, `Running`, template fingerprint, addresses)
-//! Order   finalizer → run → status. Deletion: remove, then the finalizer.
+//! Order   finalizer, unless the Instance was created with it → run → status. Deletion: remove, then the
+//!         finalizer.
 //!
 //! The controller removes an instance from the provider without a deletion only if an uncached read of the
 //! cell finds no Instance of that name, or one with another UID.
@@ -35,6 +36,12 @@ pub struct RuntimeConfig<P> {
     pub city: String,
     /// Runs the instances.
     pub provider: P,
+}
+
+/// The finalizers of the controller, for the controller that creates the Instances of the cell: with them a new
+/// Instance starts without a further write. The controller adds missing ones before it runs an Instance.
+pub fn instance_finalizers() -> Vec<&'static str> {
+    vec![finalizers::RUNTIME]
 }
 
 /// Registers the runtime controller of a cell on an engine.

@@ -30,7 +30,7 @@ pub mod provider;
 mod shim;
 mod status;
 
-pub use controller::{RuntimeConfig, declare};
+pub use controller::{RuntimeConfig, declare, instance_finalizers};
 pub use error::Error;
 pub use internal_command::run_internal_command;
 pub use process::{AddressMode, Isolation, LoopbackPool, ProcessProvider, ProcessSettings, RestartBackoff};

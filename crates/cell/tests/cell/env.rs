@@ -158,6 +158,7 @@ impl TestEnv {
             name: CELL.into(),
             networks: if self.setup.networks_off { NetworkMode::Disabled } else { NetworkMode::WhenServed },
             quota: self.setup.quota.then_some(quota),
+            instance_finalizers: Vec::new(),
         };
         polis_cell::declare(&mut engine, self.clock.clone(), cell).unwrap();
         let handle = engine.handle();

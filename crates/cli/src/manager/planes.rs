@@ -90,6 +90,7 @@ impl Planes {
             name,
             networks: NetworkMode::WhenServed,
             quota,
+            instance_finalizers: Vec::new(), // the provider of this cell is not part of Polis
         }
     }
 

@@ -143,6 +143,7 @@ impl Supervisor {
             name: city.to_owned(),
             networks: NetworkMode::WhenServed,
             quota: Some(quota),
+            instance_finalizers: polis_runtime::instance_finalizers(),
         };
         polis_cell::declare(&mut engine, clock.clone(), cell)?;
         polis_platform::networks::declare(&mut engine, clock.clone(), plane.clone(), city, pool);

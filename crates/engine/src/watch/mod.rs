@@ -11,6 +11,7 @@ mod reflector;
 mod selection;
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
@@ -84,6 +85,38 @@ impl Watch {
         self
     }
 
+    /// Merges the watches of each kind, so that each controller can declare what it needs: the result has one
+    /// watch per kind, with the indexes of all.
+    ///
+    /// Panics if two watches of one kind select different objects: one cache cannot serve both.
+    pub(crate) fn merged(watches: impl IntoIterator<Item = Watch>) -> Arc<[Watch]> {
+        let mut merged: Vec<Watch> = Vec::new();
+        for watch in watches {
+            match merged.iter_mut().find(|other| other.kind == watch.kind) {
+                Some(other) => other.merge(watch),
+                None => merged.push(watch),
+            }
+        }
+        merged.into()
+    }
+
+    fn merge(&mut self, other: Watch) {
+        let selection = |watch: &Watch| (watch.namespace.clone(), watch.labels.clone(), watch.fields.clone());
+        let (ours, theirs) = (selection(self), selection(&other));
+        assert!(
+            ours == theirs,
+            "two watches of {} on the same planes have different selectors (namespace, labels, fields): {ours:?} and {theirs:?}",
+            self.kind
+        );
+        // A watch that one controller requires is not optional.
+        self.if_allowed &= other.if_allowed;
+        for index in other.indexes {
+            if !self.indexes.contains(&index) {
+                self.indexes.push(index);
+            }
+        }
+    }
+
     /// The path of the collection with the selectors, to which further parameters can be appended.
     fn path(&self) -> String {
         with_selectors(
@@ -115,5 +148,34 @@ pub(crate) struct ListLimiter {
 impl ListLimiter {
     pub(crate) fn new(limit: usize) -> Self {
         Self { first_attempts: Semaphore::new(limit), retries: Semaphore::new((limit / 4).max(1)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use polis_api::k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+
+    use super::*;
+
+    #[test]
+    fn watches_of_one_kind_are_merged_with_the_indexes_of_all() {
+        let by_app = || Index::label("app");
+        let merged = Watch::merged([
+            Watch::of::<Namespace>().labels("tenant").index(by_app()),
+            Watch::of::<ConfigMap>().if_allowed(),
+            Watch::of::<Namespace>().labels("tenant").index(Index::Owner).index(by_app()),
+            Watch::of::<ConfigMap>(),
+        ]);
+        let [namespaces, maps] = &*merged else { panic!("{merged:?}") };
+        assert_eq!((&namespaces.kind, &maps.kind), (&Kind::of::<Namespace>(), &Kind::of::<ConfigMap>()));
+        assert_eq!(namespaces.indexes, [by_app(), Index::Owner]);
+        assert_eq!(namespaces.labels.as_deref(), Some("tenant"));
+        assert!(!maps.if_allowed, "one of the two is not optional");
+    }
+
+    #[test]
+    #[should_panic(expected = "two watches of namespaces/v1 on the same planes have different selectors")]
+    fn watches_of_one_kind_must_select_the_same_objects() {
+        Watch::merged([Watch::of::<Namespace>(), Watch::of::<Namespace>().labels("tenant")]);
     }
 }

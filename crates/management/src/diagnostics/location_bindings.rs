@@ -9,23 +9,41 @@
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
+use polis_api::ObjectExt;
+use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::networking::LocationBinding;
 use polis_core::cities::TenancyMode;
-use polis_engine::{Action, Error as EngineError, Key, PlaneName, PlaneSet, Reconciler};
+use polis_engine::{Action, Engine, Error as EngineError, Key, PlaneName, PlaneSet, Reconciler, Watch};
+
+use crate::Management;
+
+/// The watches of the controller in projects.
+pub(crate) fn watches() -> Vec<Watch> {
+    vec![Watch::of::<Namespace>(), Watch::of::<LocationBinding>()]
+}
+
+/// Registers the controller with an engine.
+pub(crate) fn declare(engine: &mut Engine, management: &Management) {
+    let projects = &management.projects;
+    let diagnostics = LocationBindingDiagnostics {
+        projects: projects.clone(),
+        tenancy: management.tenancy,
+        reported: Mutex::default(),
+    };
+    engine.controller("open-cities", projects, diagnostics).watches::<Namespace>(
+        projects,
+        |project, namespace| {
+            Ok(if namespace.name() == "default" { vec![Key::of(project, namespace)] } else { Vec::new() })
+        },
+    );
+}
 
 /// Logs a warning for each project plane that does not serve LocationBinding.
-pub struct LocationBindingDiagnostics {
+struct LocationBindingDiagnostics {
     projects: PlaneSet,
     tenancy: TenancyMode,
     /// The planes that were reported.
     reported: Mutex<BTreeSet<PlaneName>>,
-}
-
-impl LocationBindingDiagnostics {
-    /// Creates the controller for these project planes.
-    pub fn new(projects: PlaneSet, tenancy: TenancyMode) -> Self {
-        Self { projects, tenancy, reported: Mutex::default() }
-    }
 }
 
 impl Reconciler for LocationBindingDiagnostics {

@@ -13,18 +13,50 @@ use polis_api::compute::WorkloadDeployment;
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::{ObjectExt, labels, names};
 use polis_core::tenant::Tenant;
-use polis_engine::{Action, Error as EngineError, Index, Key, Plane, PlaneSet, Reconciler, Unresolved};
+use polis_engine::{
+    Action, Engine, Error as EngineError, Index, Key, Plane, PlaneSet, Reconciler, Unresolved, Watch,
+};
 
-use crate::unresolved_objects::UnresolvedObjects;
+use crate::Management;
+use crate::unresolved_objects::{self, UnresolvedObjects};
 
 /// Requeue delay while a project is being synced, or the list of projects is not complete.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(30);
 
+/// The watches of the controller in projects. Every project has namespaces, so their events also show that a
+/// project becomes known.
+pub(crate) fn project_watches() -> Vec<Watch> {
+    vec![Watch::of::<Namespace>()]
+}
+
+/// The watches of the controller on the hub.
+pub(crate) fn hub_watches() -> Vec<Watch> {
+    vec![unresolved_objects::watch().index(by_project()), Watch::of::<WorkloadDeployment>()]
+}
+
+/// Registers the controller with an engine.
+pub(crate) fn declare(engine: &mut Engine, management: &Management) {
+    let (projects, hub) = (&management.projects, &management.hub);
+    let diagnostics = UnknownProjectDiagnostics {
+        projects: projects.clone(),
+        hub: hub.clone(),
+        unresolved: management.unresolved.clone(),
+    };
+    let hub_plane = hub.clone();
+    engine
+        .controller("unknown-projects", hub, diagnostics)
+        .for_kind::<Namespace>()
+        .watches::<WorkloadDeployment>(hub, |hub, copy| {
+            Ok(vec![Key::cluster(hub.name().clone(), copy.namespace())])
+        })
+        .watches::<Namespace>(projects, move |project, _| keys_of_project(&hub_plane, project));
+}
+
 /// Reports hub namespaces of unknown projects.
-pub struct UnknownProjectDiagnostics {
-    pub(crate) projects: PlaneSet,
-    pub(crate) hub: Plane,
-    pub(crate) unresolved: UnresolvedObjects,
+struct UnknownProjectDiagnostics {
+    projects: PlaneSet,
+    hub: Plane,
+    unresolved: UnresolvedObjects,
 }
 
 impl Reconciler for UnknownProjectDiagnostics {
@@ -54,18 +86,13 @@ impl Reconciler for UnknownProjectDiagnostics {
 }
 
 /// Hub namespaces by the project that their labels name.
-pub(crate) fn by_project() -> Index {
+fn by_project() -> Index {
     Index::label(labels::UPSTREAM_CLUSTER_NAME)
 }
 
 /// Maps a project to the hub namespaces that name it.
-pub(crate) fn keys_of_project(hub: &Plane, project: &Plane) -> Result<Vec<Key>, Unresolved> {
+fn keys_of_project(hub: &Plane, project: &Plane) -> Result<Vec<Key>, Unresolved> {
     let Ok(label) = names::cluster_label(project.name().as_str()) else { return Ok(Vec::new()) };
     let namespaces = hub.find::<Namespace>(&by_project(), &label)?;
     Ok(namespaces.iter().map(|namespace| Key::of(hub, namespace)).collect())
-}
-
-/// Maps a hub copy to its namespace.
-pub(crate) fn key_of_copy(hub: &Plane, copy: &WorkloadDeployment) -> Vec<Key> {
-    vec![Key::cluster(hub.name().clone(), copy.namespace())]
 }

@@ -13,15 +13,31 @@ use polis_api::networking::{IPV4, NetworkContext, Subnet, SubnetClaim, SubnetRef
 use polis_api::reasons;
 use polis_core::conditions::{self, DesiredCondition};
 use polis_core::owner;
-use polis_engine::{Action, Clock, Key, ListOptions, Plane, Reconciler, Unresolved};
+use polis_engine::{Action, Clock, Engine, Key, ListOptions, Plane, Reconciler, Unresolved, Watch};
 use tokio::sync::Mutex;
 
 use super::pool::{AddressPool, Block, NoAddresses};
 use super::{by_context, failed, keys, ready, set_condition};
 use crate::{Error, managed_metadata};
 
+/// The watches of the controller in the cell.
+pub(super) fn watches() -> Vec<Watch> {
+    vec![Watch::of::<SubnetClaim>().index(by_context()), Watch::of::<NetworkContext>(), Watch::of::<Subnet>()]
+}
+
+/// Registers the controller with an engine.
+pub(super) fn declare(engine: &mut Engine, cell: &Plane, clock: &Clock, pool: AddressPool) {
+    let clock = clock.clone();
+    let subnets = SubnetController { cell: cell.clone(), pool, clock, allocating: Mutex::default() };
+    engine
+        .controller("subnets", cell, subnets)
+        .for_kind::<SubnetClaim>()
+        .watches::<NetworkContext>(cell, keys_of_context)
+        .watches::<Subnet>(cell, keys_of_subnet);
+}
+
 /// Reconciles the SubnetClaims of a cell.
-pub(super) struct SubnetController {
+struct SubnetController {
     cell: Plane,
     pool: AddressPool,
     clock: Clock,
@@ -54,10 +70,6 @@ impl Reconciler for SubnetController {
 }
 
 impl SubnetController {
-    pub(super) fn new(cell: Plane, pool: AddressPool, clock: Clock) -> Self {
-        Self { cell, pool, clock, allocating: Mutex::default() }
-    }
-
     /// Creates the Subnet of a claim, or returns why there are no addresses.
     async fn allocate(&self, claim: &SubnetClaim) -> Result<Result<Subnet, String>, Error> {
         let spec = &claim.spec;
@@ -139,14 +151,14 @@ fn mk_subnet(claim: &SubnetClaim, block: Block) -> Subnet {
 }
 
 /// Maps a context to its subnet claims.
-pub(super) fn keys_of_context(cell: &Plane, context: &NetworkContext) -> Result<Vec<Key>, Unresolved> {
+fn keys_of_context(cell: &Plane, context: &NetworkContext) -> Result<Vec<Key>, Unresolved> {
     let claims = cell.find::<SubnetClaim>(&by_context(), context.name())?;
     let same_namespace = |claim: &&SubnetClaim| claim.metadata.namespace == context.metadata.namespace;
     keys(cell, claims.iter().filter(same_namespace))
 }
 
 /// Maps a subnet to its claim, and to every failed claim: the deletion of the subnet may free addresses.
-pub(super) fn keys_of_subnet(cell: &Plane, subnet: &Subnet) -> Result<Vec<Key>, Unresolved> {
+fn keys_of_subnet(cell: &Plane, subnet: &Subnet) -> Result<Vec<Key>, Unresolved> {
     let failed = |claim: &&SubnetClaim| {
         claim.status.as_ref().is_some_and(|status| conditions::is_false(&status.conditions, READY))
     };

@@ -11,20 +11,47 @@ use polis_api::networking::{
 };
 use polis_api::{ObjectExt, names, reasons};
 use polis_core::conditions::{self, DesiredCondition};
-use polis_engine::{Action, Clock, Key, ListOptions, Plane, Preconditions, Reconciler, Unresolved};
+use polis_engine::{
+    Action, Clock, Engine, Key, ListOptions, Plane, Preconditions, Reconciler, Unresolved, Watch,
+};
 
 use super::{by_context, by_given_context, failed, keys, ready, set_condition};
 use crate::{Error, managed_metadata};
 
+/// The watches of the controllers in the cell.
+pub(super) fn watches() -> Vec<Watch> {
+    vec![
+        Watch::of::<Location>(),
+        Watch::of::<NetworkBinding>().index(by_given_context()),
+        Watch::of::<NetworkContext>(),
+        Watch::of::<SubnetClaim>().index(by_context()),
+    ]
+}
+
+/// Registers the controllers with an engine.
+pub(super) fn declare(engine: &mut Engine, cell: &Plane, clock: &Clock) {
+    let bindings = NetworkBindingController { cell: cell.clone(), clock: clock.clone() };
+    engine
+        .controller("network-bindings", cell, bindings)
+        .for_kind::<NetworkBinding>()
+        .watches::<Location>(cell, keys_of_location)
+        .watches::<NetworkContext>(cell, keys_of_context)
+        .watches::<SubnetClaim>(cell, keys_of_claim);
+    engine
+        .controller("network-contexts", cell, NetworkContextController { cell: cell.clone() })
+        .for_kind::<NetworkContext>()
+        .watches::<NetworkBinding>(cell, key_of_binding);
+}
+
 /// Reconciles the NetworkBindings of a cell.
-pub(super) struct NetworkBindingController {
-    pub(super) cell: Plane,
-    pub(super) clock: Clock,
+struct NetworkBindingController {
+    cell: Plane,
+    clock: Clock,
 }
 
 /// Deletes NetworkContexts without a binding.
-pub(super) struct NetworkContextController {
-    pub(super) cell: Plane,
+struct NetworkContextController {
+    cell: Plane,
 }
 
 impl Reconciler for NetworkBindingController {
@@ -148,25 +175,25 @@ fn failure_message(claim: &SubnetClaim) -> Option<String> {
 }
 
 /// Maps a binding to the context that it requests.
-pub(super) fn key_of_binding(cell: &Plane, binding: &NetworkBinding) -> Result<Vec<Key>, Unresolved> {
+fn key_of_binding(cell: &Plane, binding: &NetworkBinding) -> Result<Vec<Key>, Unresolved> {
     let namespace = binding.namespace();
     Ok(vec![Key::new(cell.name().clone(), namespace, &context_of(binding))])
 }
 
 /// Maps a location to its bindings.
-pub(super) fn keys_of_location(cell: &Plane, location: &Location) -> Result<Vec<Key>, Unresolved> {
+fn keys_of_location(cell: &Plane, location: &Location) -> Result<Vec<Key>, Unresolved> {
     let bindings = cell.list::<NetworkBinding>()?;
     let here = |binding: &&NetworkBinding| binding.spec.location.name == location.name();
     keys(cell, bindings.iter().filter(here))
 }
 
 /// Maps a context to the bindings that request it.
-pub(super) fn keys_of_context(cell: &Plane, context: &NetworkContext) -> Result<Vec<Key>, Unresolved> {
+fn keys_of_context(cell: &Plane, context: &NetworkContext) -> Result<Vec<Key>, Unresolved> {
     requesting(cell, context.namespace(), context.name())
 }
 
 /// Maps a subnet claim to the bindings that request its context.
-pub(super) fn keys_of_claim(cell: &Plane, claim: &SubnetClaim) -> Result<Vec<Key>, Unresolved> {
+fn keys_of_claim(cell: &Plane, claim: &SubnetClaim) -> Result<Vec<Key>, Unresolved> {
     requesting(cell, claim.namespace(), &claim.spec.network_context.name)
 }
 

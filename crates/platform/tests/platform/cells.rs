@@ -31,6 +31,7 @@ impl TestEnv {
                 projects: Plane::in_process("projects", proxy.clone()),
                 resource_ref: ResourceRefKind::Project,
             }),
+            instance_finalizers: Vec::new(),
         };
         let clock = self.clock.clone();
         self.start(&format!("cell-{city}"), |engine| polis_cell::declare(engine, clock, cell).unwrap());
