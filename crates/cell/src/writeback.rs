@@ -12,11 +12,12 @@ use polis_api::compute::{Instance, WorkloadDeployment};
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use polis_api::{ObjectExt, events, labels};
+use polis_core::mirror::{CopyAction, InstanceChanges};
+use polis_core::owner;
 use polis_core::tenant::Tenant;
-use polis_core::writeback::{self, WriteBackAction};
-use polis_core::{InstanceChanges, owner, significant_change};
+use polis_core::writeback::{self, WriteBackRefusal};
 use polis_engine::{
-    Engine, ErrorClass, EventRecorder, Key, Plane, PlaneName, PlaneSet, Preconditions, StatusCoalescer, Watch,
+    Engine, ErrorClass, EventRecorder, Key, Plane, PlaneName, PlaneSet, StatusCoalescer, Watch,
 };
 
 use crate::Error;
@@ -177,69 +178,44 @@ impl WriteBack {
             },
         };
         loop {
-            match writeback::plan(instance, &target.tenant, &self.cell, Some(&target.owner), copy.as_ref()) {
-                Err(missing) => {
+            let plan =
+                writeback::plan(instance, &target.tenant, &self.cell, Some(&target.owner), copy.as_ref());
+            let changes = match plan {
+                Ok(CopyAction::Write(changes)) => changes,
+                Ok(CopyAction::None | CopyAction::AwaitDeletion) => return Ok(CopyState::UpToDate),
+                Err(WriteBackRefusal::MissingLabel(missing)) => {
                     return Ok(CopyState::Unresolved(UnresolvedReference::Origin, missing.to_string()));
                 }
-                Ok(WriteBackAction::None | WriteBackAction::AwaitDeletion) => return Ok(CopyState::UpToDate),
-                Ok(WriteBackAction::NoOwner | WriteBackAction::OtherCell { .. }) => {
+                Err(WriteBackRefusal::NoOwner | WriteBackRefusal::OtherCell { .. }) => {
                     return Ok(CopyState::Withheld);
                 }
-                Ok(WriteBackAction::Foreign { controller }) => {
+                Err(WriteBackRefusal::Foreign { controller }) => {
                     return Ok(name_taken(&target, copy.as_ref(), controller.as_deref()));
                 }
-                Ok(WriteBackAction::Create(desired)) => {
-                    match self.breaker.call(hub.create(&*desired)).await {
-                        Ok(created) => {
-                            self.expectations.expect(key, &created);
-                            let status = instance.status.clone().map(Box::new);
-                            return self
-                                .write(&hub, key, &created, InstanceChanges { object: None, status })
-                                .await;
-                        }
-                        // The cache holds only copies that are labelled with this cell.
-                        Err(CallError::Failed(error)) if error.is_already_exists() && copy.is_none() => {
-                            copy = self.breaker.call(hub.uncached().get::<Instance>(key)).await?;
-                            if copy.is_none() {
-                                return Err(CallError::Failed(error));
-                            }
-                        }
-                        Err(error) => return Err(error),
+            };
+            if let Some(left) = self.coalescer.delay(key, changes.significant) {
+                return Ok(CopyState::Delayed(left));
+            }
+            let InstanceChanges { object, status, .. } = changes;
+            let status = status.map(|status| *status);
+            let write = hub.write_copy(copy.as_ref(), object.as_deref(), status);
+            match self.breaker.call(&self.hub, write).await {
+                Ok(written) => {
+                    if let (None, Some(created)) = (&copy, &written) {
+                        self.expectations.expect(key, created);
+                    }
+                    return Ok(CopyState::UpToDate);
+                }
+                // The cache holds only copies that are labelled with this cell.
+                Err(CallError::Failed(error)) if error.is_already_exists() && copy.is_none() => {
+                    copy = self.breaker.call(&self.hub, hub.uncached().get::<Instance>(key)).await?;
+                    if copy.is_none() {
+                        return Err(CallError::Failed(error));
                     }
                 }
-                Ok(WriteBackAction::Update(changes)) => match &copy {
-                    Some(copy) => return self.write(&hub, key, copy, changes).await,
-                    None => return Ok(CopyState::UpToDate),
-                },
+                Err(error) => return Err(error),
             }
         }
-    }
-
-    /// Writes the changes, unless they are insignificant and can be coalesced with later ones.
-    async fn write(
-        &self,
-        hub: &Plane,
-        key: &Key,
-        copy: &Instance,
-        changes: InstanceChanges,
-    ) -> Result<CopyState, CallError> {
-        if changes.is_empty() {
-            return Ok(CopyState::UpToDate);
-        }
-        let is_significant = |status| significant_change::of_instance(copy.status.as_ref(), status);
-        if let Some(left) = self.coalescer.delay(key, changes.status.as_deref().is_some_and(is_significant)) {
-            return Ok(CopyState::Delayed(left));
-        }
-        let mut current = copy.clone();
-        if let Some(object) = changes.object {
-            current = self.breaker.call(hub.update(copy, &object)).await?.into_object().unwrap_or(current);
-        }
-        if let Some(status) = changes.status {
-            let mut desired = current.clone();
-            desired.status = Some(*status);
-            self.breaker.call(hub.update_status(&current, &desired)).await?;
-        }
-        Ok(CopyState::UpToDate)
     }
 
     /// Reads the target of a deployment's copies from the hub, uncached.
@@ -251,12 +227,13 @@ impl WriteBack {
     ) -> Result<Result<CopyTarget, CopyState>, CallError> {
         let owner = self
             .breaker
-            .call(hub.uncached().get::<WorkloadDeployment>((key.namespace(), deployment)))
+            .call(&self.hub, hub.uncached().get::<WorkloadDeployment>((key.namespace(), deployment)))
             .await?;
         let Some(owner) = owner.filter(|owner| !owner.is_deleting()) else {
             return Ok(Err(CopyState::Withheld));
         };
-        let Some(namespace) = self.breaker.call(hub.uncached().get::<Namespace>(key.namespace())).await?
+        let Some(namespace) =
+            self.breaker.call(&self.hub, hub.uncached().get::<Namespace>(key.namespace())).await?
         else {
             return Ok(Err(CopyState::Withheld));
         };
@@ -270,20 +247,21 @@ impl WriteBack {
         let cached = hub.get::<Instance>(key).map_err(CallError::Failed)?;
         let copy = match cached {
             Some(copy) => Some(copy),
-            None => self.breaker.call(hub.uncached().get::<Instance>(key)).await?,
+            None => self.breaker.call(&self.hub, hub.uncached().get::<Instance>(key)).await?,
         };
         let Some(copy) = copy.filter(|copy| writeback::is_copy_of(copy, instance, &self.cell)) else {
             return Ok(true);
         };
-        if !copy.is_deleting() {
-            self.breaker.call(hub.delete(&copy, Preconditions::Uid)).await?;
-        }
-        Ok(copy.metadata.finalizers.is_none_or(|finalizers| finalizers.is_empty()))
+        self.breaker.call(&self.hub, hub.delete_copy(&copy)).await
     }
 
     /// The hub plane, once its copies are in the cache.
     async fn hub(&self) -> Result<Plane, CallError> {
-        self.breaker.call(async { self.hubs.named(self.hub.as_str()) }).await
+        match self.hubs.named(self.hub.as_str()) {
+            Ok(hub) => Ok(hub),
+            // Opens the breaker, so that one instance reports it and the others wait.
+            Err(not_engaged) => self.breaker.call(&self.hub, async { Err(not_engaged) }).await,
+        }
     }
 
     /// Handles a failed request: returns a requeue delay if the hub is unavailable, else an error, which the

@@ -35,6 +35,7 @@
 //! - [`deployment_status`]: the status of a deployment.
 //!
 //! Shared
+//! - [`mirror`]: the copy of an instance on another plane, for [`projection`] and [`writeback`];
 //! - [`significant_change`]: which status changes are written without delay;
 //! - [`canonical`], [`conditions`], [`metadata`], [`owner`], [`quantity`], [`ranking`].
 
@@ -48,7 +49,7 @@ pub mod gates;
 pub mod hub_copy;
 pub mod instances;
 pub mod metadata;
-mod mirror;
+pub mod mirror;
 pub mod networks;
 pub mod owner;
 pub mod policy;
@@ -69,5 +70,3 @@ mod testing;
 
 /// The timestamp type of Kubernetes objects; the current time is passed to decisions as one of these.
 pub use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-
-pub use mirror::InstanceChanges;

@@ -15,21 +15,13 @@ use polis_api::labels;
 
 use crate::instances::LINKING_LABELS;
 use crate::metadata::Map;
-use crate::mirror::{self, InstanceChanges};
+use crate::mirror::{self, CopyAction, DesiredCopy};
 use crate::owner::{self, ObjectRef};
 use crate::tenant::Tenant;
 
-/// What to do about the projection of an instance.
-#[derive(Clone, Debug, PartialEq)]
-pub enum ProjectionAction {
-    /// The projection is up to date.
-    None,
-    /// Create the projection, then write the hub copy's status to it.
-    Create(Box<Instance>),
-    /// Write these changes.
-    Update(InstanceChanges),
-    /// An earlier projection is terminating: retry when it is gone.
-    AwaitDeletion,
+/// Why no projection of an instance is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProjectionRefusal {
     /// The project's deployment does not exist or is being deleted: retry when it exists.
     NoOwner,
     /// An Instance of that name exists and is not a projection.
@@ -67,25 +59,17 @@ pub fn plan(
     tenant: &Tenant,
     deployment: Option<&WorkloadDeployment>,
     existing: Option<&Instance>,
-) -> ProjectionAction {
-    let name = copy.label(labels::WORKLOAD_DEPLOYMENT_NAME);
-    let owns = |deployment: &&WorkloadDeployment| {
-        name == Some(deployment.name()) && !deployment.uid().is_empty() && !deployment.is_deleting()
-    };
-    let Some(deployment) = deployment.filter(owns) else { return ProjectionAction::NoOwner };
-    let (labels, reference) = (projection_labels(copy, tenant), owner::reference(deployment));
-
-    let Some(existing) = existing else {
-        return ProjectionAction::Create(Box::new(mirror::new(copy, &tenant.namespace, labels, reference)));
-    };
-    if !is_ours(existing, tenant) && !owner::is_owned_by(&existing.metadata, &reference.uid) {
-        return ProjectionAction::Foreign;
+) -> Result<CopyAction, ProjectionRefusal> {
+    let deployment = mirror::owner_of(copy.label(labels::WORKLOAD_DEPLOYMENT_NAME), deployment);
+    let deployment = deployment.ok_or(ProjectionRefusal::NoOwner)?;
+    let (labels, owner) = (projection_labels(copy, tenant), owner::reference(deployment));
+    let is_projection =
+        |existing: &Instance| is_ours(existing, tenant) || owner::is_owned_by(&existing.metadata, &owner.uid);
+    if existing.is_some_and(|existing| !existing.is_deleting() && !is_projection(existing)) {
+        return Err(ProjectionRefusal::Foreign);
     }
-    if existing.is_deleting() {
-        return ProjectionAction::AwaitDeletion;
-    }
-    let changes = mirror::changes(copy, existing, &labels, &LINKING_LABELS, reference);
-    if changes.is_empty() { ProjectionAction::None } else { ProjectionAction::Update(changes) }
+    let (namespace, owned_labels) = (tenant.namespace.as_str(), &LINKING_LABELS);
+    Ok(DesiredCopy { source: copy, namespace, labels, owned_labels, owner }.plan(existing))
 }
 
 /// Whether to delete an existing projection, given the state of its hub copy.
@@ -126,6 +110,7 @@ fn projection_labels(copy: &Instance, tenant: &Tenant) -> Map {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mirror::InstanceChanges;
     use crate::tenant::mk_tenant;
     use crate::testing::{deleting, mk_deployment, mk_instance, mk_meta, mk_template, ready};
     use crate::writeback::mk_hub_copy;
@@ -145,12 +130,17 @@ mod tests {
         deployment
     }
 
-    fn plan_of(existing: Option<&Instance>) -> ProjectionAction {
+    fn plan_of(existing: Option<&Instance>) -> Result<CopyAction, ProjectionRefusal> {
         plan(&mk_copy(), &mk_tenant(), Some(&mk_project_deployment()), existing)
     }
 
+    fn changes_of(existing: Option<&Instance>) -> InstanceChanges {
+        let Ok(CopyAction::Write(changes)) = plan_of(existing) else { panic!("nothing to write") };
+        changes
+    }
+
     fn mk_projection() -> Instance {
-        let ProjectionAction::Create(mut made) = plan_of(None) else { panic!() };
+        let mut made = changes_of(None).object.unwrap();
         let meta = std::mem::replace(&mut made.metadata, mk_meta("shop", "web-0"));
         made.metadata.labels = meta.labels;
         made.metadata.owner_references = meta.owner_references;
@@ -160,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_projection_has_spec_and_labels_and_is_owned_by_the_projects_deployment() {
-        let ProjectionAction::Create(made) = plan_of(None) else { panic!() };
+        let made = changes_of(None).object.unwrap();
         assert_eq!(made.spec, mk_copy().spec);
         assert_eq!(
             (made.metadata.namespace.as_deref(), made.metadata.name.as_deref()),
@@ -179,7 +169,8 @@ mod tests {
         let mut other = mk_project_deployment();
         other.metadata.name = Some("api".into());
         for deployment in [None, Some(deleting(mk_project_deployment())), Some(other)] {
-            assert_eq!(plan(&mk_copy(), &mk_tenant(), deployment.as_ref(), None), ProjectionAction::NoOwner);
+            let plan = plan(&mk_copy(), &mk_tenant(), deployment.as_ref(), None);
+            assert_eq!(plan, Err(ProjectionRefusal::NoOwner));
         }
     }
 
@@ -187,7 +178,7 @@ mod tests {
     fn an_unchanged_copy_causes_no_write() {
         let mut existing = mk_projection();
         existing.metadata.labels.as_mut().unwrap().insert("team".into(), "blue".into());
-        assert_eq!(plan_of(Some(&existing)), ProjectionAction::None);
+        assert_eq!(plan_of(Some(&existing)), Ok(CopyAction::None));
     }
 
     #[test]
@@ -195,7 +186,7 @@ mod tests {
         let mut existing = mk_projection();
         existing.spec = mk_template("app:0").spec;
         existing.status = None;
-        let ProjectionAction::Update(changes) = plan_of(Some(&existing)) else { panic!() };
+        let changes = changes_of(Some(&existing));
         assert_eq!(changes.object.unwrap().spec, mk_copy().spec);
         assert_eq!(changes.status.map(|status| *status), mk_copy().status);
     }
@@ -204,7 +195,7 @@ mod tests {
     fn an_instance_of_the_same_name_that_is_not_a_projection_is_left_alone() {
         let mut theirs = mk_projection();
         theirs.metadata.owner_references = None;
-        assert_eq!(plan_of(Some(&theirs)), ProjectionAction::Foreign);
+        assert_eq!(plan_of(Some(&theirs)), Err(ProjectionRefusal::Foreign));
         let mut of_another_project = mk_projection();
         of_another_project
             .metadata
@@ -213,20 +204,20 @@ mod tests {
             .unwrap()
             .insert(labels::UPSTREAM_CLUSTER_NAME.into(), "cluster-x".into());
         of_another_project.metadata.owner_references.as_mut().unwrap()[0].uid = "uid-x".into();
-        assert_eq!(plan_of(Some(&of_another_project)), ProjectionAction::Foreign);
+        assert_eq!(plan_of(Some(&of_another_project)), Err(ProjectionRefusal::Foreign));
     }
 
     #[test]
     fn a_projection_of_an_earlier_deployment_of_the_same_name_gets_the_new_owner() {
         let mut existing = mk_projection();
         existing.metadata.owner_references.as_mut().unwrap()[0].uid = "uid-earlier".into();
-        let ProjectionAction::Update(changes) = plan_of(Some(&existing)) else { panic!() };
+        let changes = changes_of(Some(&existing));
         assert!(owner::is_owned_by(&changes.object.unwrap().metadata, "uid-in-the-project"));
     }
 
     #[test]
     fn a_terminating_projection_is_awaited() {
-        assert_eq!(plan_of(Some(&deleting(mk_projection()))), ProjectionAction::AwaitDeletion);
+        assert_eq!(plan_of(Some(&deleting(mk_projection()))), Ok(CopyAction::AwaitDeletion));
     }
 
     #[test]

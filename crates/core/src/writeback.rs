@@ -20,23 +20,17 @@ use polis_api::labels;
 
 use crate::instances::LINKING_LABELS;
 use crate::metadata::Map;
-use crate::mirror::{self, InstanceChanges};
+use crate::mirror::{self, CopyAction, DesiredCopy};
 use crate::owner;
 use crate::tenant::Tenant;
 
-/// What to do about the hub copy of an instance.
-#[derive(Clone, Debug, PartialEq)]
-pub enum WriteBackAction {
-    /// The copy is up to date.
-    None,
-    /// The hub's deployment does not exist or is being deleted: write no copy. This is not an error.
+/// Why no copy of an instance is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WriteBackRefusal {
+    /// The instance lacks a label.
+    MissingLabel(MissingLabel),
+    /// The hub's deployment does not exist or is being deleted. This is not an error.
     NoOwner,
-    /// Create the copy, then write the instance's status to it.
-    Create(Box<Instance>),
-    /// Write these changes.
-    Update(InstanceChanges),
-    /// An earlier copy is terminating: retry when it is gone.
-    AwaitDeletion,
     /// The object of that name is not a copy of this instance.
     Foreign {
         /// Kind and name of its controller, if it has one.
@@ -47,6 +41,12 @@ pub enum WriteBackAction {
         /// Name of that cell.
         cell: String,
     },
+}
+
+impl From<MissingLabel> for WriteBackRefusal {
+    fn from(missing: MissingLabel) -> Self {
+        Self::MissingLabel(missing)
+    }
 }
 
 /// A label that an instance needs to be copied to the hub is missing.
@@ -76,37 +76,29 @@ pub fn plan(
     cell: &str,
     hub_owner: Option<&WorkloadDeployment>,
     existing: Option<&Instance>,
-) -> Result<WriteBackAction, MissingLabel> {
+) -> Result<CopyAction, WriteBackRefusal> {
     let labels = copy_labels(instance, tenant, cell)?;
-    let name = deployment_name(instance)?;
-    let owns =
-        |owner: &&WorkloadDeployment| owner.name() == name && !owner.uid().is_empty() && !owner.is_deleting();
-    let Some(hub_owner) = hub_owner.filter(owns) else { return Ok(WriteBackAction::NoOwner) };
-    let reference = owner::controller_reference(hub_owner);
-
-    let Some(existing) = existing else {
-        let namespace = hub_owner.namespace();
-        return Ok(WriteBackAction::Create(Box::new(mirror::new(instance, namespace, labels, reference))));
-    };
-    if existing.is_deleting() {
-        return Ok(WriteBackAction::AwaitDeletion);
-    }
-    match owner::controller(&existing.metadata) {
-        Some(controller) if controller.uid != reference.uid => {
-            let controller = Some(format!("{} {}", controller.kind, controller.name));
-            return Ok(WriteBackAction::Foreign { controller });
+    let hub_owner = mirror::owner_of(Some(deployment_name(instance)?), hub_owner);
+    let hub_owner = hub_owner.ok_or(WriteBackRefusal::NoOwner)?;
+    let owner = owner::controller_reference(hub_owner);
+    if let Some(existing) = existing.filter(|existing| !existing.is_deleting()) {
+        match owner::controller(&existing.metadata) {
+            Some(controller) if controller.uid != owner.uid => {
+                let controller = Some(format!("{} {}", controller.kind, controller.name));
+                return Err(WriteBackRefusal::Foreign { controller });
+            }
+            None if !was_made_for(existing, instance) => {
+                return Err(WriteBackRefusal::Foreign { controller: None });
+            }
+            _ => {}
         }
-        None if !was_made_for(existing, instance) => {
-            return Ok(WriteBackAction::Foreign { controller: None });
+        let reported_by = hub_owner.status.as_ref().and_then(|status| status.cell.as_deref());
+        if let Some(other) = source(existing).filter(|other| *other != cell && reported_by != Some(cell)) {
+            return Err(WriteBackRefusal::OtherCell { cell: other.to_owned() });
         }
-        _ => {}
     }
-    let reported_by = hub_owner.status.as_ref().and_then(|status| status.cell.as_deref());
-    if let Some(other) = source(existing).filter(|other| *other != cell && reported_by != Some(cell)) {
-        return Ok(WriteBackAction::OtherCell { cell: other.to_owned() });
-    }
-    let changes = mirror::changes(instance, existing, &labels, &[], reference);
-    Ok(if changes.is_empty() { WriteBackAction::None } else { WriteBackAction::Update(changes) })
+    let namespace = hub_owner.namespace();
+    Ok(DesiredCopy { source: instance, namespace, labels, owned_labels: &[], owner }.plan(existing))
 }
 
 /// Whether an object on the hub is the copy of this instance of this cell. Other implementations write copies
@@ -149,10 +141,10 @@ fn read<'a>(instance: &'a Instance, label: &'static str) -> Result<&'a str, Miss
 pub(crate) fn mk_hub_copy(instance: &Instance, hub_owner: &WorkloadDeployment) -> Instance {
     use crate::testing::mk_meta;
     let tenant = crate::tenant::mk_tenant();
-    let Ok(WriteBackAction::Create(mut copy)) = plan(instance, &tenant, "dfw-1", Some(hub_owner), None)
-    else {
+    let Ok(CopyAction::Write(changes)) = plan(instance, &tenant, "dfw-1", Some(hub_owner), None) else {
         panic!()
     };
+    let mut copy = changes.object.unwrap();
     let made = std::mem::replace(&mut copy.metadata, mk_meta("ns-1", instance.name()));
     copy.metadata.labels = made.labels;
     copy.metadata.owner_references = made.owner_references;
@@ -162,6 +154,8 @@ pub(crate) fn mk_hub_copy(instance: &Instance, hub_owner: &WorkloadDeployment) -
 
 #[cfg(test)]
 mod tests {
+    use polis_api::compute::InstanceStatus;
+
     use super::*;
     use crate::metadata;
     use crate::tenant::mk_tenant;
@@ -181,14 +175,27 @@ mod tests {
         deployment
     }
 
-    fn plan_of(instance: &Instance, existing: Option<&Instance>) -> WriteBackAction {
-        plan(instance, &mk_tenant(), "dfw-1", Some(&mk_hub_owner()), existing).unwrap()
+    fn try_plan(instance: &Instance, existing: Option<&Instance>) -> Result<CopyAction, WriteBackRefusal> {
+        plan(instance, &mk_tenant(), "dfw-1", Some(&mk_hub_owner()), existing)
+    }
+
+    fn plan_of(instance: &Instance, existing: Option<&Instance>) -> CopyAction {
+        try_plan(instance, existing).unwrap()
+    }
+
+    /// The changes of a copy: its object and its status.
+    fn changes_of(
+        instance: &Instance,
+        existing: Option<&Instance>,
+    ) -> (Option<Instance>, Option<InstanceStatus>) {
+        let CopyAction::Write(changes) = plan_of(instance, existing) else { panic!("nothing to write") };
+        (changes.object.map(|object| *object), changes.status.map(|status| *status))
     }
 
     #[test]
     fn the_copy_has_spec_linking_labels_tenant_and_owner_and_no_other_metadata() {
         let instance = mk_cell_instance();
-        let WriteBackAction::Create(copy) = plan_of(&instance, None) else { panic!() };
+        let copy = changes_of(&instance, None).0.unwrap();
         assert_eq!(copy.spec, instance.spec);
         let labels = copy.metadata.labels.unwrap();
         assert_eq!(labels.len(), LINKING_LABELS.len() + 3);
@@ -209,7 +216,7 @@ mod tests {
         for owner in [None, Some(deleting(mk_hub_owner())), Some(other)] {
             assert_eq!(
                 plan(&instance, &mk_tenant(), "dfw-1", owner.as_ref(), None),
-                Ok(WriteBackAction::NoOwner)
+                Err(WriteBackRefusal::NoOwner)
             );
         }
     }
@@ -220,7 +227,7 @@ mod tests {
         let mut copy = mk_hub_copy(&instance, &mk_hub_owner());
         copy.metadata.labels.as_mut().unwrap().insert("karmada.io/theirs".into(), "1".into());
         copy.metadata.annotations = Some(metadata::map([("theirs", "1")]));
-        assert_eq!(plan_of(&instance, Some(&copy)), WriteBackAction::None);
+        assert_eq!(plan_of(&instance, Some(&copy)), CopyAction::None);
     }
 
     #[test]
@@ -229,11 +236,7 @@ mod tests {
         let mut copy = mk_hub_copy(&instance, &mk_hub_owner());
         copy.metadata.labels.as_mut().unwrap().insert("karmada.io/theirs".into(), "1".into());
         instance.spec.controller.as_mut().unwrap().scheduling_gates = mk_gates(&["Quota"]);
-        let WriteBackAction::Update(InstanceChanges { object: Some(new), status: None }) =
-            plan_of(&instance, Some(&copy))
-        else {
-            panic!()
-        };
+        let (Some(new), None) = changes_of(&instance, Some(&copy)) else { panic!() };
         assert_eq!(new.spec, instance.spec);
         assert_eq!(new.metadata, copy.metadata);
     }
@@ -243,12 +246,7 @@ mod tests {
         let instance = mk_cell_instance();
         let mut copy = mk_hub_copy(&instance, &mk_hub_owner());
         copy.status = None;
-        let WriteBackAction::Update(InstanceChanges { object: None, status }) =
-            plan_of(&instance, Some(&copy))
-        else {
-            panic!()
-        };
-        assert_eq!(status.map(|status| *status), instance.status);
+        assert_eq!(changes_of(&instance, Some(&copy)), (None, instance.status.clone()));
     }
 
     #[test]
@@ -256,7 +254,7 @@ mod tests {
         let mut instance = mk_cell_instance();
         let copy = mk_hub_copy(&instance, &mk_hub_owner());
         instance.status = None;
-        assert_eq!(plan_of(&instance, Some(&copy)), WriteBackAction::None);
+        assert_eq!(plan_of(&instance, Some(&copy)), CopyAction::None);
     }
 
     #[test]
@@ -264,11 +262,7 @@ mod tests {
         let instance = mk_cell_instance();
         let mut copy = mk_hub_copy(&instance, &mk_hub_owner());
         copy.metadata.owner_references = None;
-        let WriteBackAction::Update(InstanceChanges { object: Some(new), .. }) =
-            plan_of(&instance, Some(&copy))
-        else {
-            panic!()
-        };
+        let (Some(new), _) = changes_of(&instance, Some(&copy)) else { panic!() };
         assert!(owner::is_controlled_by(&new.metadata, "uid-on-the-hub"));
     }
 
@@ -286,7 +280,10 @@ mod tests {
         let labels = of_another.metadata.labels.as_mut().unwrap();
         labels.insert(labels::WORKLOAD_DEPLOYMENT_UID.into(), "uid-of-another".into());
         for foreign in [bare, of_another] {
-            assert_eq!(plan_of(&instance, Some(&foreign)), WriteBackAction::Foreign { controller: None });
+            assert_eq!(
+                try_plan(&instance, Some(&foreign)),
+                Err(WriteBackRefusal::Foreign { controller: None })
+            );
             assert!(!is_copy_of(&foreign, &instance, "dfw-1"));
         }
     }
@@ -298,8 +295,8 @@ mod tests {
         earlier.metadata.uid = Some("uid-earlier".into());
         let copy = mk_hub_copy(&instance, &earlier);
         assert_eq!(
-            plan_of(&instance, Some(&copy)),
-            WriteBackAction::Foreign { controller: Some("WorkloadDeployment web".into()) }
+            try_plan(&instance, Some(&copy)),
+            Err(WriteBackRefusal::Foreign { controller: Some("WorkloadDeployment web".into()) })
         );
     }
 
@@ -307,7 +304,7 @@ mod tests {
     fn a_terminating_copy_is_awaited() {
         let instance = mk_cell_instance();
         let copy = deleting(mk_hub_copy(&instance, &mk_hub_owner()));
-        assert_eq!(plan_of(&instance, Some(&copy)), WriteBackAction::AwaitDeletion);
+        assert_eq!(plan_of(&instance, Some(&copy)), CopyAction::AwaitDeletion);
     }
 
     fn from_cell(copy: &Instance, cell: Option<&str>) -> Instance {
@@ -322,24 +319,23 @@ mod tests {
     fn the_copy_of_another_cell_is_left_alone_until_the_deployment_is_reported_by_this_cell() {
         let instance = mk_cell_instance();
         let copy = from_cell(&mk_hub_copy(&instance, &mk_hub_owner()), Some("dfw-2"));
-        assert_eq!(plan_of(&instance, Some(&copy)), WriteBackAction::OtherCell { cell: "dfw-2".into() });
+        assert_eq!(
+            try_plan(&instance, Some(&copy)),
+            Err(WriteBackRefusal::OtherCell { cell: "dfw-2".into() })
+        );
 
         let mut moved = mk_hub_owner();
         moved.status.get_or_insert_default().cell = Some("dfw-1".into());
         let action = plan(&instance, &mk_tenant(), "dfw-1", Some(&moved), Some(&copy)).unwrap();
-        let WriteBackAction::Update(InstanceChanges { object: Some(new), .. }) = action else { panic!() };
-        assert_eq!(source(&new), Some("dfw-1"));
+        let CopyAction::Write(changes) = action else { panic!() };
+        assert_eq!(source(&changes.object.unwrap()), Some("dfw-1"));
     }
 
     #[test]
     fn a_copy_without_a_cell_label_gets_one() {
         let instance = mk_cell_instance();
         let copy = from_cell(&mk_hub_copy(&instance, &mk_hub_owner()), None);
-        let WriteBackAction::Update(InstanceChanges { object: Some(new), status: None }) =
-            plan_of(&instance, Some(&copy))
-        else {
-            panic!()
-        };
+        let (Some(new), None) = changes_of(&instance, Some(&copy)) else { panic!() };
         assert_eq!(source(&new), Some("dfw-1"));
     }
 
@@ -366,7 +362,7 @@ mod tests {
                     labels.insert(label.to_owned(), String::new());
                 }
                 let error = plan(&instance, &mk_tenant(), "dfw-1", Some(&mk_hub_owner()), None).unwrap_err();
-                assert_eq!(error, MissingLabel { instance: "web-0".into(), label });
+                assert_eq!(error, MissingLabel { instance: "web-0".into(), label }.into());
             }
         }
     }

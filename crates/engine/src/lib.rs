@@ -28,6 +28,7 @@ mod cache;
 mod certificate;
 mod clock;
 mod coalesce;
+mod copy;
 mod discovery;
 mod engine;
 mod error;

@@ -21,8 +21,8 @@ use polis_core::hub_copy::{self, CityError, RecordAction};
 use polis_core::tenant::{self, Tenant};
 use polis_core::{Time, policy, significant_change};
 use polis_engine::{
-    Action, Clock, Engine, EventRecorder, Index, Key, ListOptions, Plane, PlaneSet, Preconditions,
-    Reconciler, StatusCoalescer, Unresolved, Watch,
+    Action, Clock, Engine, EventRecorder, Index, Key, ListOptions, Plane, PlaneSet, Reconciler,
+    StatusCoalescer, Unresolved, Watch,
 };
 
 use crate::city_guard::{self, city_of};
@@ -355,11 +355,7 @@ impl Federator {
     async fn delete_hub_copy(&self, namespace: &str, deployment: &WorkloadDeployment) -> Result<bool, Error> {
         let name = (namespace, deployment.name());
         let Some(copy) = self.hub.uncached().get::<WorkloadDeployment>(name).await? else { return Ok(true) };
-        if !copy.is_deleting() {
-            self.hub.delete(&copy, Preconditions::Uid).await?;
-        }
-        // With other finalizers the deletion continues on the hub, and its event requeues the key.
-        Ok(copy.metadata.finalizers.is_none_or(|finalizers| finalizers.is_empty()))
+        Ok(self.hub.delete_copy(&copy).await?)
     }
 
     /// Deletes the policies of cities that no deployment of the namespace names any more, for example after a

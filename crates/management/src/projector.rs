@@ -11,12 +11,13 @@
 use polis_api::compute::{Instance, WorkloadDeployment};
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::{ObjectExt, events, labels, names};
-use polis_core::projection::{self, HubCopyState, ProjectionAction, ProjectionDeletion};
+use polis_core::mirror::{CopyAction, InstanceChanges};
+use polis_core::projection::{self, HubCopyState, ProjectionDeletion, ProjectionRefusal};
+use polis_core::template;
 use polis_core::tenant::{Tenant, TenantError};
-use polis_core::{InstanceChanges, significant_change, template};
 use polis_engine::{
-    Action, Engine, EventRecorder, Index, Key, Plane, PlaneSet, Preconditions, Reconciler, StatusCoalescer,
-    Unresolved, Watch,
+    Action, Engine, EventRecorder, Index, Key, Plane, PlaneSet, Reconciler, StatusCoalescer, Unresolved,
+    Watch,
 };
 
 use crate::propagation_latency::{PropagationLatency, Stage};
@@ -110,61 +111,31 @@ impl Projector {
         }
         let name = copy.label(labels::WORKLOAD_DEPLOYMENT_NAME).unwrap_or_default();
         let deployment = project.get::<WorkloadDeployment>((key.namespace(), name))?;
-        let plan = projection::plan(copy, &tenant, deployment.as_ref(), existing.as_ref());
         self.record_stage(Stage::Instance, deployment.as_ref(), copy);
-        let action = match (plan, existing) {
-            (ProjectionAction::Create(desired), _) => {
-                let created = project.create(&*desired).await?;
-                self.record_stage(Stage::Projection, deployment.as_ref(), copy);
-                let status = copy.status.clone().map(Box::new);
-                self.write(project, key, &created, InstanceChanges { object: None, status }).await?
-            }
-            (ProjectionAction::Update(changes), Some(existing)) => {
-                let action = self.write(project, key, &existing, changes).await?;
-                if action == Action::AwaitChange {
-                    self.record_stage(Stage::Projection, deployment.as_ref(), copy);
+        match projection::plan(copy, &tenant, deployment.as_ref(), existing.as_ref()) {
+            Ok(CopyAction::Write(changes)) => {
+                if let Some(delay) = self.coalescer.delay(key, changes.significant) {
+                    return Ok(Action::RequeueAfter(delay));
                 }
-                action
+                let InstanceChanges { object, status, .. } = changes;
+                project
+                    .write_copy(existing.as_ref(), object.as_deref(), status.map(|status| *status))
+                    .await?;
+                self.record_stage(Stage::Projection, deployment.as_ref(), copy);
             }
+            Ok(CopyAction::None | CopyAction::AwaitDeletion) => {}
             // The garbage collector deletes the projections of a deployment that is being deleted. A missing
             // deployment may still be created.
-            (ProjectionAction::NoOwner, _) if deployment.is_none() => {
+            Err(ProjectionRefusal::NoOwner) if deployment.is_none() => {
                 return Err(Error::OwnerNotFound { instance: key.to_string(), deployment: name.to_owned() });
             }
-            (ProjectionAction::Foreign, Some(existing)) => {
+            Err(ProjectionRefusal::NoOwner) => {}
+            Err(ProjectionRefusal::Foreign) => {
                 let note = "An Instance of this name runs for this project and cannot be projected, because this object has its name. Rename or delete this object";
-                self.recorder.warn(project, &existing, events::PROJECTION_BLOCKED, "Project", note);
-                Action::AwaitChange
+                if let Some(existing) = &existing {
+                    self.recorder.warn(project, existing, events::PROJECTION_BLOCKED, "Project", note);
+                }
             }
-            _ => Action::AwaitChange,
-        };
-        Ok(action)
-    }
-
-    /// Writes the changes, unless they are insignificant and can be coalesced with later ones.
-    async fn write(
-        &self,
-        project: &Plane,
-        key: &Key,
-        existing: &Instance,
-        changes: InstanceChanges,
-    ) -> Result<Action, Error> {
-        if changes.is_empty() {
-            return Ok(Action::AwaitChange);
-        }
-        let is_significant = |status| significant_change::of_instance(existing.status.as_ref(), status);
-        if let Some(delay) = self.coalescer.delay(key, changes.status.as_deref().is_some_and(is_significant))
-        {
-            return Ok(Action::RequeueAfter(delay));
-        }
-        let mut current = existing.clone();
-        if let Some(object) = changes.object {
-            current = project.update(existing, &object).await?.into_object().unwrap_or(current);
-        }
-        if let Some(status) = changes.status {
-            let mut desired = current.clone();
-            desired.status = Some(*status);
-            project.update_status(&current, &desired).await?;
         }
         Ok(Action::AwaitChange)
     }
@@ -200,7 +171,7 @@ impl Projector {
         let uncached = self.hub.uncached().get::<Instance>((hub_namespace, &*key.name)).await?;
         let hub_copy = uncached.as_ref().map_or(HubCopyState::Absent, HubCopyState::Present);
         if let ProjectionDeletion::Delete(_) = projection::plan_deletion(&existing, &tenant, hub_copy) {
-            project.delete(&existing, Preconditions::Uid).await?;
+            project.delete_copy(&existing).await?;
         }
         Ok(())
     }

@@ -26,10 +26,9 @@ use polis_engine::{
     Clock, Error as EngineError, ErrorClass, EventRecorder, Key, Plane, PlaneSet, Preconditions,
 };
 
-use super::circuit_breakers::CircuitBreakers;
 use super::pending::PendingInstances;
 use crate::Error;
-use crate::circuit_breaker::CallError;
+use crate::circuit_breaker::{CallError, CircuitBreaker};
 use crate::metrics::{Metrics, UnresolvedReference};
 
 /// Requeue delay while a claim is being created or deleted.
@@ -46,7 +45,7 @@ pub(crate) struct Claims {
     /// Name of the cell.
     cell: String,
     resource_ref: ResourceRefKind,
-    breakers: CircuitBreakers,
+    breaker: CircuitBreaker,
     /// When this process last created a claim for an instance. The back-off after a denial starts there.
     last_attempts: Mutex<BTreeMap<Key, Time>>,
     clock: Clock,
@@ -73,8 +72,8 @@ impl Claims {
         recorder: EventRecorder,
         metrics: Metrics,
     ) -> Self {
-        let (breakers, last_attempts) = (CircuitBreakers::default(), Mutex::default());
-        Self { base, watched, pending, cell, resource_ref, breakers, last_attempts, clock, recorder, metrics }
+        let (breaker, last_attempts) = (CircuitBreaker::default(), Mutex::default());
+        Self { base, watched, pending, cell, resource_ref, breaker, last_attempts, clock, recorder, metrics }
     }
 
     pub(crate) fn planes(&self) -> PlaneSet {
@@ -185,7 +184,7 @@ impl Claims {
         if !deleted {
             return;
         }
-        match self.breakers.call(&tenant.project, plane.create(&desired)).await {
+        match self.breaker.call(&tenant.project, plane.create(&desired)).await {
             Err(CallError::Failed(error)) if error.is_already_exists() || is_terminating(&error) => {
                 tracing::debug!(%key, %error, "the claim of a running instance was deleted with its namespace or project");
             }
@@ -211,7 +210,7 @@ impl Claims {
         now: Time,
     ) -> Result<Option<ResourceClaim>, ClaimError> {
         let plane = self.base.of_project(&tenant.project);
-        match self.breakers.call(&tenant.project, plane.create(desired)).await {
+        match self.breaker.call(&tenant.project, plane.create(desired)).await {
             Ok(created) => {
                 self.last_attempts.lock().insert(key.clone(), now);
                 Ok(Some(created))
@@ -279,12 +278,12 @@ impl Claims {
         let plane = self.base.of_project(&tenant.project);
         let claim_name = (tenant.namespace.as_str(), desired.name());
         let existing =
-            self.breakers.call(&tenant.project, plane.uncached().get::<ResourceClaim>(claim_name)).await?;
+            self.breaker.call(&tenant.project, plane.uncached().get::<ResourceClaim>(claim_name)).await?;
         let Some(claim) = existing.filter(|claim| quota::is_from_same_cell(claim, desired)) else {
             return Ok(true);
         };
         if !claim.is_deleting() {
-            self.breakers.call(&tenant.project, plane.delete(&claim, Preconditions::Uid)).await?;
+            self.breaker.call(&tenant.project, plane.delete(&claim, Preconditions::Uid)).await?;
         }
         Ok(claim.metadata.finalizers.is_none_or(|finalizers| finalizers.is_empty()))
     }
@@ -318,7 +317,7 @@ impl Claims {
         tenant: &Tenant,
         request: impl Future<Output = Result<T, EngineError>>,
     ) -> Result<T, ClaimError> {
-        self.breakers.call(&tenant.project, request).await.map_err(unavailable)
+        self.breaker.call(&tenant.project, request).await.map_err(unavailable)
     }
 }
 

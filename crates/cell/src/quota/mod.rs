@@ -4,7 +4,6 @@
 //! the claim is granted. With enforcement disabled, every instance is admitted without a claim. The start-up
 //! log reports that at level error, because unlimited use may be unintended.
 
-mod circuit_breakers;
 mod claims;
 mod pending;
 

@@ -60,6 +60,8 @@ pub struct Setup {
     pub networks: bool,
     /// The cell runs with `NetworkMode::Disabled`.
     pub networks_off: bool,
+    /// Finalizers of other controllers of the cell.
+    pub instance_finalizers: &'static [&'static str],
 }
 
 /// A cell, its hub and its projects.
@@ -158,7 +160,7 @@ impl TestEnv {
             name: CELL.into(),
             networks: if self.setup.networks_off { NetworkMode::Disabled } else { NetworkMode::WhenServed },
             quota: self.setup.quota.then_some(quota),
-            instance_finalizers: Vec::new(),
+            instance_finalizers: self.setup.instance_finalizers.to_vec(),
         };
         polis_cell::declare(&mut engine, self.clock.clone(), cell).unwrap();
         let handle = engine.handle();

@@ -31,6 +31,17 @@ async fn an_instance_is_created_complete_and_the_reconcile_that_grants_quota_rem
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_instance_is_created_with_the_finalizers_of_the_other_controllers_of_the_cell() {
+    let setup = Setup { instance_finalizers: &[finalizers::RUNTIME], ..Setup::default() };
+    let env = TestEnv::running(setup).await;
+    env.deploy(&mk_deployment("web", 1)).await;
+    let instance = env.until_condition("web-0", "Ready", "False", "PendingProgramming").await;
+    assert!(instance.has_finalizer(finalizers::INSTANCE) && instance.has_finalizer(finalizers::RUNTIME));
+    let writes = env.cell.log().into_iter().filter(|entry| entry.contains("instances")).count();
+    assert_eq!(writes, 4, "no further write adds a finalizer");
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_deployment_reports_its_replicas_and_its_cell() {
     let mut env = TestEnv::running(Setup::default()).await;
     env.provider();

@@ -13,7 +13,8 @@ use crate::env::{
     LONG, NAMESPACE, Setup, TestEnv, change_on, change_status, gates, mk_condition, mk_deployment,
 };
 
-const WITH_NETWORKS: Setup = Setup { networks: true, quota: false, networks_off: false };
+const WITH_NETWORKS: Setup =
+    Setup { networks: true, quota: false, networks_off: false, instance_finalizers: &[] };
 
 fn mk_meta(name: &str) -> ObjectMeta {
     ObjectMeta { name: Some(name.into()), namespace: Some(NAMESPACE.into()), ..ObjectMeta::default() }

@@ -13,7 +13,8 @@ use crate::env::{
 };
 use crate::proxy::Connectivity;
 
-const WITH_QUOTA: Setup = Setup { quota: true, networks: false, networks_off: false };
+const WITH_QUOTA: Setup =
+    Setup { quota: true, networks: false, networks_off: false, instance_finalizers: &[] };
 const CLAIM: (&str, &str) = ("shop", "instance-web-0");
 
 async fn claim(env: &TestEnv) -> ResourceClaim {
