@@ -5,7 +5,7 @@
 //! Controllers call it in process; [`Server::serve`] serves it over TLS to kubectl and other clients.
 //!
 //! ```text
-//!   request ─► route ─► authentication ─► authorization ─► verb ─► admission ─► store ─► response
+//!   request ─► route ─► authentication ─► authorization ─► endpoint ─► verb ─► admission ─► store ─► response
 //!                                                                                 └─► watchers, controllers
 //! ```
 //!
@@ -34,6 +34,7 @@ mod admission;
 mod builtins;
 mod controllers;
 mod docs;
+mod endpoint;
 mod events;
 mod health;
 mod http;

@@ -17,8 +17,9 @@ use percent_encoding::percent_decode_str;
 
 use crate::{
     access::{self, Attributes},
+    endpoint::{self, Endpoint},
     health,
-    http::{Content, Options, Output, ResponseBody, failure, read},
+    http::{Content, Options, ResponseBody, failure, read},
     plane::Plane,
     route::{self, ResourcePath, Target, Verb},
     server::Core,
@@ -26,7 +27,7 @@ use crate::{
     store::{CommitError, Revision},
     subresource::SubresourceRequest,
     user::{AUTHENTICATED, UserInfo},
-    verbs::{Call, Payload},
+    verbs::{Call, Payload, convert_value},
 };
 
 /// The API of all planes, or of one plane.
@@ -160,117 +161,33 @@ impl Service {
         let attributes = Attributes::resource(verb, target, name.as_deref());
         let plane = access::authorize(&self.core, plane, &user, &attributes)?;
         if target.malformed {
-            return Err(match target.group {
-                "" => StatusError::no_such_resource(),
-                _ => StatusError::no_such_path(),
-            });
+            return Err(endpoint::malformed(target));
         }
         let options = options?;
-        let Some(verb) = verb else {
-            let custom = plane
-                .catalogue
-                .kinds()
-                .find(target.group, target.resource)
-                .filter(|kind| kind.is_custom())
-                .cloned();
-            return Err(custom.map_or_else(StatusError::method_not_allowed, |kind| {
-                StatusError::not_supported(&kind.group_resource(), "")
-            }));
-        };
         let kinds = plane.catalogue.kinds();
-        let kind = kinds.find(target.group, target.resource).cloned().ok_or_else(|| {
-            match target.group.is_empty() || target.group.ends_with(".k8s.io") {
-                // A built-in group that is served in this version lacks only the resource.
-                true if kinds
-                    .iter()
-                    .any(|kind| kind.group == target.group && kind.version(target.version).is_some()) =>
-                {
-                    StatusError::no_such_resource()
-                }
-                _ => StatusError::no_such_path(),
-            }
-        })?;
-        let version = kind.version(target.version).cloned().ok_or_else(StatusError::no_such_path)?;
-        if !target.fits(kind.namespaced) {
-            return Err(match kind.is_custom() {
-                true => StatusError::no_such_path(),
-                false => StatusError::no_such_resource(),
-            });
-        }
-        let namespace = target.namespace.filter(|_| kind.namespaced).map(str::to_owned);
-        if let (Some(sub), Some(name)) = (target.subresource, target.name)
-            && let Some(handler) = kinds.subresources.find(target.group, target.resource, sub)
-        {
-            if verb != Verb::Get {
-                return Err(StatusError::method_not_allowed());
-            }
-            let stored = self
-                .core
-                .store
-                .view()
-                .get(&kind.collection(&plane.name), &kind.path(namespace.as_deref(), name))
-                .ok_or_else(|| StatusError::not_found(&kind.group_resource(), name))?;
-            let request = SubresourceRequest {
-                plane: plane.name.to_string(),
-                namespace,
-                name: name.to_owned(),
-                object: crate::verbs::convert_value(&kind, &version, &stored),
-                user,
-                query: parts.uri.query().unwrap_or_default().to_owned(),
-            };
+        let verb = verb.ok_or_else(|| endpoint::no_verb(&kinds, target))?;
+        let endpoint = Endpoint::find(kinds, target)?;
+        if let Some((handler, name)) = endpoint.handler(target) {
+            let request = self.subresource_request(plane, endpoint, verb, name, user, parts)?;
             return handler.handle(request).await;
         }
-        // Requests across all namespaces are read-only.
-        if kind.namespaced && namespace.is_none() && !matches!(verb, Verb::List | Verb::Watch) {
-            return Err(match kind.is_custom() {
-                true => StatusError::no_such_path(),
-                false => StatusError::method_not_allowed(),
-            });
-        }
-        let subresource = match target.subresource {
-            Some(sub) => Some(kind.subresource(&version, sub).ok_or_else(|| match kind.is_custom() {
-                true => StatusError::not_found(&kind.group_resource(), target.name.unwrap_or_default()),
-                false => StatusError::no_such_resource(),
-            })?),
-            None => None,
-        };
-        if kind.rules().is_some_and(|rules| rules.ephemeral) && target.name.is_some() {
-            return Err(StatusError::no_such_resource());
-        }
-        if subresource.is_none() && !kind.verbs().contains(&verb.as_str()) {
+        let subresource = endpoint.accept(verb, target, name.as_deref())?;
+        let output = endpoint.negotiate(&parts.headers)?;
+        if verb == Verb::Create && name.is_some() && subresource.is_none() && !endpoint.kind.is_custom() {
             return Err(StatusError::method_not_allowed());
         }
-        if kind.is_custom() && name.is_none() && matches!(verb, Verb::Update | Verb::Patch) {
-            return Err(StatusError::bad_request("name must be provided"));
-        }
-        let accept = parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
-        let output = Output::negotiate(accept).ok_or_else(|| match kind.is_custom() {
-            true => StatusError::not_acceptable(crate::http::OFFERED),
-            false if accept.is_some_and(|accept| accept.contains("application/json")) => {
-                StatusError::not_acceptable(crate::http::OFFERED)
-            }
-            false => StatusError::bare(
-                406,
-                "NotAcceptable",
-                format!("406: Not Acceptable\n\nAvailable representations: {}", crate::http::OFFERED),
-            ),
-        })?;
-        if verb == Verb::Create && name.is_some() && subresource.is_none() && !kind.is_custom() {
-            return Err(StatusError::method_not_allowed());
-        }
-        let payload = if verb.is_write() {
-            Payload { content: Content::of(&parts.headers), bytes: read(body).await? }
-        } else {
-            Payload { content: None, bytes: Bytes::new() }
+        let payload = match verb.is_write() {
+            true => Payload { content: Content::of(&parts.headers), bytes: read(body).await? },
+            false => Payload { content: None, bytes: Bytes::new() },
         };
         let call = Call {
             core: self.core.clone(),
             plane: plane.clone(),
-            kinds,
-            kind,
-            version,
+            kinds: endpoint.kinds,
+            kind: endpoint.kind,
+            version: endpoint.version,
             verb,
-            namespace,
+            namespace: endpoint.namespace,
             name,
             subresource,
             user,
@@ -280,35 +197,67 @@ impl Service {
             agent: agent(&parts.headers),
             warnings: Mutex::default(),
         };
-        let result = Box::pin(call.run(payload)).await.map_err(|failure| match failure.code {
-            405 if call.kind.is_custom() => {
-                StatusError::not_supported(&call.kind.group_resource(), verb.as_str())
-            }
-            _ => failure,
-        });
-        if verb.is_write() {
-            access::audit(&call, parts, &result);
-        }
-        tracing::trace!(
-            plane = &*call.plane.name,
-            user = call.user.name,
-            verb = verb.as_str(),
-            path = parts.uri.path(),
-            code = result.as_ref().map_or_else(|failure| failure.code, |response| response.status().as_u16()),
-            "request handled"
-        );
-        let mut response = match result {
-            Ok(response) => response,
-            Err(error) => failure(&error),
-        };
-        for warning in call.warnings.lock().drain(..) {
-            let text = format!("299 - \"{}\"", warning.replace('\\', "\\\\").replace('"', "\\\""));
-            if let Ok(value) = HeaderValue::from_str(&text) {
-                response.headers_mut().append(header::WARNING, value);
-            }
-        }
-        Ok(response)
+        Ok(execute(call, payload, parts).await)
     }
+
+    /// The request for a handler of the embedding program, with the object whose subresource it serves.
+    fn subresource_request(
+        &self,
+        plane: &Plane,
+        endpoint: Endpoint,
+        verb: Verb,
+        name: &str,
+        user: UserInfo,
+        parts: &Parts,
+    ) -> Result<SubresourceRequest, StatusError> {
+        if verb != Verb::Get {
+            return Err(StatusError::method_not_allowed());
+        }
+        let Endpoint { kind, version, namespace, .. } = endpoint;
+        let stored = self
+            .core
+            .store
+            .view()
+            .get(&kind.collection(&plane.name), &kind.path(namespace.as_deref(), name))
+            .ok_or_else(|| StatusError::not_found(&kind.group_resource(), name))?;
+        Ok(SubresourceRequest {
+            plane: plane.name.to_string(),
+            namespace,
+            name: name.to_owned(),
+            object: convert_value(&kind, &version, &stored),
+            user,
+            query: parts.uri.query().unwrap_or_default().to_owned(),
+        })
+    }
+}
+
+/// Runs the verb, records a write in the audit log, and adds the warnings to the response.
+async fn execute(call: Call, payload: Payload, parts: &Parts) -> Response<ResponseBody> {
+    let result = Box::pin(call.run(payload)).await.map_err(|failure| match failure.code {
+        405 if call.kind.is_custom() => {
+            StatusError::not_supported(&call.kind.group_resource(), call.verb.as_str())
+        }
+        _ => failure,
+    });
+    if call.verb.is_write() {
+        access::audit(&call, parts, &result);
+    }
+    tracing::trace!(
+        plane = &*call.plane.name,
+        user = call.user.name,
+        verb = call.verb.as_str(),
+        path = parts.uri.path(),
+        code = result.as_ref().map_or_else(|failure| failure.code, |response| response.status().as_u16()),
+        "request handled"
+    );
+    let mut response = result.unwrap_or_else(|error| failure(&error));
+    for warning in call.warnings.lock().drain(..) {
+        let text = format!("299 - \"{}\"", warning.replace('\\', "\\\\").replace('"', "\\\""));
+        if let Ok(value) = HeaderValue::from_str(&text) {
+            response.headers_mut().append(header::WARNING, value);
+        }
+    }
+    response
 }
 
 /// The object name to which the field selector of a list or watch restricts it, if it can be a name.

@@ -158,6 +158,34 @@ pub(crate) fn authorize<'a>(
     })
 }
 
+/// The `Impersonate-*` headers of a request.
+struct Impersonation {
+    user: Option<String>,
+    uid: Option<String>,
+    groups: Vec<String>,
+    extra: Vec<(String, String)>,
+}
+
+impl Impersonation {
+    fn of(headers: &HeaderMap) -> Self {
+        let texts = |name: &str| -> Vec<String> {
+            let values = headers.get_all(name).iter();
+            values.filter_map(|value| value.to_str().ok()).map(str::to_owned).collect()
+        };
+        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let extra = headers.iter().filter_map(|(name, value)| {
+            let name = name.as_str().strip_prefix("impersonate-extra-")?.replace("%2f", "/");
+            Some((name, value.to_str().ok()?.to_owned()))
+        });
+        Self {
+            user: text("impersonate-user"),
+            uid: text("impersonate-uid"),
+            groups: texts("impersonate-group"),
+            extra: extra.collect(),
+        }
+    }
+}
+
 /// The user that the request acts as: that of the `Impersonate-*` headers, if the caller may impersonate it.
 pub(crate) fn impersonate(
     core: &Core,
@@ -165,25 +193,9 @@ pub(crate) fn impersonate(
     user: UserInfo,
     headers: &HeaderMap,
 ) -> Result<UserInfo, StatusError> {
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
-    let groups: Vec<String> = headers
-        .get_all("impersonate-group")
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .map(str::to_owned)
-        .collect();
-    let extras: Vec<(String, String)> = headers
-        .iter()
-        .filter_map(|(name, value)| {
-            Some((
-                name.as_str().strip_prefix("impersonate-extra-")?.to_owned(),
-                value.to_str().ok()?.to_owned(),
-            ))
-        })
-        .map(|(name, value)| (name.replace("%2f", "/"), value))
-        .collect();
-    let Some(name) = text("impersonate-user") else {
-        if groups.is_empty() && extras.is_empty() && text("impersonate-uid").is_none() {
+    let wanted = Impersonation::of(headers);
+    let Some(name) = wanted.user else {
+        if wanted.groups.is_empty() && wanted.extra.is_empty() && wanted.uid.is_none() {
             return Ok(user);
         }
         return Err(StatusError::internal("requested to impersonate without a user name"));
@@ -209,24 +221,21 @@ pub(crate) fn impersonate(
                 UserInfo { name: name.clone(), ..UserInfo::default() }
             }
         };
-    for group in groups {
+    for group in wanted.groups {
         may("", "groups", &group, "")?;
         impersonated.groups.push(group);
     }
-    for (name, value) in extras {
+    for (name, value) in wanted.extra {
         may("authentication.k8s.io", &format!("userextras/{name}"), &value, "")?;
         impersonated.extra.entry(name).or_default().push(value);
     }
-    if let Some(uid) = text("impersonate-uid") {
+    if let Some(uid) = wanted.uid {
         may("authentication.k8s.io", "uids", &uid, "")?;
         impersonated.uid = uid;
     }
-    let known =
-        |impersonated: &UserInfo| impersonated.is_in(AUTHENTICATED) || impersonated.is_in(UNAUTHENTICATED);
-    if !known(&impersonated) {
-        impersonated
-            .groups
-            .push(if name == "system:anonymous" { UNAUTHENTICATED } else { AUTHENTICATED }.into());
+    if !impersonated.is_in(AUTHENTICATED) && !impersonated.is_in(UNAUTHENTICATED) {
+        let group = if name == "system:anonymous" { UNAUTHENTICATED } else { AUTHENTICATED };
+        impersonated.groups.push(group.into());
     }
     // Impersonation keeps the parent project of the request path.
     impersonated

@@ -3,7 +3,7 @@
 use polis_apimachinery::{
     ValidationError,
     admission_policy::{CompiledPolicy, compile_match_conditions},
-    names,
+    names, object,
     selector::LabelSelector,
 };
 use serde_json::{Map, Value, json};
@@ -119,7 +119,7 @@ fn binding_errors(object: &Value) -> Vec<ValidationError> {
     if spec["policyName"].as_str().unwrap_or_default().is_empty() {
         errors.push(ValidationError::required("spec.policyName", ""));
     }
-    let actions = polis_apimachinery::object::strings(&spec["validationActions"]);
+    let actions = object::strings(&spec["validationActions"]);
     if actions.is_empty() {
         errors.push(ValidationError::required(
             "spec.validationActions",
@@ -165,7 +165,7 @@ fn rule_errors(rule: &Value, at: &str) -> Vec<ValidationError> {
         .filter(|field| rule[**field].as_array().is_none_or(Vec::is_empty))
         .map(|field| ValidationError::required(format!("{at}.{field}"), ""))
         .chain(
-            polis_apimachinery::object::strings(&rule["operations"])
+            object::strings(&rule["operations"])
                 .iter()
                 .filter(|operation| {
                     !["*", "CREATE", "UPDATE", "DELETE", "CONNECT"].contains(&operation.as_str())
@@ -191,44 +191,8 @@ fn webhook_errors(object: &Value) -> Vec<ValidationError> {
     let hooks = object["webhooks"].as_array().map(Vec::as_slice).unwrap_or_default();
     for (n, hook) in hooks.iter().enumerate() {
         let at = format!("webhooks[{n}]");
-        let name = hook["name"].as_str().unwrap_or_default();
-        if name.is_empty() {
-            errors.push(ValidationError::required(format!("{at}.name"), ""));
-        } else if !names::dns_subdomain(name).is_empty() || name.split('.').count() < 3 {
-            errors.push(ValidationError::invalid(
-                format!("{at}.name"),
-                name,
-                "should be a domain with at least three segments separated by dots",
-            ));
-        }
-        if hooks[..n].iter().any(|other| other["name"] == hook["name"]) {
-            errors.push(ValidationError::duplicate(format!("{at}.name"), name));
-        }
-        let versions = polis_apimachinery::object::strings(&hook["admissionReviewVersions"]);
-        if versions.is_empty() {
-            errors.push(ValidationError::required(
-                format!("{at}.admissionReviewVersions"),
-                "must specify one of v1, v1beta1",
-            ));
-        } else if !versions.iter().any(|version| version == "v1") {
-            errors.push(ValidationError::invalid(
-                format!("{at}.admissionReviewVersions"),
-                hook["admissionReviewVersions"].clone(),
-                "must include at least one of v1, v1beta1",
-            ));
-        }
-        match hook["sideEffects"].as_str() {
-            None => errors.push(ValidationError::required(
-                format!("{at}.sideEffects"),
-                "must specify one of None, NoneOnDryRun",
-            )),
-            Some("None" | "NoneOnDryRun") => {}
-            Some(other) => errors.push(ValidationError::not_supported(
-                format!("{at}.sideEffects"),
-                other,
-                ["None", "NoneOnDryRun"],
-            )),
-        }
+        errors.extend(webhook_name_errors(hook, &hooks[..n], &at));
+        errors.extend(review_errors(hook, &at));
         errors.extend(one_of(&hook["failurePolicy"], &format!("{at}.failurePolicy"), &["Fail", "Ignore"]));
         errors.extend(one_of(&hook["matchPolicy"], &format!("{at}.matchPolicy"), &["Equivalent", "Exact"]));
         if let Some(seconds) = hook["timeoutSeconds"].as_i64().filter(|seconds| !(1..=30).contains(seconds)) {
@@ -238,21 +202,7 @@ fn webhook_errors(object: &Value) -> Vec<ValidationError> {
                 "the timeout value must be between 1 and 30 seconds",
             ));
         }
-        let client = &hook["clientConfig"];
-        match (client["url"].as_str(), client["service"].is_object()) {
-            (None, false) | (Some(_), true) => errors.push(ValidationError::required(
-                format!("{at}.clientConfig"),
-                "exactly one of url or service is required",
-            )),
-            (Some(url), false) if !url.starts_with("https://") => {
-                errors.push(ValidationError::invalid(
-                    format!("{at}.clientConfig.url"),
-                    url,
-                    "'https' is the only allowed URL scheme; desired format: https://host[/path]",
-                ));
-            }
-            _ => {}
-        }
+        errors.extend(client_config_error(&hook["clientConfig"], &at));
         for (m, rule) in hook["rules"].as_array().into_iter().flatten().enumerate() {
             errors.extend(rule_errors(rule, &format!("{at}.rules[{m}]")));
         }
@@ -264,4 +214,64 @@ fn webhook_errors(object: &Value) -> Vec<ValidationError> {
         }
     }
     errors
+}
+
+/// Errors of the name: it is a domain, and the webhooks before this one have others.
+fn webhook_name_errors(hook: &Value, before: &[Value], at: &str) -> Vec<ValidationError> {
+    let at = format!("{at}.name");
+    let name = hook["name"].as_str().unwrap_or_default();
+    let mut errors = Vec::new();
+    if name.is_empty() {
+        errors.push(ValidationError::required(&at, ""));
+    } else if !names::dns_subdomain(name).is_empty() || name.split('.').count() < 3 {
+        errors.push(ValidationError::invalid(
+            &at,
+            name,
+            "should be a domain with at least three segments separated by dots",
+        ));
+    }
+    if before.iter().any(|other| other["name"] == hook["name"]) {
+        errors.push(ValidationError::duplicate(&at, name));
+    }
+    errors
+}
+
+/// Errors of the review versions and side effects.
+fn review_errors(hook: &Value, at: &str) -> Vec<ValidationError> {
+    let mut errors = Vec::new();
+    let versions = object::strings(&hook["admissionReviewVersions"]);
+    if versions.is_empty() {
+        errors.push(ValidationError::required(
+            format!("{at}.admissionReviewVersions"),
+            "must specify one of v1, v1beta1",
+        ));
+    } else if !versions.iter().any(|version| version == "v1") {
+        errors.push(ValidationError::invalid(
+            format!("{at}.admissionReviewVersions"),
+            hook["admissionReviewVersions"].clone(),
+            "must include at least one of v1, v1beta1",
+        ));
+    }
+    let at = format!("{at}.sideEffects");
+    match hook["sideEffects"].as_str() {
+        None => errors.push(ValidationError::required(at, "must specify one of None, NoneOnDryRun")),
+        Some("None" | "NoneOnDryRun") => {}
+        Some(other) => errors.push(ValidationError::not_supported(at, other, ["None", "NoneOnDryRun"])),
+    }
+    errors
+}
+
+fn client_config_error(client: &Value, at: &str) -> Option<ValidationError> {
+    match (client["url"].as_str(), client["service"].is_object()) {
+        (None, false) | (Some(_), true) => Some(ValidationError::required(
+            format!("{at}.clientConfig"),
+            "exactly one of url or service is required",
+        )),
+        (Some(url), false) if !url.starts_with("https://") => Some(ValidationError::invalid(
+            format!("{at}.clientConfig.url"),
+            url,
+            "'https' is the only allowed URL scheme; desired format: https://host[/path]",
+        )),
+        _ => None,
+    }
 }

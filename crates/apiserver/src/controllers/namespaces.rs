@@ -94,92 +94,57 @@ impl Remaining {
 
     /// The conditions that Kubernetes' namespace controller sets.
     fn report(&self, namespace: &mut Value, now: &str) {
-        object::set_condition(
-            namespace,
-            "NamespaceDeletionDiscoveryFailure",
-            "False",
-            "ResourcesDiscovered",
-            "All resources successfully discovered",
-            now,
-        );
-        object::set_condition(
-            namespace,
-            "NamespaceDeletionGroupVersionParsingFailure",
-            "False",
-            "ParsedGroupVersions",
-            "All legacy kube types successfully parsed",
-            now,
-        );
-        object::set_condition(
-            namespace,
-            "NamespaceDeletionContentFailure",
-            "False",
-            "ContentDeleted",
-            "All content successfully deleted, may be waiting on finalization",
-            now,
-        );
         let list = |entries: &BTreeMap<String, usize>, joint: &str| {
-            entries
-                .iter()
-                .map(|(name, count)| format!("{name} {joint} {count} resource instances"))
-                .collect::<Vec<_>>()
-                .join(", ")
+            let entries =
+                entries.iter().map(|(name, count)| format!("{name} {joint} {count} resource instances"));
+            entries.collect::<Vec<_>>().join(", ")
         };
-        if self.resources.is_empty() {
-            object::set_condition(
-                namespace,
-                "NamespaceContentRemaining",
+        let qualified = |name: &String| if name.contains('.') { name.clone() } else { format!("{name}.") };
+        let resources = self.resources.iter().map(|(name, count)| (qualified(name), *count)).collect();
+        let remaining = format!("Some resources are remaining: {}", list(&resources, "has"));
+        let finalizers = format!(
+            "Some content in the namespace has finalizers remaining: {}",
+            list(&self.finalizers, "in")
+        );
+        for (condition, status, reason, message) in [
+            (
+                "NamespaceDeletionDiscoveryFailure",
                 "False",
-                "ContentRemoved",
-                "All content successfully removed",
-                now,
-            );
-        } else {
-            let message = format!(
-                "Some resources are remaining: {}",
-                list(
-                    &self
-                        .resources
-                        .iter()
-                        .map(|(name, count)| (
-                            if name.contains('.') { name.clone() } else { format!("{name}.") },
-                            *count
-                        ))
-                        .collect(),
-                    "has"
-                )
-            );
-            object::set_condition(
-                namespace,
-                "NamespaceContentRemaining",
-                "True",
-                "SomeResourcesRemain",
-                &message,
-                now,
-            );
-        }
-        if self.finalizers.is_empty() {
-            object::set_condition(
-                namespace,
-                "NamespaceFinalizersRemaining",
+                "ResourcesDiscovered",
+                "All resources successfully discovered",
+            ),
+            (
+                "NamespaceDeletionGroupVersionParsingFailure",
                 "False",
-                "ContentHasNoFinalizers",
-                "All content-preserving finalizers finished",
-                now,
-            );
-        } else {
-            let message = format!(
-                "Some content in the namespace has finalizers remaining: {}",
-                list(&self.finalizers, "in")
-            );
-            object::set_condition(
-                namespace,
-                "NamespaceFinalizersRemaining",
-                "True",
-                "SomeFinalizersRemain",
-                &message,
-                now,
-            );
+                "ParsedGroupVersions",
+                "All legacy kube types successfully parsed",
+            ),
+            (
+                "NamespaceDeletionContentFailure",
+                "False",
+                "ContentDeleted",
+                "All content successfully deleted, may be waiting on finalization",
+            ),
+            match self.resources.is_empty() {
+                true => (
+                    "NamespaceContentRemaining",
+                    "False",
+                    "ContentRemoved",
+                    "All content successfully removed",
+                ),
+                false => ("NamespaceContentRemaining", "True", "SomeResourcesRemain", &remaining),
+            },
+            match self.finalizers.is_empty() {
+                true => (
+                    "NamespaceFinalizersRemaining",
+                    "False",
+                    "ContentHasNoFinalizers",
+                    "All content-preserving finalizers finished",
+                ),
+                false => ("NamespaceFinalizersRemaining", "True", "SomeFinalizersRemain", &finalizers),
+            },
+        ] {
+            object::set_condition(namespace, condition, status, reason, message, now);
         }
     }
 }

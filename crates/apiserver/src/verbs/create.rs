@@ -9,7 +9,7 @@ use polis_apimachinery::{
     schema::ValidationScope,
     time,
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{Call, Payload, commit::WriteResult};
 use crate::{
@@ -46,10 +46,7 @@ impl Call {
     /// Decodes the object of a request body, checks its type and namespace, prunes and defaults it.
     pub(crate) fn read_object(&self, payload: &Payload) -> Result<Value, StatusError> {
         let unrecognized = |failure: StatusError| match failure.code {
-            400 => StatusError::bad_request(format!(
-                "the object provided is unrecognized (must be of type {}): {}",
-                self.kind.kind, failure.message
-            )),
+            400 => self.unrecognized(&failure.message),
             _ => failure,
         };
         let Decoded { value: mut object, duplicates } =
@@ -66,67 +63,83 @@ impl Call {
             *object = json!({});
         }
         let Some(fields) = object.as_object_mut() else {
-            let why = if object.is_null() {
+            return Err(self.unrecognized(if object.is_null() {
                 "Object 'Kind' is missing in 'null'"
             } else {
                 "couldn't get version/kind; json parse error: it is not an object"
-            };
-            return Err(StatusError::bad_request(format!(
-                "the object provided is unrecognized (must be of type {}): {why}",
-                self.kind.kind
-            )));
+            }));
         };
         if let Some(field) = ["kind", "apiVersion"]
             .into_iter()
             .find(|field| fields.get(*field).is_some_and(|value| !value.is_string() && !value.is_null()))
         {
-            return Err(StatusError::bad_request(format!(
-                "the object provided is unrecognized (must be of type {}): couldn't get version/kind; json parse error: {field} is not a text",
-                self.kind.kind
-            )));
+            let why = format!("couldn't get version/kind; json parse error: {field} is not a text");
+            return Err(self.unrecognized(&why));
         }
-        let kind = fields.get("kind").and_then(Value::as_str).unwrap_or_default();
-        let version = fields.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
-        if self.kind.is_custom() && kind.is_empty() {
-            return Err(StatusError::bad_request(format!(
-                "the object provided is unrecognized (must be of type {}): Object 'Kind' is missing in '{}'",
-                self.kind.kind,
-                Value::Object(fields.clone())
-            )));
-        }
-        let unregistered = |kind: &str, version: &str| {
-            let short = version.rsplit('/').next().unwrap_or_default();
-            let why = format!(
-                "no kind \"{kind}\" is registered for version \"{version}\" in scheme \"pkg/runtime/scheme.go:111\""
-            );
-            StatusError::bad_request(format!(
-                "{kind} in version \"{short}\" cannot be handled as a {}: {why}",
-                self.kind.kind
-            ))
+        let text = |field: &str| fields.get(field).and_then(Value::as_str).unwrap_or_default();
+        let checked = match self.kind.is_custom() {
+            true => self.check_custom_type(text("kind"), text("apiVersion"), fields),
+            false => self.check_builtin_type(text("kind"), text("apiVersion")),
         };
-        if !self.kind.is_custom() && !version.is_empty() && version != self.version.api_version {
-            return Err(unregistered(if kind.is_empty() { &self.kind.kind } else { kind }, version));
+        checked?;
+        fields.insert("apiVersion".into(), self.version.api_version.clone().into());
+        fields.insert("kind".into(), self.kind.kind.clone().into());
+        Ok(())
+    }
+
+    fn check_custom_type(
+        &self,
+        kind: &str,
+        version: &str,
+        fields: &Map<String, Value>,
+    ) -> Result<(), StatusError> {
+        if kind.is_empty() {
+            let object = Value::Object(fields.clone());
+            return Err(self.unrecognized(&format!("Object 'Kind' is missing in '{object}'")));
         }
-        if version != self.version.api_version && (self.kind.is_custom() || !version.is_empty()) {
+        if version != self.version.api_version {
             return Err(StatusError::bad_request(format!(
                 "the API version in the data ({version}) does not match the expected API version ({})",
                 self.version.api_version
             )));
         }
-        if !kind.is_empty() && kind != self.kind.kind {
-            if self.kind.is_custom() {
-                let error = ValidationError::invalid("kind", kind, format!("must be {}", self.kind.kind));
-                return Err(StatusError::invalid(
-                    &GroupResource::new(&self.kind.group, kind),
-                    object::meta(&Value::Object(fields.clone()), "name"),
-                    &[error],
-                ));
-            }
-            return Err(unregistered(kind, &self.version.api_version));
+        if kind != self.kind.kind {
+            let error = ValidationError::invalid("kind", kind, format!("must be {}", self.kind.kind));
+            return Err(StatusError::invalid(
+                &GroupResource::new(&self.kind.group, kind),
+                object::meta(&Value::Object(fields.clone()), "name"),
+                &[error],
+            ));
         }
-        fields.insert("apiVersion".into(), self.version.api_version.clone().into());
-        fields.insert("kind".into(), self.kind.kind.clone().into());
         Ok(())
+    }
+
+    fn check_builtin_type(&self, kind: &str, version: &str) -> Result<(), StatusError> {
+        if !version.is_empty() && version != self.version.api_version {
+            return Err(self.unregistered(if kind.is_empty() { &self.kind.kind } else { kind }, version));
+        }
+        if !kind.is_empty() && kind != self.kind.kind {
+            return Err(self.unregistered(kind, &self.version.api_version));
+        }
+        Ok(())
+    }
+
+    fn unrecognized(&self, why: &str) -> StatusError {
+        let kind = &self.kind.kind;
+        StatusError::bad_request(format!(
+            "the object provided is unrecognized (must be of type {kind}): {why}"
+        ))
+    }
+
+    fn unregistered(&self, kind: &str, version: &str) -> StatusError {
+        let short = version.rsplit('/').next().unwrap_or_default();
+        let why = format!(
+            "no kind \"{kind}\" is registered for version \"{version}\" in scheme \"pkg/runtime/scheme.go:111\""
+        );
+        StatusError::bad_request(format!(
+            "{kind} in version \"{short}\" cannot be handled as a {}: {why}",
+            self.kind.kind
+        ))
     }
 
     /// Prunes and defaults an object. Unknown and duplicate fields are refused, reported as warnings or

@@ -99,40 +99,12 @@ impl Call {
             let stored = self.current()?;
             let old = self.convert_value(&stored);
             let scale = self.scale_of(&old)?;
-            let wanted = match payload.content {
-                _ if self.verb == crate::route::Verb::Update => {
-                    decode_object(payload.content, &payload.bytes)?.value
-                }
-                Some(Content::JsonPatch) => patch::json::patch(&scale, &strict::json(&payload.bytes)?.value)
-                    .map_err(|error| patch_failed(&error))?,
-                Some(Content::MergePatch | Content::StrategicPatch) => {
-                    patch::merge::patch(&scale, &strict::json(&payload.bytes)?.value)
-                        .map_err(|error| patch_failed(&error))?
-                }
-                Some(Content::ApplyPatch) => {
-                    patch::merge::patch(&scale, &strict::yaml(&payload.bytes)?.value)
-                        .map_err(|error| patch_failed(&error))?
-                }
-                _ => {
-                    return Err(StatusError::unsupported_media_type(
-                        "application/json-patch+json, application/merge-patch+json",
-                    ));
-                }
-            };
+            let wanted = self.wanted_scale(&scale, payload)?;
             let version = object::meta(&wanted, "resourceVersion");
             if !version.is_empty() && version != object::meta(&old, "resourceVersion") {
                 return Err(StatusError::modified(&self.kind.group_resource(), name));
             }
-            let replicas = wanted["spec"]["replicas"].as_i64().unwrap_or(0);
-            if replicas < 0 {
-                let error =
-                    ValidationError::invalid("spec.replicas", replicas, "must be greater than or equal to 0");
-                return Err(StatusError::invalid(
-                    &GroupResource::new("autoscaling", "Scale"),
-                    name,
-                    &[error],
-                ));
-            }
+            let replicas = replicas_of(&wanted, name)?;
             let mut new = old.clone();
             set_path(&mut new, &paths.spec_replicas, replicas.into());
             match self.store_update(&path, &stored, &old, new, false).await? {
@@ -151,6 +123,36 @@ impl Call {
         }
         Err(StatusError::modified(&self.kind.group_resource(), name))
     }
+
+    /// The Scale that the request asks for: its body, or its patch applied to the current Scale.
+    fn wanted_scale(&self, scale: &Value, payload: &Payload) -> Result<Value, StatusError> {
+        let patched = match payload.content {
+            _ if self.verb == crate::route::Verb::Update => {
+                return Ok(decode_object(payload.content, &payload.bytes)?.value);
+            }
+            Some(Content::JsonPatch) => patch::json::patch(scale, &strict::json(&payload.bytes)?.value),
+            Some(Content::MergePatch | Content::StrategicPatch) => {
+                patch::merge::patch(scale, &strict::json(&payload.bytes)?.value)
+            }
+            Some(Content::ApplyPatch) => patch::merge::patch(scale, &strict::yaml(&payload.bytes)?.value),
+            _ => {
+                return Err(StatusError::unsupported_media_type(
+                    "application/json-patch+json, application/merge-patch+json",
+                ));
+            }
+        };
+        patched.map_err(|error| patch_failed(&error))
+    }
+}
+
+/// `spec.replicas` of a Scale, or 422 if it is negative.
+fn replicas_of(scale: &Value, name: &str) -> Result<i64, StatusError> {
+    let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
+    if replicas < 0 {
+        let error = ValidationError::invalid("spec.replicas", replicas, "must be greater than or equal to 0");
+        return Err(StatusError::invalid(&GroupResource::new("autoscaling", "Scale"), name, &[error]));
+    }
+    Ok(replicas)
 }
 
 /// The value at a dotted path; an error if a parent of it is not a map.

@@ -30,7 +30,9 @@ use crate::{
     plane::Plane,
     server::{Core, WatchQuotaGuard},
     status::{GroupResource, StatusError},
-    store::{ChangeType, CommitError, Event, RangeOptions, Revision, StoreWatch, Stored, WatchItem},
+    store::{
+        ChangeType, CommitError, Compacted, Event, RangeOptions, Revision, StoreWatch, Stored, WatchItem,
+    },
 };
 
 /// Interval of bookmarks.
@@ -74,6 +76,27 @@ pub(crate) struct WatchBody {
     _quota: WatchQuotaGuard,
 }
 
+/// The start of a watch.
+struct WatchStart {
+    /// The revision after which events follow.
+    from: Revision,
+    /// The revision that the initial objects show. They also show deletions, by the absence of objects.
+    shown: Revision,
+    initial: Vec<(Arc<str>, Stored)>,
+    /// The revision of the bookmark that ends the initial objects, if the client asked for it.
+    initial_end: Option<Revision>,
+}
+
+/// The stream of a watch from a revision that is no longer in the history: one error.
+fn too_old(compacted: Compacted) -> Response<ResponseBody> {
+    let failure = StatusError::expired(format!(
+        "too old resource version: {} ({})",
+        compacted.requested, compacted.oldest
+    ));
+    let error = line("ERROR", failure.status().to_string().as_bytes());
+    crate::http::respond_json(200, ResponseBody::full(error))
+}
+
 impl Call {
     pub(crate) fn watch(&self) -> Result<Response<ResponseBody>, StatusError> {
         let filter = Filter::of(self)?;
@@ -81,49 +104,11 @@ impl Call {
             parse_version(&self.options.resource_version).map_err(|why| StatusError::new(500, "", why))?;
         self.check_watch_options()?;
         let quota = self.core.acquire_watch(&self.user)?;
-        let collection = self.collection();
-        let view = self.core.store.view();
-        // Without a revision, or from 0, the watch starts with the current objects.
-        let wants_state = match self.options.send_initial_events {
-            Some(wanted) => wanted,
-            None => requested.is_none_or(|requested| requested == 0),
+        let start = self.watch_start(&filter, requested)?;
+        let watch = match self.core.store.view().watch(&self.collection(), start.from) {
+            Ok(watch) => watch,
+            Err(compacted) => return Ok(too_old(compacted)),
         };
-        let mut initial = Vec::new();
-        let mut initial_end = None;
-        let mut lost = None;
-        let from = if wants_state {
-            let current = view.revision();
-            if let Some(requested) = requested.filter(|requested| *requested > current) {
-                return Err(StatusError::too_new(requested, current));
-            }
-            let prefix = filter.prefix();
-            let page = view
-                .range(&collection, &RangeOptions { prefix: &prefix, ..RangeOptions::default() })
-                .map_err(|compacted| StatusError::expired(compacted.to_string()))?;
-            initial = page.items.into_iter().filter(|(path, stored)| filter.accepts(path, stored)).collect();
-            initial_end = (self.options.send_initial_events == Some(true) && self.options.bookmarks)
-                .then_some(page.revision);
-            page.revision
-        } else {
-            requested.filter(|requested| *requested > 0).unwrap_or_else(|| view.revision())
-        };
-        let watch = match view.watch(&collection, from) {
-            Ok(watch) => Some(watch),
-            Err(compacted) => {
-                lost = Some(compacted);
-                None
-            }
-        };
-        if let Some(compacted) = lost {
-            let failure = StatusError::expired(format!(
-                "too old resource version: {} ({})",
-                compacted.requested, compacted.oldest
-            ));
-            return Ok(crate::http::respond_json(
-                200,
-                ResponseBody::full(line("ERROR", failure.status().to_string().as_bytes())),
-            ));
-        }
         let life = self.options.timeout_seconds.map_or_else(
             || LIFE + Duration::from_secs(self.core.random.below(LIFE.as_secs())),
             Duration::from_secs,
@@ -142,19 +127,46 @@ impl Call {
                 bookmarks: self.options.bookmarks,
                 read_uncommitted: self.read_uncommitted,
             },
-            watch,
-            // The initial list also shows deletions, by the absence of objects.
-            shown: if wants_state { from } else { 0 },
+            watch: Some(watch),
+            shown: start.shown,
             held: None,
-            initial: initial.into_iter(),
-            initial_end,
-            bookmarked: from,
+            initial: start.initial.into_iter(),
+            initial_end: start.initial_end,
+            bookmarked: start.from,
             ends,
             timer: Box::pin(tokio::time::sleep_until(first)),
             columns_sent: false,
             _quota: quota,
         };
         Ok(crate::http::respond_json(200, ResponseBody::watch(body)))
+    }
+
+    /// Where the watch starts. Without a revision, or from 0, it starts with the current objects.
+    fn watch_start(&self, filter: &Filter, requested: Option<Revision>) -> Result<WatchStart, StatusError> {
+        let view = self.core.store.view();
+        let wants_state = match self.options.send_initial_events {
+            Some(wanted) => wanted,
+            None => requested.is_none_or(|requested| requested == 0),
+        };
+        if !wants_state {
+            let from = requested.filter(|requested| *requested > 0).unwrap_or_else(|| view.revision());
+            return Ok(WatchStart { from, shown: 0, initial: Vec::new(), initial_end: None });
+        }
+        let current = view.revision();
+        if let Some(requested) = requested.filter(|requested| *requested > current) {
+            return Err(StatusError::too_new(requested, current));
+        }
+        let prefix = filter.prefix();
+        let page = view
+            .range(&self.collection(), &RangeOptions { prefix: &prefix, ..RangeOptions::default() })
+            .map_err(|compacted| StatusError::expired(compacted.to_string()))?;
+        Ok(WatchStart {
+            from: page.revision,
+            shown: page.revision,
+            initial: page.items.into_iter().filter(|(path, stored)| filter.accepts(path, stored)).collect(),
+            initial_end: (self.options.send_initial_events == Some(true) && self.options.bookmarks)
+                .then_some(page.revision),
+        })
     }
 
     fn check_watch_options(&self) -> Result<(), StatusError> {
