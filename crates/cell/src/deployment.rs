@@ -9,11 +9,9 @@
 //!
 //! A new instance has its labels, owner, finalizers and the gates that are still closed from its first write.
 //! The deployment has no finalizer of its own: the garbage collector deletes its instances, and each instance
-//! has finalizers. Nothing is polled: every reconcile waits for an event of an instance or of a network, and
-//! after a create for the event of the created instance.
+//! has finalizers. Nothing is polled: every reconcile waits for an event of an instance or of a network.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use polis_api::compute::{GATE_NETWORK, GATE_QUOTA, Instance, LocationReference, WorkloadDeployment};
 use polis_api::networking::{Location, NetworkBinding, NetworkContext, Subnet, SubnetClaim};
@@ -27,7 +25,6 @@ use polis_engine::{
     Action, Clock, Engine, EventRecorder, Index, Key, Plane, Reconciler, StatusCoalescer, Unresolved, Watch,
 };
 
-use crate::expectations::Expectations;
 use crate::networks::NetworkObjects;
 use crate::{Error, NetworkMode};
 
@@ -52,7 +49,6 @@ pub(crate) fn declare(
     networks: NetworkMode,
     finalizers: Vec<&'static str>,
 ) {
-    let expectations = Arc::new(Expectations::default());
     let deployment = DeploymentController {
         cell: cell.clone(),
         name,
@@ -61,14 +57,11 @@ pub(crate) fn declare(
         recorder: engine.recorder("deployment"),
         clock: clock.clone(),
         coalescer: engine.handle().registry().status_coalescer("deployment"),
-        expectations: expectations.clone(),
     };
     let controller = engine
         .controller("deployment", cell, deployment)
         .for_kind::<WorkloadDeployment>()
-        .watches::<Instance>(cell, move |cell, instance| {
-        keys_of_instance_observed(&expectations, cell, instance)
-    });
+        .watches::<Instance>(cell, keys_of_instance);
     if networks == NetworkMode::WhenServed {
         controller
             .watches::<Location>(cell, crate::networks::keys_of_location)
@@ -96,8 +89,6 @@ struct DeploymentController {
     clock: Clock,
     /// Delays insignificant status updates and tracks deployments whose status is out of date.
     coalescer: StatusCoalescer,
-    /// Created instances that the watch has not delivered yet.
-    expectations: Arc<Expectations>,
 }
 
 impl Reconciler for DeploymentController {
@@ -111,21 +102,17 @@ impl Reconciler for DeploymentController {
 impl DeploymentController {
     async fn reconcile_deployment(&self, key: &Key) -> Result<Action, Error> {
         let Some(deployment) = self.cell.get::<WorkloadDeployment>(key)? else {
-            self.expectations.forget(key);
             return Ok(Action::AwaitChange); // the garbage collector deletes its instances
         };
-        let mut existing = self.existing_instances(key, &deployment)?;
+        let existing = self.existing_instances(key, &deployment)?;
         if deployment.is_deleting() {
-            self.expectations.forget(key);
             return self.finalize(key, &deployment, &existing).await;
-        }
-        if let Some(left) = self.expectations.unsatisfied(key, &existing) {
-            return Ok(Action::RequeueAfter(left));
         }
         let (networks, location) = self.ensure_networks(&deployment).await?;
         let plan = instances::plan(&deployment, &existing, &self.initial_metadata(&networks, location));
-        self.update_existing(&mut existing, &plan, &networks).await?;
-        let applied = self.apply_next(key, &deployment, &mut existing, &plan).await;
+        self.update_existing(&existing, &plan, &networks).await?;
+        let applied = self.apply_next(key, &deployment, &existing, &plan).await;
+        let existing = self.existing_instances(key, &deployment)?;
         let action = self.update_status(key, &deployment, &existing, &networks, plan.next()).await?;
         applied.map(|()| action)
     }
@@ -196,11 +183,11 @@ impl DeploymentController {
     /// Corrects labels and removes the network gate of existing instances, with one write per instance.
     async fn update_existing(
         &self,
-        existing: &mut [Instance],
+        existing: &[Instance],
         plan: &InstancePlan,
         networks: &NetworkState,
     ) -> Result<(), Error> {
-        for instance in existing.iter_mut() {
+        for instance in existing {
             let backfilled =
                 plan.backfill.iter().find(|desired| desired.metadata.uid == instance.metadata.uid);
             let ours = backfilled.is_some() || !plan.foreign.iter().any(|name| *name == instance.name());
@@ -209,20 +196,17 @@ impl DeploymentController {
             }
             let mut desired = backfilled.unwrap_or(instance).clone();
             desired = gates::without_network_gate(&desired, networks).unwrap_or(desired);
-            if let Some(created) = self.cell.update(instance, &desired).await?.into_object() {
-                *instance = created;
-            }
+            self.cell.update(instance, &desired).await?;
         }
         Ok(())
     }
 
-    /// Applies the next action of the plan. A created instance is added to `existing`, so that the status
-    /// counts it.
+    /// Applies the next action of the plan.
     async fn apply_next(
         &self,
         key: &Key,
         deployment: &WorkloadDeployment,
-        existing: &mut Vec<Instance>,
+        existing: &[Instance],
         plan: &InstancePlan,
     ) -> Result<(), Error> {
         let (recorder, cell) = (&self.recorder, &self.cell);
@@ -232,9 +216,7 @@ impl DeploymentController {
             None => {}
             Some(InstanceAction::Create(instance)) => match cell.create(&**instance).await {
                 Ok(created) => {
-                    self.expectations.expect(key, &created);
                     normal(events::INSTANCE_CREATED, format!("Created instance {}", created.name()));
-                    existing.push(created);
                 }
                 // An instance of this name exists and is not cached yet; its next event requeues the key.
                 Err(error) if error.is_already_exists() => {}
@@ -352,7 +334,7 @@ fn is_of_earlier_deployment(instance: &Instance, deployment: &WorkloadDeployment
 /// Maps an instance to deployments: the one that its label names (of any UID, so that the deletion of an
 /// earlier deployment's instance requeues the current one), the one that controls it, and the one whose slot
 /// its name is.
-fn keys_of_instance(cell: &Plane, instance: &Instance) -> Vec<Key> {
+fn keys_of_instance(cell: &Plane, instance: &Instance) -> Result<Vec<Key>, Unresolved> {
     let labelled = instance.label(labels::WORKLOAD_DEPLOYMENT_NAME);
     let owned = owner::controller(&instance.metadata)
         .filter(|owner| owner.kind == "WorkloadDeployment")
@@ -361,16 +343,5 @@ fn keys_of_instance(cell: &Plane, instance: &Instance) -> Vec<Key> {
         instance.name().rsplit_once('-').filter(|(_, ordinal)| ordinal.bytes().all(|b| b.is_ascii_digit()));
     let names: BTreeSet<&str> = labelled.into_iter().chain(owned).chain(slot.map(|(stem, _)| stem)).collect();
     let named = names.into_iter().filter(|name| !name.is_empty());
-    named.map(|name| Key::new(cell.name().clone(), instance.namespace(), name)).collect()
-}
-
-/// Like [`keys_of_instance`], and records the instance as observed.
-fn keys_of_instance_observed(
-    expectations: &Expectations,
-    cell: &Plane,
-    instance: &Instance,
-) -> Result<Vec<Key>, Unresolved> {
-    let keys = keys_of_instance(cell, instance);
-    keys.iter().for_each(|key| expectations.observe(key, instance));
-    Ok(keys)
+    Ok(named.map(|name| Key::new(cell.name().clone(), instance.namespace(), name)).collect())
 }

@@ -58,7 +58,7 @@ pub(crate) fn declare(
     quota: QuotaEnforcement,
     write_back: WriteBack,
 ) {
-    let (hub, copies, claims) = (write_back.planes(), write_back.expectations(), quota.watched());
+    let (hub, claims) = (write_back.planes(), quota.watched());
     let recorder = engine.recorder("instance");
     let instance = InstanceController { cell: cell.clone(), networks, quota, write_back, recorder, clock };
     let here = cell.name().clone();
@@ -66,11 +66,7 @@ pub(crate) fn declare(
         .controller("instance", cell, instance)
         .for_kind::<Instance>()
         .watches::<WorkloadDeployment>(cell, keys_of_deployment)
-        .watches::<Instance>(&hub, move |_, copy| {
-            let keys = key_of_copy(&here, copy);
-            keys.iter().for_each(|key| copies.observe(key, copy));
-            Ok(keys)
-        });
+        .watches::<Instance>(&hub, move |_, copy| Ok(key_of_copy(&here, copy)));
     if networks == NetworkMode::WhenServed {
         controller = controller.watches::<NetworkBinding>(cell, keys_of_binding);
     }
@@ -183,7 +179,7 @@ impl InstanceController {
 
     fn forget(&self, key: &Key) {
         self.quota.forget(key);
-        self.write_back.forget(key);
+        self.write_back.clear(key);
     }
 
     /// The deployment that controls the instance.

@@ -21,7 +21,6 @@
 mod circuit_breaker;
 mod deployment;
 mod error;
-mod expectations;
 mod instance;
 mod metrics;
 mod networks;

@@ -5,7 +5,6 @@
 //! an uncached read of the hub's WorkloadDeployment, so that an instance of a deleted deployment is never
 //! recreated on the hub. The labels of the hub namespace alone determine the project.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use polis_api::compute::{Instance, WorkloadDeployment};
@@ -22,7 +21,6 @@ use polis_engine::{
 
 use crate::Error;
 use crate::circuit_breaker::{CallError, CircuitBreaker};
-use crate::expectations::Expectations;
 use crate::metrics::{Metrics, UNREACHABLE, UnresolvedReference};
 
 /// Requeue delay for a state that only a change of an unwatched hub object can resolve.
@@ -47,8 +45,6 @@ pub(crate) struct WriteBack {
     metrics: Metrics,
     /// Delays insignificant status updates and tracks instances that differ from their copies.
     coalescer: StatusCoalescer,
-    /// Copies that the watch has not delivered yet. Updates wait for them.
-    expectations: Arc<Expectations>,
 }
 
 /// State of the hub copy of an instance after a reconcile.
@@ -85,18 +81,12 @@ impl WriteBack {
             recorder: engine.recorder("instance"),
             metrics,
             coalescer: engine.handle().registry().status_coalescer("instance"),
-            expectations: Arc::default(),
         }
     }
 
     /// The hub, as a plane set of one.
     pub(crate) fn planes(&self) -> PlaneSet {
         self.hubs.clone()
-    }
-
-    /// The expected copies, by the key of their instance.
-    pub(crate) fn expectations(&self) -> Arc<Expectations> {
-        self.expectations.clone()
     }
 
     /// Creates or updates the copy of an instance. Returns the requeue delay; none if an event follows.
@@ -145,14 +135,8 @@ impl WriteBack {
         self.handle_error(cell, key, instance, error)
     }
 
-    /// Drops the state of a deleted instance.
-    pub(crate) fn forget(&self, key: &Key) {
-        self.expectations.forget(key);
-        self.clear(key);
-    }
-
-    /// Marks the copy as current and its references as resolved.
-    fn clear(&self, key: &Key) {
+    /// Marks the copy as current and its references as resolved. Also called for a deleted instance.
+    pub(crate) fn clear(&self, key: &Key) {
         self.coalescer.mark_current(key);
         self.metrics.remove_unresolved(UnresolvedReference::Origin, key);
         self.metrics.remove_unresolved(UnresolvedReference::Copy, key);
@@ -167,9 +151,6 @@ impl WriteBack {
         };
         let hub = self.hub().await?;
         let mut copy = hub.get::<Instance>(key).map_err(CallError::Failed)?;
-        if let Some(left) = self.expectations.unsatisfied(key, copy.as_slice()) {
-            return Ok(CopyState::Delayed(left));
-        }
         let target = match copy.as_ref().and_then(|copy| CopyTarget::from_copy(copy, deployment)) {
             Some(target) => target,
             None => match self.target(&hub, key, deployment).await? {
@@ -200,12 +181,7 @@ impl WriteBack {
             let status = status.map(|status| *status);
             let write = hub.write_copy(copy.as_ref(), object.as_deref(), status);
             match self.breaker.call(&self.hub, write).await {
-                Ok(written) => {
-                    if let (None, Some(created)) = (&copy, &written) {
-                        self.expectations.expect(key, created);
-                    }
-                    return Ok(CopyState::UpToDate);
-                }
+                Ok(_) => return Ok(CopyState::UpToDate),
                 // The cache holds only copies that are labelled with this cell.
                 Err(CallError::Failed(error)) if error.is_already_exists() && copy.is_none() => {
                     copy = self.breaker.call(&self.hub, hub.uncached().get::<Instance>(key)).await?;

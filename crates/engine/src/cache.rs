@@ -204,9 +204,9 @@ impl Store {
         deleted.iter().filter_map(|id| self.remove(indexes, id)).collect()
     }
 
-    /// Stores the response of an own write if it is newer than what the watch has shown. `selected` is whether
-    /// the watch selects the object, if known. Where the response cannot enter the cache and the watch has not
-    /// shown it, takes a hold that ends when it does. None if nothing changes.
+    /// Stores the response of an own write if it is newer than what the watch has shown. `selected` is
+    /// whether the watch selects the object, if known. Where the response cannot enter the cache and the
+    /// watch has not shown it, takes a hold that ends when it does. None if nothing changes.
     pub(crate) fn write(
         &mut self,
         indexes: &[Index],

@@ -98,18 +98,18 @@ impl WorkloadController {
             project.add_finalizer(&workload, finalizers::WORKLOAD).await?.into_object().unwrap_or(workload);
         let (cities, skipped) = cities(self.tenancy, &project)?;
         let missing_networks = missing_networks(&project, &workload)?;
-        let mut existing = existing_deployments(&project, key, &workload)?;
         if missing_networks.is_empty() {
+            let existing = existing_deployments(&project, key, &workload)?;
             let plan = deployments::plan(
                 &workload,
                 &existing,
                 &cities,
                 &federator::initial_metadata(&project, key)?,
             );
-            self.apply(&project, key, &workload, &mut existing, plan).await?;
+            self.apply(&project, key, &workload, &existing, plan).await?;
         }
         let input = WorkloadStatusInput {
-            deployments: &existing,
+            deployments: &existing_deployments(&project, key, &workload)?,
             cities: &cities,
             skipped: &skipped,
             missing_networks: &missing_networks,
@@ -117,14 +117,13 @@ impl WorkloadController {
         self.update_status(&project, key, &workload, &input).await
     }
 
-    /// Applies the actions of a plan. Created and updated deployments replace those in `existing`, so that
-    /// the status counts them.
+    /// Applies the actions of a plan.
     async fn apply(
         &self,
         project: &Plane,
         key: &Key,
         workload: &Workload,
-        existing: &mut Vec<WorkloadDeployment>,
+        existing: &[WorkloadDeployment],
         plan: DeploymentPlan,
     ) -> Result<(), Error> {
         for action in plan.actions {
@@ -135,15 +134,13 @@ impl WorkloadController {
                     let note =
                         format!("Created deployment {} for city {}", created.name(), created.spec.city_code);
                     self.recorder.normal(project, workload, events::DEPLOYMENT_CREATED, "Place", &note);
-                    existing.push(created);
                 }
                 DeploymentAction::Update(desired) => {
                     let current =
-                        existing.iter_mut().find(|current| current.metadata.uid == desired.metadata.uid);
+                        existing.iter().find(|current| current.metadata.uid == desired.metadata.uid);
                     if let Some(current) = current
-                        && let Some(updated) = project.update(current, &desired).await?.into_object()
+                        && project.update(current, &desired).await?.changed()
                     {
-                        *current = updated;
                         self.latency.reached(workload.uid(), Stage::Deployment);
                     }
                 }

@@ -6,17 +6,19 @@
 //! Order   grants → buckets, which already include the amounts being granted → claims
 //!
 //! The quota of a project is one ledger ([`ledger`]), which one worker at a time reconciles. Recent grants
-//! must count, so nothing is decided before the watch delivers the last writes ([`expectations`]). After a
-//! crash between the bucket and the claim, the same decision is made again.
+//! must count: the cache includes the last writes, and after a failed write, whose effect is unknown, the
+//! ledger is read uncached. After a crash between the bucket and the claim, the same decision is made again.
 //!
 //! Milo's rules: each resource of a claim is decided on its own. **Denied is final**, even if more is granted
 //! later. A claim that is denied one resource keeps what it was granted of another until it is deleted.
 //! Without a grant the limit is zero.
 
-mod expectations;
 mod ledger;
 
+use std::collections::BTreeSet;
+
 use futures::{StreamExt, TryStreamExt, stream};
+use parking_lot::Mutex;
 use polis_api::conditions::ACTIVE;
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -31,12 +33,11 @@ use polis_api::{ObjectExt, compute, reasons};
 use polis_core::conditions::{self, DesiredCondition};
 use polis_core::{Time, metadata};
 use polis_engine::{
-    Action, Clock, Engine, Error as EngineError, Key, ListOptions, Plane, PlaneProvider, PlaneSet,
+    Action, Clock, Engine, Error as EngineError, Key, ListOptions, Plane, PlaneName, PlaneProvider, PlaneSet,
     Reconciler, Watch,
 };
 
 use crate::{Error, is_active, key_of_project, managed_metadata};
-use expectations::Expectations;
 use ledger::{Ledger, LedgerChanges};
 
 /// Namespace of a project's grants and buckets.
@@ -90,9 +91,13 @@ pub fn declare(
         });
 
     let project_planes = projects.clone();
-    let expectations = Expectations::default();
-    let quota =
-        QuotaController { root: root.clone(), projects: projects.clone(), clock, allowance, expectations };
+    let quota = QuotaController {
+        root: root.clone(),
+        projects: projects.clone(),
+        clock,
+        allowance,
+        failed_writes: Mutex::default(),
+    };
     engine
         .controller("quota", &projects, quota)
         .watches::<ResourceGrant>(&projects, |project, _| Ok(vec![key_of_project(project.name())]))
@@ -143,8 +148,8 @@ struct QuotaController {
     projects: PlaneSet,
     clock: Clock,
     allowance: Option<DefaultAllowance>,
-    /// Writes that the watch has not delivered yet.
-    expectations: Expectations,
+    /// Projects whose last write failed. It may have taken effect.
+    failed_writes: Mutex<BTreeSet<PlaneName>>,
 }
 
 impl Reconciler for QuotaController {
@@ -156,7 +161,7 @@ impl Reconciler for QuotaController {
             && project.serves::<ResourceClaim>()?
             && project.serves::<AllowanceBucket>()?;
         if !served || !is_active(&self.root, &key.plane)? {
-            self.expectations.forget(project.name());
+            self.failed_writes.lock().remove(project.name());
             return Ok(Action::AwaitChange);
         }
         if !self.is_initialised(&project).await? {
@@ -167,37 +172,23 @@ impl Reconciler for QuotaController {
             return Ok(Action::AwaitChange); // the event of each registration requeues the key
         }
         let grants = project.list::<ResourceGrant>()?;
-        let mut uncached = self.expectations.has_failed_write(project.name());
-        loop {
-            let (claims, buckets) = match uncached {
-                false => (project.list::<ResourceClaim>()?, project.list::<AllowanceBucket>()?),
-                true => {
-                    let (reader, all) = (project.uncached(), ListOptions::all());
-                    (reader.list::<ResourceClaim>(&all).await?, reader.list::<AllowanceBucket>(&all).await?)
-                }
-            };
-            let cached = claims.iter().map(|claim| &claim.metadata);
-            let cached = cached.chain(buckets.iter().map(|bucket| &bucket.metadata));
-            if !uncached && self.expectations.are_unsatisfied(project.name(), cached) {
-                return Ok(Action::AwaitChange); // the event of the write requeues the key
+        let uncached = self.failed_writes.lock().contains(project.name());
+        let (claims, buckets) = match uncached {
+            false => (project.list::<ResourceClaim>()?, project.list::<AllowanceBucket>()?),
+            true => {
+                let (reader, all) = (project.uncached(), ListOptions::all());
+                (reader.list::<ResourceClaim>(&all).await?, reader.list::<AllowanceBucket>(&all).await?)
             }
-            let ledger = Ledger {
-                project: project.name().as_str(),
-                registrations: &registrations,
-                grants: &grants,
-                claims: &claims,
-                buckets: &buckets,
-            };
-            let changes = ledger.reconcile(&Time(self.clock.now()));
-            // A bucket is created only after an uncached read confirms that it is missing.
-            if !uncached && changes.buckets.iter().any(|(existing, _)| existing.is_none()) {
-                uncached = true;
-                continue;
-            }
-            let written = self.write(&project, changes).await;
-            self.expectations.set_failed_write(project.name(), written.is_err());
-            return written.map(|()| Action::AwaitChange);
-        }
+        };
+        let ledger = Ledger {
+            project: project.name().as_str(),
+            registrations: &registrations,
+            grants: &grants,
+            claims: &claims,
+            buckets: &buckets,
+        };
+        self.write(&project, ledger.reconcile(&Time(self.clock.now()))).await?;
+        Ok(Action::AwaitChange)
     }
 }
 
@@ -228,6 +219,14 @@ impl QuotaController {
     /// Writes the changes. A conflict or a deleted claim ends the reconcile; the next one reads everything
     /// again.
     async fn write(&self, project: &Plane, changes: LedgerChanges<'_>) -> Result<(), Error> {
+        // Until the last write has succeeded, also if the reconcile is cancelled.
+        self.failed_writes.lock().insert(project.name().clone());
+        self.try_write(project, changes).await?;
+        self.failed_writes.lock().remove(project.name());
+        Ok(())
+    }
+
+    async fn try_write(&self, project: &Plane, changes: LedgerChanges<'_>) -> Result<(), Error> {
         for (existing, desired) in changes.grants {
             project.update_status(existing, &desired).await?;
         }
@@ -240,17 +239,13 @@ impl QuotaController {
                 }
             };
             let updated = AllowanceBucket { status: desired.status, ..existing.clone() };
-            if project.update_status(&existing, &updated).await?.changed() {
-                self.expectations.expect_update(project.name(), &existing.metadata);
-            }
+            project.update_status(&existing, &updated).await?;
         }
         // The buckets already include these amounts, so the claims can be written in any order.
         let claims = stream::iter(changes.claims).map(Ok::<_, Error>);
         claims
             .try_for_each_concurrent(CONCURRENT_CLAIM_UPDATES, async |(existing, desired)| {
-                if project.update_status(existing, &desired).await?.changed() {
-                    self.expectations.expect_update(project.name(), &existing.metadata);
-                }
+                project.update_status(existing, &desired).await?;
                 Ok(())
             })
             .await

@@ -84,6 +84,11 @@ impl Claims {
         self.pending.clone()
     }
 
+    /// The plane of a project: the watched one if there is one, so that its cache includes the writes.
+    fn plane(&self, project: &str) -> Plane {
+        self.watched.named(project).unwrap_or_else(|_| self.base.of_project(project))
+    }
+
     /// Returns the desired `QuotaGranted` condition and the requeue delay; no delay if an event follows.
     pub(crate) async fn evaluate(
         &self,
@@ -145,7 +150,7 @@ impl Claims {
             ClaimAction::Delete(claim_ref) => {
                 let created_at = claim.as_ref().and_then(|claim| claim.metadata.creation_timestamp.clone());
                 self.last_attempts.lock().entry(key.clone()).or_insert(created_at.unwrap_or(now));
-                let plane = self.base.of_project(&tenant.project);
+                let plane = self.plane(&tenant.project);
                 let claim_name = (tenant.namespace.as_str(), claim_ref.name.as_str());
                 let version = Some(claim_ref.resource_version.as_str());
                 let delete = plane.delete_at::<ResourceClaim>(claim_name, &claim_ref.uid, version);
@@ -178,7 +183,7 @@ impl Claims {
         if !missing {
             return;
         }
-        let plane = self.base.of_project(&tenant.project);
+        let plane = self.plane(&tenant.project);
         let deleted =
             matches!(self.call(&tenant, plane.uncached().get::<ResourceClaim>(claim_name)).await, Ok(None));
         if !deleted {
@@ -209,7 +214,7 @@ impl Claims {
         desired: &ResourceClaim,
         now: Time,
     ) -> Result<Option<ResourceClaim>, ClaimError> {
-        let plane = self.base.of_project(&tenant.project);
+        let plane = self.plane(&tenant.project);
         match self.breaker.call(&tenant.project, plane.create(desired)).await {
             Ok(created) => {
                 self.last_attempts.lock().insert(key.clone(), now);
@@ -235,7 +240,7 @@ impl Claims {
         {
             return Ok(ExistingClaim { claim: Some(claim), watched });
         }
-        let plane = self.base.of_project(&tenant.project);
+        let plane = self.plane(&tenant.project);
         let claim = self.call(tenant, plane.uncached().get::<ResourceClaim>(claim_name)).await?;
         Ok(ExistingClaim { claim, watched })
     }
@@ -275,7 +280,7 @@ impl Claims {
 
     /// Returns true once the claim is gone, or if another cell owns it.
     async fn delete_claim(&self, tenant: &Tenant, desired: &ResourceClaim) -> Result<bool, CallError> {
-        let plane = self.base.of_project(&tenant.project);
+        let plane = self.plane(&tenant.project);
         let claim_name = (tenant.namespace.as_str(), desired.name());
         let existing =
             self.breaker.call(&tenant.project, plane.uncached().get::<ResourceClaim>(claim_name)).await?;

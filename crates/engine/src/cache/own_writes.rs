@@ -176,3 +176,14 @@ impl OwnWrites {
 fn is_before(version: Option<ResourceVersion>, other: Option<ResourceVersion>) -> bool {
     version.zip(other).is_some_and(|(version, other)| version < other)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A store exists for every kind of every project, so its size matters.
+    #[test]
+    fn an_idle_store_needs_16_bytes_for_own_writes() {
+        assert_eq!(std::mem::size_of::<OwnWrites>(), 16);
+    }
+}
