@@ -21,7 +21,7 @@ use polis_e2e::{
     recorder::{ObjectChange, RecordedChange},
     world::{World, disruptive_scenario},
 };
-use polis_testbed::bench::{BenchTable, percentile};
+use polis_testing::bench::{BenchTable, percentile};
 
 const CITY: &str = "dfw";
 /// Timeout of a batch.

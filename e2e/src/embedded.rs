@@ -8,25 +8,19 @@
 use std::{
     collections::BTreeMap,
     future::pending,
-    io,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
-use futures::{StreamExt as _, stream};
-use http::{Request, Response};
-use http_body_util::{BodyExt as _, StreamBody};
 use polis_api::{
     crds::{self, CrdFile},
-    kube::{Client, client::Body},
-    labels,
+    kube::Client,
 };
-use polis_apiserver::{PlaneSpec, Server, Service, UserInfo};
+use polis_apiserver::{PlaneSpec, Server, UserInfo};
 use polis_federation::Federation;
 use polis_testbed::{Options, TestCluster, hub, manifest, plane::HUB};
-use serde_json::json;
-use tokio::{sync::watch, task::JoinHandle};
-use tower::ServiceExt as _;
+use polis_testing::{FaultId, Proxy, RequestFault, builders::mk_member};
+use tokio::task::JoinHandle;
 
 use crate::{
     Error,
@@ -42,9 +36,11 @@ const FAILURE_THRESHOLD: Duration = Duration::from_secs(2);
 
 /// Planes of one embedded API server.
 pub struct EmbeddedPlanes {
-    server: Server,
     layout: PlaneLayout,
-    connections: BTreeMap<String, watch::Sender<bool>>,
+    /// The connections to the embedded planes.
+    proxy: Proxy,
+    /// The planes that are disconnected.
+    outages: Mutex<BTreeMap<String, FaultId>>,
     real_clients: BTreeMap<String, Client>,
     cluster: Option<TestCluster>,
     federation: Mutex<Option<JoinHandle<()>>>,
@@ -73,11 +69,9 @@ impl EmbeddedPlanes {
                 server.install_crd_in(plane, &crd).await.map_err(unavailable)?;
             }
         }
-        let connections = layout.all().into_iter().map(|plane| (plane.to_owned(), watch::Sender::new(true)));
-        let connections = connections.collect();
         let planes = EmbeddedPlanes {
-            server,
-            connections,
+            proxy: Proxy::new(server).unrecorded(),
+            outages: Mutex::default(),
             layout,
             real_clients,
             cluster,
@@ -93,12 +87,8 @@ impl EmbeddedPlanes {
         hub::install_interpreter(&client).await?;
         self.start_federation();
         for city in &self.layout.cells {
-            let cluster = json!({
-                "apiVersion": "cluster.karmada.io/v1alpha1", "kind": "Cluster",
-                "metadata": {"name": city, "labels": {labels::TOPOLOGY_CITY_CODE: city}},
-                "spec": {"syncMode": "Push"},
-            });
-            manifest::apply(&client, HUB, &cluster).await?;
+            let member = serde_json::to_value(mk_member(city, Some(city))).expect("plain data");
+            manifest::apply(&client, HUB, &member).await?;
         }
         Ok(())
     }
@@ -119,9 +109,7 @@ impl EmbeddedPlanes {
         if let Some(client) = self.real_clients.get(plane) {
             return client.clone();
         }
-        let (service, connection) = (self.server.plane_service(plane), self.connections[plane].subscribe());
-        let forward = move |request| forward(service.clone(), user.clone(), connection.clone(), request);
-        Client::new(tower::service_fn(forward), "default")
+        self.proxy.client(plane, Some(user))
     }
 
     /// The process of a component, if it has one.
@@ -136,7 +124,13 @@ impl EmbeddedPlanes {
 
     fn disconnect(&self, component: &PlaneComponent) {
         match component {
-            PlaneComponent::ApiServer(plane) => drop(self.connections[plane].send_replace(false)),
+            PlaneComponent::ApiServer(plane) => {
+                let mut outages = self.outages.lock().expect("the lock is not poisoned");
+                outages.entry(plane.clone()).or_insert_with(|| {
+                    let plane = plane.clone();
+                    self.proxy.requests().inject(RequestFault::Refuse, move |request| request.plane == plane)
+                });
+            }
             PlaneComponent::Federation(_) => {
                 if let Some(running) = self.federation.lock().expect("the lock is not poisoned").take() {
                     running.abort();
@@ -147,7 +141,10 @@ impl EmbeddedPlanes {
 
     fn reconnect(&self, component: &PlaneComponent) {
         match component {
-            PlaneComponent::ApiServer(plane) => drop(self.connections[plane].send_replace(true)),
+            PlaneComponent::ApiServer(plane) => {
+                let outage = self.outages.lock().expect("the lock is not poisoned").remove(plane);
+                outage.into_iter().for_each(|fault| self.proxy.requests().remove_fault(fault));
+            }
             PlaneComponent::Federation(_) => {
                 let stopped = self.federation.lock().expect("the lock is not poisoned").is_none();
                 if stopped {
@@ -191,41 +188,6 @@ fn kinds_of(layout: &PlaneLayout, plane: &str) -> Vec<CrdFile> {
         plane if layout.cells.iter().any(|cell| cell == plane) => crds::of_cell(),
         _ => crds::of_project(),
     }
-}
-
-fn connection_reset() -> io::Error {
-    io::Error::new(io::ErrorKind::ConnectionReset, "the plane is down")
-}
-
-/// Forwards a request to the plane. Requests in flight fail when the connection is cut.
-async fn forward(
-    service: Service,
-    user: UserInfo,
-    mut connection: watch::Receiver<bool>,
-    mut request: Request<Body>,
-) -> Result<Response<impl http_body::Body<Data = bytes::Bytes, Error = io::Error>>, io::Error> {
-    if !*connection.borrow_and_update() {
-        return Err(connection_reset());
-    }
-    request.extensions_mut().insert(user);
-    let response = tokio::select! {
-        biased;
-        _ = connection.changed() => return Err(connection_reset()),
-        response = service.oneshot(request) => response.unwrap_or_else(|never| match never {}),
-    };
-    let (head, body) = response.into_parts();
-    let frames = stream::unfold(Some((Box::pin(body), connection)), async |rest| {
-        let (mut body, mut connection) = rest?;
-        tokio::select! {
-            biased;
-            _ = connection.changed() => Some((Err(connection_reset()), None)),
-            frame = body.frame() => {
-                let frame = frame?.map_err(io::Error::other);
-                Some((frame, Some((body, connection))))
-            }
-        }
-    });
-    Ok(Response::from_parts(head, StreamBody::new(frames.boxed())))
 }
 
 impl TestPlanes for EmbeddedPlanes {

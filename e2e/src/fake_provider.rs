@@ -338,7 +338,7 @@ mod tests {
     use crate::builders;
 
     fn mk_instance(gates: &[&str], image: &str) -> Instance {
-        let mut instance = Instance::new("a-2", builders::template(image).spec);
+        let mut instance = Instance::new("a-2", builders::mk_template(image).spec);
         let gates = gates.iter().map(|&name| SchedulingGate { name: name.into() }).collect();
         instance.spec.controller =
             Some(InstanceController { template_hash: "h1".into(), scheduling_gates: gates });

@@ -40,7 +40,6 @@
 //!
 //! The scenarios are in `tests/`, one file per group. No other crate depends on this one.
 
-pub mod builders;
 pub mod embedded;
 mod error;
 pub mod fake_network;
@@ -56,7 +55,6 @@ pub mod project;
 pub mod proxy;
 pub mod rbac;
 pub mod real;
-pub mod recorder;
 pub mod released;
 pub mod rendered;
 pub mod report;
@@ -64,3 +62,4 @@ pub mod view;
 pub mod world;
 
 pub use error::Error;
+pub use polis_testing::{builders, recorder};

@@ -24,7 +24,7 @@ use crate::{
     overlays::ManagerDeployment,
     planes::{ClientIdentity, PlaneLayout, TestPlanes},
     pod::{SimulatedPod, free_address, webhook_client},
-    proxy::{Proxy, ProxyRoute, RequestLog, project_path},
+    proxy::{ProxyRoute, RequestLog, TlsProxy, project_path},
 };
 
 /// The role of a process.
@@ -74,7 +74,7 @@ pub struct ManagerProcess {
     webhooks: Option<(SocketAddr, String)>,
     group: u32,
     child: Mutex<Option<Child>>,
-    _proxies: Vec<Proxy>,
+    _proxies: Vec<TlsProxy>,
 }
 
 /// Options of a process besides its role.
@@ -121,11 +121,11 @@ impl ManagerProcess {
             Role::Single(plane) => plane.clone(),
             Role::Cell(city) => city.clone(),
         };
-        let proxy = Proxy::start(vec![route(&own, String::new()).await?], requests.clone()).await?;
+        let proxy = TlsProxy::start(vec![route(&own, String::new()).await?], requests.clone()).await?;
         let own_cluster = file("own.kubeconfig", proxy.kubeconfig())?;
         proxies.push(proxy);
 
-        let proxy = Proxy::start(vec![route(&layout.hub, String::new()).await?], requests.clone()).await?;
+        let proxy = TlsProxy::start(vec![route(&layout.hub, String::new()).await?], requests.clone()).await?;
         let hub = file("hub.kubeconfig", proxy.kubeconfig())?;
         proxies.push(proxy);
 
@@ -137,7 +137,7 @@ impl ManagerProcess {
                 for project in reachable(layout) {
                     routes.push(route(project, project_path(project)).await?);
                 }
-                let proxy = Proxy::start(routes, requests.clone()).await?;
+                let proxy = TlsProxy::start(routes, requests.clone()).await?;
                 let projects = file("projects.kubeconfig", proxy.kubeconfig())?;
                 proxies.push(proxy);
                 serde_json::json!({
@@ -218,17 +218,17 @@ impl ManagerProcess {
             Ok(ProxyRoute { prefix, plane: plane.to_owned(), identity: Arc::new(identity.clone()), client })
         };
         // The platform serves the list of projects, and each project below its own path.
-        let platform = async |identity: &ClientIdentity| -> Result<Proxy, Error> {
+        let platform = async |identity: &ClientIdentity| -> Result<TlsProxy, Error> {
             let mut routes = Vec::new();
             for project in reachable(layout) {
                 routes.push(route(project, project_path(project), identity).await?);
             }
             routes.push(route(&layout.platform, String::new(), identity).await?);
-            Proxy::start(routes, requests.clone()).await
+            TlsProxy::start(routes, requests.clone()).await
         };
         let own = match city {
             Some(city) => {
-                Proxy::start(vec![route(city, String::new(), &manager).await?], requests.clone()).await?
+                TlsProxy::start(vec![route(city, String::new(), &manager).await?], requests.clone()).await?
             }
             None => platform(&manager).await?,
         };
@@ -238,8 +238,8 @@ impl ManagerProcess {
         } else {
             manager.clone()
         };
-        let hub =
-            Proxy::start(vec![route(&layout.hub, String::new(), &on_hub).await?], requests.clone()).await?;
+        let hub = TlsProxy::start(vec![route(&layout.hub, String::new(), &on_hub).await?], requests.clone())
+            .await?;
         let claimant = city.map_or(manager.clone(), |city| ClientIdentity {
             user: cell_user(city),
             groups: vec![CELLS.to_owned()],

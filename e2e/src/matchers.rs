@@ -4,14 +4,12 @@ use std::{fmt, marker::PhantomData, sync::Arc};
 
 use polis_api::{
     compute::{Instance, Workload, WorkloadDeployment},
-    k8s_openapi::{
-        api::core::v1::Namespace,
-        apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference},
-    },
+    k8s_openapi::{api::core::v1::Namespace, apimachinery::pkg::apis::meta::v1::OwnerReference},
     karmada::{PropagationPolicy, ResourceBinding},
     kube::{Resource, ResourceExt as _},
     labels,
 };
+pub use polis_testing::builders::condition;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -121,11 +119,6 @@ impl<K: Matchable> fmt::Display for Matcher<K> {
         }
         Ok(())
     }
-}
-
-/// The condition of a type, as (status, reason).
-pub fn condition<'a>(conditions: &'a [Condition], kind: &str) -> Option<(&'a str, &'a str)> {
-    conditions.iter().find(|condition| condition.type_ == kind).map(|found| (&*found.status, &*found.reason))
 }
 
 /// Matches the propagation policy of this name.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use polis_api::kube::Client;
+pub use polis_testing::ClientIdentity;
 
 use crate::Error;
 
@@ -29,15 +30,6 @@ impl PlaneLayout {
         let ends = [&self.platform].into_iter().chain(&self.projects);
         ends.chain([&self.hub]).chain(&self.cells).map(String::as_str).collect()
     }
-}
-
-/// User and groups of a client.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ClientIdentity {
-    /// The user.
-    pub user: String,
-    /// The groups.
-    pub groups: Vec<String>,
 }
 
 /// A component that can fail.

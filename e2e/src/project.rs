@@ -13,7 +13,7 @@ use polis_api::{
 use serde_json::json;
 
 use crate::{
-    builders::{DeploymentBuilder, WorkloadBuilder, template},
+    builders::{DeploymentBuilder, WorkloadBuilder, mk_template},
     recorder::PlaneRecorder,
     view::NamespaceView,
 };
@@ -99,7 +99,7 @@ impl AppliedDeployment {
 
     /// Sets the image.
     pub async fn run_image(&self, image: &str) {
-        self.merge(json!({"spec": {"template": template(image)}})).await;
+        self.merge(json!({"spec": {"template": mk_template(image)}})).await;
     }
 
     /// Applies a merge patch.

@@ -36,11 +36,9 @@
 //! | [`manifest`] | applies objects to a plane and waits until they are served |
 //! | [`test_cluster`] | a whole test cluster |
 //! | [`suite`] | one test cluster that all tests of a suite share |
-//! | [`bench`] | the result table of a benchmark |
 //!
 //! It needs Linux: processes and ports are identified through `/proc`.
 
-pub mod bench;
 pub mod binaries;
 pub mod cell;
 pub mod disk;

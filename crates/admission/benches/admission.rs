@@ -12,7 +12,7 @@ use polis_api::kube::api::{Api, PostParams};
 use polis_api::networking::LocationBinding;
 use polis_apiserver::{PlaneSpec, Server};
 use polis_engine::{Engine, FixedPlanes, Plane, Watch};
-use polis_testbed::bench::{BenchTable, percentile};
+use polis_testing::bench::{BenchTable, percentile};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 

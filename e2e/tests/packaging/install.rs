@@ -13,7 +13,7 @@ use polis_e2e::{
     fake_provider::FakeProvider,
     fake_quota::FakeQuotaService,
     planes::ClientIdentity,
-    proxy::{Proxy, ProxyRoute, RequestLog, project_path},
+    proxy::{ProxyRoute, RequestLog, TlsProxy, project_path},
     recorder::{self, PlaneRecorder},
     rendered::{self, RenderedManifests, as_text, objects, root, text},
 };
@@ -48,9 +48,9 @@ struct Installation {
     cluster: TestCluster,
     dir: TempDir,
     /// A proxy in place of the platform's endpoint: projects below their paths.
-    platform: Proxy,
+    platform: TlsProxy,
     /// The same with the credential that claims quota.
-    quota: Proxy,
+    quota: TlsProxy,
     pods: BTreeMap<String, Manager>,
 }
 
@@ -111,7 +111,7 @@ impl Installation {
                 client: client.clone(),
             };
             let routes = vec![route(project_path("shop"), &client), route(String::new(), &client)];
-            Proxy::start(routes, Arc::new(RequestLog::default())).await.expect("a proxy")
+            TlsProxy::start(routes, Arc::new(RequestLog::default())).await.expect("a proxy")
         };
         let platform = proxy_as(MANAGER, &[]).await;
         let quota = proxy_as("compute-cell-dfw", &["compute.datumapis.com:cells"]).await;

@@ -7,7 +7,7 @@ use polis_api::kube::client::Body;
 use polis_e2e::{
     planes::ClientIdentity,
     pod::webhook_client,
-    proxy::{Proxy, ProxyRoute, RequestLog},
+    proxy::{ProxyRoute, RequestLog, TlsProxy},
     rbac,
     rendered::{RenderedManifests, as_text, items},
 };
@@ -26,7 +26,7 @@ struct RecordedManager {
     identity: ClientIdentity,
     manager: Manager,
     requests: Arc<RequestLog>,
-    _proxy: Proxy,
+    _proxy: TlsProxy,
 }
 
 impl RecordedManager {
@@ -44,7 +44,7 @@ impl RecordedManager {
             client,
         };
         let requests = Arc::new(RequestLog::default());
-        let proxy = Proxy::start(vec![route], requests.clone()).await.expect("a proxy");
+        let proxy = TlsProxy::start(vec![route], requests.clone()).await.expect("a proxy");
         let own = proxy.kubeconfig();
         let manager = Manager::with(&rendered, &own, &|name| match name {
             "" => "the-proxy-has-the-identity".to_owned(),

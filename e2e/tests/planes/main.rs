@@ -20,7 +20,7 @@ use polis_api::{
     labels,
 };
 use polis_e2e::{
-    builders::{city_policy, deployment, template},
+    builders::{deployment, mk_policy, mk_template},
     matchers::{Matcher, binding_of, deployment_named, instance, namespace, policy},
     project::retry,
     view::{NamespaceView, TIMEOUT, quiet_period},
@@ -79,7 +79,7 @@ where
 fn a_matching_object_reaches_exactly_the_matching_members() {
     planes_only_scenario(async |world| {
         let hub = hub_namespace(world, "match").await;
-        create_policy(&hub, city_policy("dfw")).await;
+        create_policy(&hub, mk_policy("dfw")).await;
         create_deployment(&hub, "a", "dfw").await;
 
         in_cell(world, "dfw", &hub)
@@ -94,7 +94,7 @@ fn a_policy_created_after_its_objects_matches_them() {
     planes_only_scenario(async |world| {
         let hub = hub_namespace(world, "late").await;
         create_deployment(&hub, "a", "ord").await;
-        create_policy(&hub, city_policy("ord")).await;
+        create_policy(&hub, mk_policy("ord")).await;
 
         in_cell(world, "ord", &hub).eventually_has(deployment_named("a")).await;
     });
@@ -118,7 +118,7 @@ fn a_namespace_propagates_to_every_member_with_its_labels() {
 fn only_spec_labels_and_annotations_propagate() {
     planes_only_scenario(async |world| {
         let hub = hub_namespace(world, "travel").await;
-        create_policy(&hub, city_policy("dfw")).await;
+        create_policy(&hub, mk_policy("dfw")).await;
         let config = hub.api::<ConfigMap>();
         let owner = ConfigMap {
             metadata: ObjectMeta { name: Some("owner".into()), ..Default::default() },
@@ -171,7 +171,7 @@ fn changes_and_removals_of_spec_labels_and_annotations_propagate() {
     planes_only_scenario(async |world| {
         let hub = hub_namespace(world, "follow").await;
         let cell = in_cell(world, "dfw", &hub);
-        create_policy(&hub, city_policy("dfw")).await;
+        create_policy(&hub, mk_policy("dfw")).await;
         create_deployment(&hub, "a", "dfw").await;
         cell.eventually_has(deployment_named("a")).await;
 
@@ -179,7 +179,7 @@ fn changes_and_removals_of_spec_labels_and_annotations_propagate() {
             &hub,
             "a",
             json!({"metadata": {"labels": {"x": "1"}, "annotations": {"n": "1"}},
-            "spec": {"scaleSettings": {"minReplicas": 5}, "template": template("registry.test/app:2")}}),
+            "spec": {"scaleSettings": {"minReplicas": 5}, "template": mk_template("registry.test/app:2")}}),
         )
         .await;
         cell.eventually_has(
@@ -204,7 +204,7 @@ fn a_copy_is_deleted_with_its_hub_object() {
     planes_only_scenario(async |world| {
         let hub = hub_namespace(world, "gone").await;
         let cell = in_cell(world, "dfw", &hub);
-        create_policy(&hub, city_policy("dfw")).await;
+        create_policy(&hub, mk_policy("dfw")).await;
         create_deployment(&hub, "a", "dfw").await;
         cell.eventually_has(deployment_named("a")).await;
 
@@ -218,12 +218,12 @@ fn a_copy_is_deleted_with_its_hub_object() {
 fn a_copy_moves_when_the_placement_changes() {
     planes_only_scenario(async |world| {
         let hub = hub_namespace(world, "moved").await;
-        create_policy(&hub, city_policy("dfw")).await;
+        create_policy(&hub, mk_policy("dfw")).await;
         create_deployment(&hub, "a", "dfw").await;
         in_cell(world, "dfw", &hub).eventually_has(deployment_named("a")).await;
 
         let api = hub.api::<PropagationPolicy>();
-        let moved = json!({"spec": {"placement": city_policy("ord").spec.placement}});
+        let moved = json!({"spec": {"placement": mk_policy("ord").spec.placement}});
         let patch = Patch::Merge(&moved);
         retry("change the policy", async || api.patch("city-dfw", &PatchParams::default(), &patch).await)
             .await;
@@ -237,7 +237,7 @@ fn copies_stay_when_their_policy_is_deleted() {
     planes_only_scenario(async |world| {
         let hub = hub_namespace(world, "left").await;
         let cell = in_cell(world, "dfw", &hub);
-        create_policy(&hub, city_policy("dfw")).await;
+        create_policy(&hub, mk_policy("dfw")).await;
         create_deployment(&hub, "a", "dfw").await;
         cell.eventually_has(deployment_named("a")).await;
 
@@ -257,7 +257,7 @@ fn a_copy_deleted_in_the_cell_is_recreated() {
     planes_only_scenario(async |world| {
         let hub = hub_namespace(world, "back").await;
         let cell = in_cell(world, "dfw", &hub);
-        create_policy(&hub, city_policy("dfw")).await;
+        create_policy(&hub, mk_policy("dfw")).await;
         create_deployment(&hub, "a", "dfw").await;
         let first = cell.eventually_has(deployment_named("a")).await.uid().unwrap_or_default();
 
@@ -276,7 +276,7 @@ fn a_change_in_the_cell_is_reverted_except_for_fields_of_the_cell() {
     planes_only_scenario(async |world| {
         let hub = hub_namespace(world, "reverted").await;
         let cell = in_cell(world, "dfw", &hub);
-        create_policy(&hub, city_policy("dfw")).await;
+        create_policy(&hub, mk_policy("dfw")).await;
         create_deployment(&hub, "a", "dfw").await;
         cell.eventually_has(deployment_named("a")).await;
 
@@ -286,7 +286,7 @@ fn a_change_in_the_cell_is_reverted_except_for_fields_of_the_cell() {
             "a",
             json!({
                 "metadata": {"finalizers": ["suite.test/cell"], "labels": {"cell": "own"}},
-                "spec": {"replicas": 4, "template": template("registry.test/forged:1")},
+                "spec": {"replicas": 4, "template": mk_template("registry.test/forged:1")},
             }),
         )
         .await;
@@ -330,7 +330,7 @@ fn the_complete_status_of_the_only_member_is_aggregated_including_zeros() {
     planes_only_scenario(async |world| {
         let hub = hub_namespace(world, "status").await;
         let cell = in_cell(world, "dfw", &hub);
-        create_policy(&hub, city_policy("dfw")).await;
+        create_policy(&hub, mk_policy("dfw")).await;
         create_deployment(&hub, "a", "dfw").await;
         cell.eventually_has(deployment_named("a")).await;
 
@@ -357,7 +357,7 @@ fn the_complete_status_of_the_only_member_is_aggregated_including_zeros() {
 fn a_claimed_object_has_the_labels_and_annotations_of_its_policy() {
     planes_only_scenario(async |world| {
         let hub = hub_namespace(world, "claim").await;
-        create_policy(&hub, city_policy("dfw")).await;
+        create_policy(&hub, mk_policy("dfw")).await;
         create_deployment(&hub, "a", "dfw").await;
 
         let claim = hub
@@ -379,14 +379,14 @@ fn a_claimed_object_has_the_labels_and_annotations_of_its_policy() {
 fn a_claim_is_exclusive_and_a_second_policy_does_not_preempt_it() {
     planes_only_scenario(async |world| {
         let hub = hub_namespace(world, "first").await;
-        create_policy(&hub, city_policy("dfw")).await;
+        create_policy(&hub, mk_policy("dfw")).await;
         create_deployment(&hub, "a", "dfw").await;
         in_cell(world, "dfw", &hub).eventually_has(deployment_named("a")).await;
 
-        let mut second = city_policy("dfw");
+        let mut second = mk_policy("dfw");
         second.metadata.name = Some("a-better-one".into());
         second.spec.priority = Some(100);
-        second.spec.placement = city_policy("ord").spec.placement;
+        second.spec.placement = mk_policy("ord").spec.placement;
         create_policy(&hub, second).await;
         let claimed = Matcher::<WorkloadDeployment>::named("a")
             .annotated(annotations::karmada::POLICY_NAME, "city-dfw");
@@ -400,7 +400,7 @@ fn the_hub_garbage_collects_owned_objects() {
     planes_only_scenario(async |world| {
         let hub = hub_namespace(world, "garbage").await;
         let owner = create_deployment(&hub, "a", "nowhere").await;
-        let mut owned = Instance::new("a-0", template("registry.test/app:1").spec);
+        let mut owned = Instance::new("a-0", mk_template("registry.test/app:1").spec);
         owned.metadata.owner_references = Some(vec![OwnerReference {
             api_version: polis_api::compute::API_VERSION.into(),
             kind: "WorkloadDeployment".into(),
@@ -411,7 +411,7 @@ fn the_hub_garbage_collects_owned_objects() {
         }]);
         let api = hub.api::<Instance>();
         retry("create the instance", async || api.create(&PostParams::default(), &owned).await).await;
-        let mut orphan = Instance::new("b-0", template("registry.test/app:1").spec);
+        let mut orphan = Instance::new("b-0", mk_template("registry.test/app:1").spec);
         orphan.metadata.owner_references = owned
             .metadata
             .owner_references

@@ -16,7 +16,7 @@ use polis_api::{
     networking::Network,
 };
 use polis_e2e::{
-    builders::{DeploymentBuilder, IMAGE, deployment, template, workload},
+    builders::{DeploymentBuilder, IMAGE, deployment, mk_template, workload},
     manager_process::Role,
     matchers::{deployment_named, instance, namespace, workload_named},
     project::{Project, retry},
@@ -273,7 +273,7 @@ pub(crate) async fn forged(
 
 /// An instance of a deployment with all labels; `index` is the value of the ordinal label.
 fn mk_instance(owner: &WorkloadDeployment, name: &str, index: Option<&str>) -> Instance {
-    let mut instance = Instance::new(name, template(IMAGE).spec);
+    let mut instance = Instance::new(name, mk_template(IMAGE).spec);
     let uid = owner.uid().unwrap_or_default();
     instance.spec.controller =
         Some(InstanceController { template_hash: "made-by-hand".into(), scheduling_gates: Vec::new() });
@@ -430,7 +430,7 @@ fn an_instance_without_labels_is_not_federated_and_stays() {
         valid_deployment_runs(world, &project).await;
         let cell = world.cell("dfw").namespace_of(&project);
         let api = cell.api::<Instance>();
-        let foreign = Instance::new("foreign", template(IMAGE).spec);
+        let foreign = Instance::new("foreign", mk_template(IMAGE).spec);
         retry("create the foreign instance", async || api.create(&PostParams::default(), &foreign).await)
             .await;
         until_warning(&cell, "Instance", "foreign", "NotShownOnHub").await;

@@ -14,7 +14,7 @@ use polis_api::{
     labels,
 };
 use polis_e2e::{
-    builders::{city_policy, deployment},
+    builders::{deployment, mk_policy},
     identities::{CELLS, cell_user, city_group},
     matchers::{deployment_named, instance},
     planes::ClientIdentity,
@@ -145,7 +145,7 @@ fn a_stolen_cell_credential_writes_only_instances() {
         let more = deployment("more").labelled(labels::TOPOLOGY_CITY_CODE, "dfw").0;
         assert_forbidden("a deployment", deployments.create(&PostParams::default(), &more).await);
         let policies = api_of::<PropagationPolicy>(&dfw, &project);
-        assert_forbidden("a policy", policies.create(&PostParams::default(), &city_policy("ord")).await);
+        assert_forbidden("a policy", policies.create(&PostParams::default(), &mk_policy("ord")).await);
         assert_forbidden(
             "a delete of the policy",
             policies.delete("city-dfw", &DeleteParams::default()).await,

@@ -91,7 +91,7 @@ impl Operation {
                 Some(web)
             }
             (Operation::Rollout, Some(web)) => {
-                web.edit(|spec| spec.template = polis_e2e::builders::template(self.image())).await;
+                web.edit(|spec| spec.template = polis_e2e::builders::mk_template(self.image())).await;
                 Some(web)
             }
             (Operation::Delete | Operation::Recreate, Some(web)) => {
@@ -294,7 +294,7 @@ async fn every_crash_point(world: &World, operation: Operation) {
 
     for point in &mut points {
         let requests = &process(world, &point.role).requests;
-        point.fault = Some(requests.fail_after_writes(point.writes, &point.project.namespaces()));
+        point.fault = Some(requests.crash_after_writes_in(point.writes, &point.project.namespaces()));
     }
     let started = points.into_iter().map(async |mut point| {
         point.web = operation.run(&point.project, point.web.take()).await;

@@ -134,7 +134,7 @@ async fn exercise_everything(world: &World) {
     let preserving = Patch::Merge(json!({"spec": {"preserveResourcesOnDeletion": true}}));
     let policies = hub.api::<PropagationPolicy>();
     retry("change the policy", async || policies.patch("city-dfw", &merge, &preserving).await).await;
-    web.edit(|spec| spec.template = polis_e2e::builders::template("registry.test/app:2")).await;
+    web.edit(|spec| spec.template = polis_e2e::builders::mk_template("registry.test/app:2")).await;
     world
         .hub()
         .cluster_scope()

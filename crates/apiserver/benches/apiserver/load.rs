@@ -14,7 +14,7 @@ use kube::{
     api::{ApiResource, DynamicObject, GroupVersionKind, WatchEvent, WatchParams},
     client::Body,
 };
-use polis_testbed::bench::percentile;
+use polis_testing::bench::percentile;
 use serde_json::{Value, json};
 
 /// Concurrent clients of the throughput measurement.

@@ -11,7 +11,8 @@ mod planes;
 
 use std::time::Duration;
 
-use polis_testbed::{TestCluster, bench::BenchTable, plane::SINGLE_PLANE};
+use polis_testbed::{TestCluster, plane::SINGLE_PLANE};
+use polis_testing::bench::BenchTable;
 
 use child::Server;
 use load::{Figures, Load};

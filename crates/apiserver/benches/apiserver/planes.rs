@@ -8,7 +8,7 @@ use http_body_util::BodyExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Client, api::PostParams};
 use polis_apiserver::{PlaneSpec, ResponseBody, Server, Storage};
-use polis_testbed::bench::BenchTable;
+use polis_testing::bench::BenchTable;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 

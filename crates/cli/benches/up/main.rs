@@ -19,7 +19,7 @@ use polis_api::kube::api::{ListParams, PostParams};
 use polis_api::kube::{Api, ResourceExt as _};
 use polis_api::labels;
 use polis_api::milo::Project;
-use polis_testbed::bench::{BenchTable, percentile};
+use polis_testing::bench::{BenchTable, percentile};
 use serde_json::json;
 
 use installation::{Installation, eventually};

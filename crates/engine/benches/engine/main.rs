@@ -14,7 +14,7 @@ mod server;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-use polis_testbed::bench::BenchTable;
+use polis_testing::bench::BenchTable;
 use serde::{Deserialize, Serialize};
 
 /// Watches per project.

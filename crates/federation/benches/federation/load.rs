@@ -9,7 +9,7 @@ use futures::StreamExt;
 use parking_lot::Mutex;
 use polis_api::kube::core::WatchEvent;
 use polis_federation::planes::{Api, ResourceKind};
-use polis_testbed::bench::percentile;
+use polis_testing::bench::percentile;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;

@@ -14,7 +14,7 @@ mod polis;
 mod scale;
 
 use load::Figures;
-use polis_testbed::bench::BenchTable;
+use polis_testing::bench::BenchTable;
 
 /// The name of the peer in the table.
 const PEER: &str = "Karmada 1.18.2 with its defaults, over kube-apiserver 1.35.4";

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::load::{Arrivals, POLICY, SHOP, burst, change};
 use super::polis::{TestFederation, name};
-use polis_testbed::bench::BenchTable;
+use polis_testing::bench::BenchTable;
 
 /// Copies per second when objects are propagated to many members.
 pub(crate) async fn fan_out(table: &mut BenchTable, members: usize, objects: usize) {

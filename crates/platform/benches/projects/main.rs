@@ -37,7 +37,7 @@ use cells::mk_workload;
 use env::change;
 use manager::ServedPlanes;
 use many_projects::{TestPlatform, tenant};
-use polis_testbed::bench::{BenchTable, percentile};
+use polis_testing::bench::{BenchTable, percentile};
 
 /// The allocator of the product, because the memory of a manager is measured here.
 #[global_allocator]

@@ -28,7 +28,7 @@ use polis_api::quota::ResourceClaim;
 use polis_core::{conditions, gates};
 use polis_engine::{Action, Key, Plane, Reconciler, Watch};
 use polis_platform::quota::DefaultAllowance;
-use polis_testbed::bench::{BenchTable, percentile};
+use polis_testing::bench::{BenchTable, percentile};
 
 use env::TestEnv;
 

@@ -1,24 +1,23 @@
 //! A recorder per plane: the current objects, and a journal of all changes.
 //!
-//! One watch per kind keeps a mirror of the plane and a journal of its changes. Scenarios wait on the mirror
+//! One watch per kind keeps a mirror of the plane and a journal of its changes. Tests wait on the mirror
 //! instead of polling, and inspect the journal, so that the brief absence of an object is detected too. After
 //! an outage of its plane a recorder lists again and records the differences.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    fmt,
-    sync::{Arc, Mutex, MutexGuard},
-    time::{Duration, Instant},
-};
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
 use polis_api::ObjectExt;
-use polis_api::kube::{
-    Api, Client,
-    api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, WatchEvent, WatchParams},
+use polis_api::kube::api::{
+    ApiResource, DynamicObject, GroupVersionKind, ListParams, WatchEvent, WatchParams,
 };
+use polis_api::kube::{Api, Client};
 use serde_json::Value;
-use tokio::{sync::watch, task::JoinSet};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 /// A recorded kind: group, version, kind, plural.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

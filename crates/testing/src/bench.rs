@@ -1,6 +1,7 @@
 //! The result table of a benchmark: printed, and written to `target/bench/<name>.json`.
 
-use std::{fs, path::PathBuf};
+use std::fs;
+use std::path::PathBuf;
 
 use serde::Serialize;
 
