@@ -2,6 +2,7 @@
 //!
 //! `mk_*` returns an object; [`deployment`] and [`workload`] return a builder for what a test does state.
 
+use polis_api::ObjectExt as _;
 use polis_api::compute::{
     EmbeddedMetadata, Instance, InstanceController, InstanceNetworkInterface, InstanceSpec,
     InstanceTemplateSpec, NetworkReference, SandboxContainer, SandboxRuntime, ScaleSettings, Workload,
@@ -14,7 +15,7 @@ use polis_api::kube::Resource;
 use polis_api::milo::Project;
 use polis_api::networking::{LocationBinding, Network};
 use polis_api::{labels, names};
-use polis_core::{Time, conditions, metadata, owner, policy, template};
+use polis_core::{Time, conditions, metadata, policy, template};
 
 /// The only instance type that admission accepts.
 pub const INSTANCE_TYPE: &str = "datumcloud/d1-standard-2";
@@ -116,14 +117,14 @@ pub fn mk_deployment(namespace: &str, name: &str, city: &str, replicas: i32) -> 
 /// An instance of a deployment, without gates, as a cell labels it.
 pub fn mk_instance(deployment: &WorkloadDeployment, ordinal: u32) -> Instance {
     let (meta, spec) = (&deployment.metadata, &deployment.spec);
-    let name = names::instance(owner::name(meta), ordinal);
+    let name = names::instance(deployment.name(), ordinal);
     let mut instance = Instance::new(&name, spec.template.spec.clone());
     instance.metadata.namespace = meta.namespace.clone();
     instance.metadata.labels = Some(metadata::map([
         (labels::WORKLOAD_UID, spec.workload_ref.uid.as_str()),
         (labels::WORKLOAD_NAME, spec.workload_ref.name.as_str()),
-        (labels::WORKLOAD_DEPLOYMENT_UID, owner::uid(meta)),
-        (labels::WORKLOAD_DEPLOYMENT_NAME, owner::name(meta)),
+        (labels::WORKLOAD_DEPLOYMENT_UID, deployment.uid()),
+        (labels::WORKLOAD_DEPLOYMENT_NAME, deployment.name()),
         (labels::PLACEMENT_NAME, spec.placement_name.as_str()),
         (labels::CITY_CODE, spec.city_code.as_str()),
         (labels::INSTANCE_INDEX, ordinal.to_string().as_str()),

@@ -1,9 +1,10 @@
 //! A fake provider: reports every instance of a cell without gates as running.
 
+use polis_api::ObjectExt as _;
 use polis_api::compute::{Instance, InstanceControllerStatus};
 use polis_api::conditions::PROGRAMMED;
 use polis_core::conditions::{DesiredCondition, set};
-use polis_core::{Time, gates, owner, template};
+use polis_core::{Time, gates, template};
 use polis_engine::{Action, Clock, Engine, Error, Key, Plane, Reconciler, Watch};
 
 /// Declares the provider of a cell. It sets `Programmed` and the given condition, usually `Running`.
@@ -24,7 +25,7 @@ impl Reconciler for FakeRuntime {
 
     async fn reconcile(&self, key: &Key) -> Result<Action, Error> {
         let Some(instance) = self.cell.get::<Instance>(key)? else { return Ok(Action::AwaitChange) };
-        if !gates::of(&instance).is_empty() || owner::is_deleting(&instance.metadata) {
+        if !gates::of(&instance).is_empty() || instance.is_deleting() {
             return Ok(Action::AwaitChange);
         }
         let mut running = instance.clone();

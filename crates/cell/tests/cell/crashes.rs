@@ -1,6 +1,8 @@
 //! Crash tests: the process may crash after any of its writes, and the next process reaches the same state.
+use polis_testing::builders::mk_template;
+use polis_testing::eventually;
 
-use crate::env::{Setup, TestEnv, mk_deployment, mk_template, names};
+use crate::env::{Setup, TestEnv, mk_deployment, names};
 
 /// Runs a scenario with a process that crashes after its n-th write, for every n, and a second process that
 /// completes it. Returns the number of crash points.
@@ -8,19 +10,20 @@ async fn after_every_write(
     setup: Setup,
     scenario: impl AsyncFn(&mut TestEnv),
     check: impl AsyncFn(&TestEnv),
-) -> u32 {
+) -> usize {
     let mut crash = 0;
     loop {
         let mut env = TestEnv::new(setup).await;
         env.provider();
-        env.crash_point.arm(crash);
+        let log = env.cluster.proxy.requests().clone();
+        let fault = log.crash_after_writes(crash, |_| true);
         env.start();
         scenario(&mut env).await;
         // Until it has crashed or is idle.
         env.idle(std::time::Duration::from_secs(120)).await;
-        let crashed = env.crash_point.has_fired();
+        let crashed = log.is_triggered(fault);
         env.stop().await;
-        env.crash_point.disarm();
+        log.clear_faults();
         env.start();
         check(&env).await;
         if !crashed {
@@ -59,7 +62,7 @@ async fn replacing_and_scaling_down_survives_a_crash_after_every_write() {
         },
         async |env| {
             env.until_rolled_out("web", 1).await;
-            env.until("one copy", async || (names(&env.copies().await) == ["web-0"]).then_some(())).await;
+            eventually("one copy", async || (names(&env.copies().await) == ["web-0"]).then_some(())).await;
         },
     )
     .await;

@@ -1,32 +1,17 @@
-//! Test environment: planes, the cell controllers, a fake provider, and helpers to wait for state.
+//! Test environment: a cell, its hub and a project, the cell controllers and a fake provider.
 
-use std::future::Future;
-use std::sync::OnceLock;
 use std::time::Duration;
 
-use polis_api::ObjectExt;
-use polis_api::compute::{
-    Instance, InstanceControllerStatus, InstanceNetworkInterface, InstanceSpec, InstanceTemplateSpec,
-    NetworkReference, SandboxContainer, SandboxRuntime, ScaleSettings, WorkloadDeployment,
-    WorkloadDeploymentSpec, WorkloadReference,
-};
-use polis_api::conditions::{PROGRAMMED, RUNNING};
-use polis_api::crds::{self, CrdFile};
+use polis_api::ObjectExt as _;
+use polis_api::compute::{Instance, WorkloadDeployment};
+use polis_api::conditions::RUNNING;
 use polis_api::k8s_openapi::api::core::v1::Namespace;
-use polis_api::k8s_openapi::api::events::v1::Event;
-use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
-use polis_api::k8s_openapi::jiff::Timestamp;
-use polis_api::labels;
-use polis_apiserver::{PlaneSpec, Server};
 use polis_cell::{CellConfig, NetworkMode, QuotaConfig, ResourceRefKind};
-use polis_core::conditions::{DesiredCondition, find, set};
 use polis_core::{Time, metadata};
-use polis_engine::{Clock, Engine, Handle, ListOptions, Object, Plane, Preconditions, Random};
-use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep};
-
-use crate::proxy::{CrashPoint, PlaneProxy};
+use polis_engine::Plane;
+use polis_testing::builders::{self, mk_namespace};
+use polis_testing::{Cluster, HUB, PLATFORM, PlaneExt as _, PlaneRequests, declare_provider, eventually};
+use tokio::time::sleep;
 
 /// The hub namespace of namespace `shop` in project `acme`, on hub and cell.
 pub const NAMESPACE: &str = "ns-1";
@@ -34,22 +19,9 @@ pub const NAMESPACE: &str = "ns-1";
 pub const CELL: &str = "dfw-1";
 /// Longer than every back-off and requeue delay of the controllers.
 pub const LONG: Duration = Duration::from_secs(20 * 60);
-
-/// The CRDs of compute and of the platform, built once: deriving their schemas takes longer than most tests.
-fn kinds() -> &'static (Vec<CrdFile>, Vec<CrdFile>) {
-    static KINDS: OnceLock<(Vec<CrdFile>, Vec<CrdFile>)> = OnceLock::new();
-    KINDS.get_or_init(|| {
-        let quota =
-            |crd: &CrdFile| crd.path().to_string_lossy().contains("quota.miloapis.com_resourceclaims");
-        let networking = |crd: &CrdFile| crd.path().to_string_lossy().contains("networking.datumapis.com");
-        let compute =
-            crds::compute().into_iter().filter(|crd| !crd.path().to_string_lossy().contains("_workloads"));
-        (
-            compute.collect(),
-            crds::platform().into_iter().filter(|crd| quota(crd) || networking(crd)).collect(),
-        )
-    })
-}
+/// The city of the cell.
+const CITY: &str = "dfw";
+const PROVIDER: &str = "provider";
 
 /// Options of a test environment.
 #[derive(Clone, Copy, Default)]
@@ -64,80 +36,34 @@ pub struct Setup {
     pub instance_finalizers: &'static [&'static str],
 }
 
-/// A cell, its hub and its projects.
+/// A cell, its hub and a project.
 pub struct TestEnv {
-    server: Server,
+    pub cluster: Cluster,
     setup: Setup,
-    clock: Clock,
-    pub cell: PlaneProxy,
-    pub hub: PlaneProxy,
-    pub projects: PlaneProxy,
-    pub crash_point: CrashPoint,
-    engine: Option<Running>,
-    provider: Option<JoinHandle<()>>,
-}
-
-struct Running {
-    handle: Handle,
-    stop: oneshot::Sender<()>,
-    task: JoinHandle<()>,
-}
-
-struct WallClock(Clock);
-
-impl polis_apiserver::TimeSource for WallClock {
-    fn now(&self) -> Timestamp {
-        self.0.now()
-    }
+    /// The requests of the controllers to the cell.
+    pub cell: PlaneRequests,
+    /// The requests of the controllers to the hub.
+    pub hub: PlaneRequests,
+    /// The requests of the controllers to project `acme`.
+    pub project: PlaneRequests,
 }
 
 impl TestEnv {
-    /// Creates planes, CRDs and namespaces; no controller runs yet.
+    /// Creates planes and namespaces; no controller runs yet.
     pub async fn new(setup: Setup) -> Self {
-        let clock = Clock::anchored("2026-01-01T00:00:00Z".parse().unwrap());
-        let server = Server::builder().clock(WallClock(clock.clone())).build().await.unwrap();
-        server.create_plane(PlaneSpec::standalone("cell")).await.unwrap();
-        server.create_plane(PlaneSpec::standalone("hub")).await.unwrap();
-        let (compute, platform) = kinds();
-        for crd in compute {
-            for plane in ["cell", "hub"] {
-                server.install_crd_in(plane, &crd.crd).await.unwrap();
-            }
+        let mut builder = Cluster::builder().project("acme").hub().cell(CITY);
+        if !setup.networks {
+            builder = builder.without("networking.datumapis.com");
         }
-        for crd in platform {
-            let networking = crd.path().to_string_lossy().contains("networking.datumapis.com");
-            if networking && setup.networks {
-                server.install_crd_in("cell", &crd.crd).await.unwrap();
-            } else if !networking {
-                server.install_crd("projects", &crd.crd).await.unwrap();
-            }
+        let cluster = builder.build().await;
+        let requests = |plane| cluster.proxy.requests_to(plane);
+        let (cell, hub, project) = (requests(CITY), requests(HUB), requests("acme"));
+        for plane in [CITY, HUB] {
+            let namespace = builders::mk_hub_namespace(NAMESPACE, "acme", "shop");
+            cluster.plane(plane).create(&namespace).await.unwrap();
         }
-        server.create_plane(PlaneSpec::project("acme", "projects")).await.unwrap();
-        let crash_point = CrashPoint::default();
-        let env = Self {
-            cell: PlaneProxy::new("cell", server.plane_service("cell"), &crash_point),
-            hub: PlaneProxy::new("hub", server.plane_service("hub"), &crash_point),
-            projects: PlaneProxy::new("projects", server.service(), &crash_point),
-            server,
-            setup,
-            clock,
-            crash_point,
-            engine: None,
-            provider: None,
-        };
-        for plane in [env.at_cell(), env.at_hub()] {
-            plane
-                .create(&mk_namespace_labelled(&[
-                    (labels::UPSTREAM_CLUSTER_NAME, "cluster-acme"),
-                    (labels::UPSTREAM_NAMESPACE, "shop"),
-                ]))
-                .await
-                .unwrap();
-        }
-        let mut shop = Namespace::default();
-        shop.metadata.name = Some("shop".into());
-        env.at_project().create(&shop).await.unwrap();
-        env
+        cluster.plane("acme").create(&mk_namespace("shop")).await.unwrap();
+        Self { cluster, setup, cell, hub, project }
     }
 
     /// An environment with running cell controllers.
@@ -149,63 +75,42 @@ impl TestEnv {
 
     /// Starts the cell controllers.
     pub fn start(&mut self) {
-        let mut engine = Engine::with(self.clock.clone(), Random::from_seed(7));
-        let quota = QuotaConfig {
-            projects: Plane::in_process("projects", self.projects.clone()),
-            resource_ref: ResourceRefKind::Project,
-        };
+        let (proxy, clock) = (self.cluster.proxy.clone(), self.cluster.clock());
+        let quota = QuotaConfig { projects: proxy.plane(PLATFORM), resource_ref: ResourceRefKind::Project };
         let cell = CellConfig {
-            plane: Plane::in_process("cell", self.cell.clone()),
-            hub: Plane::in_process("hub", self.hub.clone()),
+            plane: proxy.plane(CITY),
+            hub: proxy.plane(HUB),
             name: CELL.into(),
             networks: if self.setup.networks_off { NetworkMode::Disabled } else { NetworkMode::WhenServed },
             quota: self.setup.quota.then_some(quota),
             instance_finalizers: self.setup.instance_finalizers.to_vec(),
         };
-        polis_cell::declare(&mut engine, self.clock.clone(), cell).unwrap();
-        let handle = engine.handle();
-        let (stop, stopped) = oneshot::channel();
-        let task = tokio::spawn(async move {
-            engine.run(async { _ = stopped.await }).await.unwrap();
-        });
-        self.engine = Some(Running { handle, stop, task });
+        self.cluster.start(CELL, |engine| polis_cell::declare(engine, clock, cell).unwrap());
     }
 
     /// Stops the cell controllers.
     pub async fn stop(&mut self) {
-        if let Some(Running { stop, task, .. }) = self.engine.take() {
-            _ = stop.send(());
-            task.await.unwrap();
-        }
+        self.cluster.stop(CELL).await;
     }
 
-    /// The cell plane without the proxy: always reachable and not logged.
     pub fn at_cell(&self) -> Plane {
-        Plane::in_process::<_, http_body_util::Full<bytes::Bytes>, _>(
-            "cell",
-            self.server.plane_service("cell"),
-        )
+        self.cluster.plane(CITY)
     }
 
-    /// The hub plane without the proxy.
     pub fn at_hub(&self) -> Plane {
-        Plane::in_process::<_, http_body_util::Full<bytes::Bytes>, _>("hub", self.server.plane_service("hub"))
+        self.cluster.plane(HUB)
     }
 
-    /// The plane of project `acme` without the proxy.
     pub fn at_project(&self) -> Plane {
-        Plane::in_process::<_, http_body_util::Full<bytes::Bytes>, _>(
-            "acme",
-            self.server.project_service("acme"),
-        )
+        self.cluster.plane("acme")
     }
 
     pub fn metrics(&self) -> String {
-        self.engine.as_ref().unwrap().handle.metrics()
+        self.cluster.handle(CELL).metrics()
     }
 
     pub fn now(&self) -> Time {
-        Time(self.clock.now())
+        self.cluster.now()
     }
 
     /// Starts a fake provider that sets instances without gates to `Running`.
@@ -215,26 +120,13 @@ impl TestEnv {
 
     /// Like [`TestEnv::provider`], with another condition than `Running`.
     pub fn provider_with_condition(&mut self, running_condition: &'static str) {
-        let (cell, clock) = (self.at_cell(), self.clock.clone());
-        let work = async move {
-            loop {
-                for instance in cell.uncached().list::<Instance>(&ListOptions::all()).await.unwrap() {
-                    if polis_core::gates::of(&instance).is_empty() && !instance.is_deleting() {
-                        // On a conflict the next round retries.
-                        _ = set_running(&cell, &instance, running_condition, &Time(clock.now())).await;
-                    }
-                }
-                sleep(Duration::from_secs(1)).await;
-            }
-        };
-        self.provider = Some(tokio::spawn(work));
+        let (cell, clock) = (self.at_cell(), self.cluster.clock());
+        self.cluster.start(PROVIDER, |engine| declare_provider(engine, clock, cell, running_condition));
     }
 
     /// Stops the fake provider. Running instances keep their conditions.
-    pub fn stop_provider(&mut self) {
-        if let Some(provider) = self.provider.take() {
-            provider.abort();
-        }
+    pub async fn stop_provider(&mut self) {
+        self.cluster.stop(PROVIDER).await;
     }
 
     /// Creates a deployment on the hub and in the cell, as the federation does.
@@ -245,47 +137,43 @@ impl TestEnv {
 
     /// Changes a deployment in the cell, as the federation does.
     pub async fn change(&self, name: &str, change: impl Fn(&mut WorkloadDeployment)) {
-        change_on(&self.at_cell(), name, change).await;
+        self.at_cell().change((NAMESPACE, name), change).await;
     }
 
     /// Deletes a deployment on the hub and in the cell, as the federation does.
     pub async fn undeploy(&self, name: &str) {
         for plane in [self.at_hub(), self.at_cell()] {
-            if let Some(deployment) =
-                plane.uncached().get::<WorkloadDeployment>((NAMESPACE, name)).await.unwrap()
-            {
-                plane.delete(&deployment, Preconditions::Uid).await.unwrap();
+            if plane.read::<WorkloadDeployment>((NAMESPACE, name)).await.is_some() {
+                plane.remove::<WorkloadDeployment>((NAMESPACE, name)).await;
             }
         }
     }
 
     pub async fn deployment(&self, name: &str) -> Option<WorkloadDeployment> {
-        self.at_cell().uncached().get((NAMESPACE, name)).await.unwrap()
+        self.at_cell().read((NAMESPACE, name)).await
     }
 
     pub async fn instance(&self, name: &str) -> Option<Instance> {
-        self.at_cell().uncached().get((NAMESPACE, name)).await.unwrap()
+        self.at_cell().read((NAMESPACE, name)).await
     }
 
     pub async fn copy(&self, name: &str) -> Option<Instance> {
-        self.at_hub().uncached().get((NAMESPACE, name)).await.unwrap()
+        self.at_hub().read((NAMESPACE, name)).await
     }
 
     pub async fn instances(&self) -> Vec<Instance> {
-        self.at_cell().uncached().list(&ListOptions::within(NAMESPACE)).await.unwrap()
+        self.at_cell().all_in(NAMESPACE).await
     }
 
     pub async fn copies(&self) -> Vec<Instance> {
-        self.at_hub().uncached().list(&ListOptions::within(NAMESPACE)).await.unwrap()
+        self.at_hub().all_in(NAMESPACE).await
     }
 
     /// Waits until the instance has a condition with this status and reason.
     pub async fn until_condition(&self, name: &str, kind: &str, status: &str, reason: &str) -> Instance {
         let what = format!("{name}: {kind}={status}/{reason}");
-        self.until(&what, async || {
-            self.instance(name)
-                .await
-                .filter(|instance| condition(instance, kind) == Some((status.into(), reason.into())))
+        eventually(&what, async || {
+            self.instance(name).await.filter(|instance| condition(instance, kind) == Some((status, reason)))
         })
         .await
     }
@@ -296,18 +184,18 @@ impl TestEnv {
             let ready = |instance: &Instance| {
                 condition(instance, "Ready").is_some_and(|(status, _)| status == "True")
             };
-            self.until(&format!("{name} ready in the cell"), async || {
+            eventually(&format!("{name} ready in the cell"), async || {
                 self.instance(name).await.filter(ready)
             })
             .await;
-            self.until(&format!("{name} ready on the hub"), async || self.copy(name).await.filter(ready))
+            eventually(&format!("{name} ready on the hub"), async || self.copy(name).await.filter(ready))
                 .await;
         }
     }
 
     /// Waits until this many instances run the current template and no other instance exists.
     pub async fn until_rolled_out(&self, name: &str, replicas: i32) {
-        self.until(&format!("{name} rolled out"), async || {
+        eventually(&format!("{name} rolled out"), async || {
             let deployment = self.deployment(name).await?;
             let status = deployment.status?;
             let current = status.observed_generation == deployment.metadata.generation;
@@ -319,114 +207,27 @@ impl TestEnv {
 
     /// Waits until cell and hub have no instance.
     pub async fn until_empty(&self) {
-        self.until("cell and hub empty", async || {
+        eventually("cell and hub empty", async || {
             (self.instances().await.is_empty() && self.copies().await.is_empty()).then_some(())
         })
         .await;
     }
 
-    /// Waits until the check returns a value, for at most one hour of the paused clock.
-    pub async fn until<T, F: Future<Output = Option<T>>>(
-        &self,
-        what: &str,
-        mut check: impl FnMut() -> F,
-    ) -> T {
-        let deadline = Instant::now() + Duration::from_secs(3600);
-        loop {
-            if let Some(found) = check().await {
-                return found;
-            }
-            if Instant::now() > deadline {
-                let statuses: Vec<_> =
-                    self.instances().await.iter().map(|i| (i.name().to_owned(), i.status.clone())).collect();
-                panic!(
-                    "timed out waiting for {what}\ncell {:?}\nhub {:?}\ninstances {statuses:#?}",
-                    self.cell.request_counts(),
-                    self.hub.request_counts()
-                );
-            }
-            sleep(Duration::from_millis(100)).await;
-        }
-    }
-
-    /// Advances the clock.
+    /// Lets time pass.
     pub async fn idle(&self, time: Duration) {
         sleep(time).await;
     }
 
     /// The reasons of the events of an object in the cell.
     pub async fn events(&self, name: &str) -> Vec<String> {
-        let events = self.at_cell().uncached().list::<Event>(&ListOptions::within(NAMESPACE)).await.unwrap();
-        let about = |event: &Event| {
-            event.regarding.as_ref().and_then(|regarding| regarding.name.clone()).as_deref() == Some(name)
-        };
-        events.into_iter().filter(about).filter_map(|event| event.reason).collect()
-    }
-}
-
-impl Drop for TestEnv {
-    fn drop(&mut self) {
-        self.stop_provider();
-    }
-}
-
-async fn set_running(
-    cell: &Plane,
-    instance: &Instance,
-    running_condition: &'static str,
-    now: &Time,
-) -> Result<(), polis_engine::Error> {
-    let mut running = instance.clone();
-    let hash = polis_core::template::instance_hash(instance).unwrap_or_default().to_owned();
-    let status = running.status.get_or_insert_default();
-    status.controller = Some(InstanceControllerStatus { observed_template_hash: hash });
-    for (kind, reason) in [(PROGRAMMED, "Programmed"), (running_condition, running_condition)] {
-        set(
-            &mut status.conditions,
-            &DesiredCondition::new_true(kind, reason, ""),
-            instance.metadata.generation,
-            now,
-        );
-    }
-    cell.update_status(instance, &running).await.map(|_| ())
-}
-
-/// Updates an object; retries on conflict.
-pub async fn change_on<K: Object>(plane: &Plane, name: &str, change: impl Fn(&mut K)) {
-    loop {
-        let current = plane.uncached().get::<K>((NAMESPACE, name)).await.unwrap().expect("the object exists");
-        let mut desired = current.clone();
-        change(&mut desired);
-        match plane.update(&current, &desired).await {
-            Err(error) if error.is_conflict() => {}
-            done => {
-                done.unwrap();
-                return;
-            }
-        }
-    }
-}
-
-/// Updates the status of an object; retries on conflict.
-pub async fn change_status<K: Object>(plane: &Plane, name: (&str, &str), change: impl Fn(&mut K)) {
-    loop {
-        let current = plane.uncached().get::<K>(name).await.unwrap().expect("the object exists");
-        let mut desired = current.clone();
-        change(&mut desired);
-        match plane.update_status(&current, &desired).await {
-            Err(error) if error.is_conflict() => {}
-            done => {
-                done.unwrap();
-                return;
-            }
-        }
+        let events = self.at_cell().events_of(name).await;
+        events.into_iter().filter_map(|event| event.reason).collect()
     }
 }
 
 /// Status and reason of a condition.
-pub fn condition(instance: &Instance, kind: &str) -> Option<(String, String)> {
-    let condition = find(&instance.status.as_ref()?.conditions, kind)?;
-    Some((condition.status.clone(), condition.reason.clone()))
+pub fn condition<'a>(instance: &'a Instance, kind: &str) -> Option<(&'a str, &'a str)> {
+    builders::condition(&instance.status.as_ref()?.conditions, kind)
 }
 
 pub fn gates(instance: &Instance) -> Vec<&str> {
@@ -443,49 +244,12 @@ pub fn uids(instances: &[Instance]) -> Vec<Option<String>> {
 
 /// The hub namespace with these labels.
 pub fn mk_namespace_labelled(pairs: &[(&str, &str)]) -> Namespace {
-    let metadata = ObjectMeta {
-        name: Some(NAMESPACE.into()),
-        labels: Some(metadata::map(pairs.iter().copied())),
-        ..ObjectMeta::default()
-    };
-    Namespace { metadata, ..Namespace::default() }
+    let mut namespace = mk_namespace(NAMESPACE);
+    namespace.metadata.labels = Some(metadata::map(pairs.iter().copied()));
+    namespace
 }
 
 /// A deployment in `dfw`.
 pub fn mk_deployment(name: &str, replicas: i32) -> WorkloadDeployment {
-    let mut deployment = WorkloadDeployment::default();
-    deployment.metadata.name = Some(name.into());
-    deployment.metadata.namespace = Some(NAMESPACE.into());
-    deployment.spec = WorkloadDeploymentSpec {
-        workload_ref: WorkloadReference { name: "shop".into(), uid: "uid-of-the-workload".into() },
-        placement_name: "default".into(),
-        city_code: "dfw".into(),
-        template: mk_template("app:1"),
-        scale_settings: ScaleSettings { min_replicas: replicas, ..ScaleSettings::default() },
-        replicas: None,
-    };
-    deployment
-}
-
-/// A template of one container on `test-network`.
-pub fn mk_template(image: &str) -> InstanceTemplateSpec {
-    let mut spec = InstanceSpec::default();
-    spec.runtime.resources.instance_type = "datumcloud/d1-standard-2".into();
-    let container =
-        SandboxContainer { name: "app".into(), image: image.into(), ..SandboxContainer::default() };
-    spec.runtime.sandbox = Some(SandboxRuntime { containers: vec![container], ..SandboxRuntime::default() });
-    let network = NetworkReference { name: "test-network".into(), namespace: None };
-    spec.network_interfaces = vec![InstanceNetworkInterface { network, network_policy: None }];
-    InstanceTemplateSpec { metadata: None, spec }
-}
-
-pub fn mk_condition(kind: &str, status: &str, reason: &str, now: &Time) -> Condition {
-    Condition {
-        type_: kind.into(),
-        status: status.into(),
-        reason: reason.into(),
-        message: String::new(),
-        observed_generation: None,
-        last_transition_time: now.clone(),
-    }
+    builders::mk_deployment(NAMESPACE, name, CITY, replicas)
 }

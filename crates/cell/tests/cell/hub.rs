@@ -8,12 +8,10 @@ use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use polis_api::{ObjectExt, finalizers, labels};
 use polis_core::{metadata, owner};
 use polis_engine::Preconditions;
+use polis_testing::builders::mk_template;
+use polis_testing::{PlaneExt as _, RequestFault, eventually};
 
-use crate::env::{
-    CELL, LONG, NAMESPACE, Setup, TestEnv, change_on, mk_deployment, mk_namespace_labelled, mk_template,
-    names, uids,
-};
-use crate::proxy::Connectivity;
+use crate::env::{CELL, LONG, NAMESPACE, Setup, TestEnv, mk_deployment, mk_namespace_labelled, names, uids};
 
 #[tokio::test(start_paused = true)]
 async fn a_copy_is_owned_by_the_hubs_deployment_and_labelled_with_its_origin() {
@@ -37,11 +35,10 @@ async fn a_copy_is_owned_by_the_hubs_deployment_and_labelled_with_its_origin() {
 async fn a_gated_instance_is_copied() {
     let env = TestEnv::running(Setup { networks: true, ..Setup::default() }).await;
     env.deploy(&mk_deployment("web", 1)).await;
-    let copy = env
-        .until("the copy of a gated instance", async || {
-            env.copy("web-0").await.filter(|copy| copy.status.is_some())
-        })
-        .await;
+    let copy = eventually("the copy of a gated instance", async || {
+        env.copy("web-0").await.filter(|copy| copy.status.is_some())
+    })
+    .await;
     assert!(polis_core::gates::has(&copy, "Network"));
 }
 
@@ -54,7 +51,12 @@ async fn one_instance_needs_few_requests_to_the_hub() {
     let log = env.hub.log();
     assert_eq!(
         log[..4],
-        ["GET workloaddeployments/web", "GET namespace", "POST instances", "PUT instances/web-0/status"]
+        [
+            "get workloaddeployments/web",
+            "get namespaces/ns-1",
+            "create instances",
+            "update instances/web-0/status"
+        ]
     );
     assert!(log.len() <= 9, "{log:?}");
 }
@@ -62,30 +64,30 @@ async fn one_instance_needs_few_requests_to_the_hub() {
 #[tokio::test(start_paused = true)]
 async fn a_created_copy_is_not_read_before_the_watch_delivers_it() {
     let mut env = TestEnv::new(Setup::default()).await;
-    env.hub.delay_watch("instances", Duration::from_secs(2));
+    env.hub.delay_watches("instances", Duration::from_secs(2));
     env.start();
     env.deploy(&mk_deployment("web", 1)).await;
-    env.until("the copy exists", async || env.copy("web-0").await).await;
+    eventually("the copy exists", async || env.copy("web-0").await).await;
     // The instance becomes ready before the watch delivers its copy.
     env.provider();
     env.until_ready(&["web-0"]).await;
-    env.until("the copy is ready", async || env.copy("web-0").await.filter(polis_core::instances::is_ready))
+    eventually("the copy is ready", async || env.copy("web-0").await.filter(polis_core::instances::is_ready))
         .await;
-    assert_eq!(env.hub.logged("POST instances"), ["POST instances"]);
-    assert_eq!(env.hub.logged("GET workloaddeployments").len(), 1, "{:?}", env.hub.log());
-    assert_eq!(env.hub.logged("GET instances").len(), 0, "{:?}", env.hub.log());
+    assert_eq!(env.hub.logged("create instances"), ["create instances"]);
+    assert_eq!(env.hub.logged("get workloaddeployments").len(), 1, "{:?}", env.hub.log());
+    assert_eq!(env.hub.logged("get instances").len(), 0, "{:?}", env.hub.log());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_cell_works_while_the_hub_is_unreachable_and_updates_it_afterwards() {
-    for outage in [Connectivity::Refused, Connectivity::Hanging] {
+    for outage in [RequestFault::Refuse, RequestFault::Hang] {
         let mut env = TestEnv::running(Setup::default()).await;
         env.provider();
         env.deploy(&mk_deployment("web", 1)).await;
         env.until_ready(&["web-0"]).await;
         let first = uids(&env.instances().await);
 
-        env.hub.set(outage);
+        env.hub.fail(outage);
         env.deploy(&mk_deployment("api", 2)).await;
         for name in ["api-0", "api-1"] {
             env.until_condition(name, "Ready", "True", "Running").await;
@@ -93,7 +95,7 @@ async fn a_cell_works_while_the_hub_is_unreachable_and_updates_it_afterwards() {
         env.idle(LONG).await;
         assert_eq!(names(&env.copies().await), ["web-0"], "{outage:?}");
 
-        env.hub.set(Connectivity::Up);
+        env.hub.restore();
         env.until_ready(&["web-0", "api-0", "api-1"]).await;
         assert_eq!(uids(&[env.instance("web-0").await.unwrap()]), first);
     }
@@ -102,12 +104,12 @@ async fn a_cell_works_while_the_hub_is_unreachable_and_updates_it_afterwards() {
 #[tokio::test(start_paused = true)]
 async fn a_cell_starts_while_the_hub_is_unreachable() {
     let mut env = TestEnv::new(Setup::default()).await;
-    env.hub.set(Connectivity::Refused);
+    env.hub.fail(RequestFault::Refuse);
     env.start();
     env.provider();
     env.deploy(&mk_deployment("web", 1)).await;
     env.until_condition("web-0", "Ready", "True", "Running").await;
-    env.hub.set(Connectivity::Up);
+    env.hub.restore();
     env.until_ready(&["web-0"]).await;
 }
 
@@ -121,9 +123,9 @@ async fn losing_and_regaining_the_hub_changes_nothing_in_the_cell() {
     let before = env.instances().await;
     env.cell.clear();
     env.hub.clear();
-    env.hub.set(Connectivity::Refused);
+    env.hub.fail(RequestFault::Refuse);
     env.idle(LONG).await;
-    env.hub.set(Connectivity::Up);
+    env.hub.restore();
     env.idle(LONG).await;
     assert_eq!(env.instances().await, before);
     assert_eq!((env.cell.log(), env.hub.log()), (vec![], vec![]));
@@ -135,17 +137,17 @@ async fn a_deleted_instance_waits_until_its_hub_copy_is_deleted() {
     env.provider();
     env.deploy(&mk_deployment("web", 2)).await;
     env.until_ready(&["web-0", "web-1"]).await;
-    env.hub.set(Connectivity::Refused);
+    env.hub.fail(RequestFault::Refuse);
     env.change("web", |deployment| deployment.spec.scale_settings.min_replicas = 1).await;
-    env.until("an event", async || {
+    eventually("an event", async || {
         env.events("web-1").await.contains(&"HubUnreachable".to_owned()).then_some(())
     })
     .await;
     env.idle(LONG).await;
     let held = env.instance("web-1").await.unwrap();
     assert!(held.has_finalizer(finalizers::INSTANCE));
-    env.hub.set(Connectivity::Up);
-    env.until("instance and copy deleted", async || {
+    env.hub.restore();
+    eventually("instance and copy deleted", async || {
         (env.instance("web-1").await.is_none() && env.copy("web-1").await.is_none()).then_some(())
     })
     .await;
@@ -160,20 +162,21 @@ async fn instances_of_a_deployment_deleted_on_the_hub_are_not_copied_again() {
     let hub_owner: WorkloadDeployment =
         env.at_hub().uncached().get((NAMESPACE, "web")).await.unwrap().unwrap();
     env.at_hub().delete(&hub_owner, Preconditions::Uid).await.unwrap();
-    env.until("copies deleted by the garbage collector", async || {
+    eventually("copies deleted by the garbage collector", async || {
         env.copies().await.is_empty().then_some(())
     })
     .await;
     env.hub.clear();
     // A change of an instance makes the controller read the hub, and it finds nothing to write.
-    change_on::<Instance>(&env.at_cell(), "web-0", |instance| {
-        instance.metadata.annotations = Some(metadata::map([("touched", "yes")]));
-    })
-    .await;
-    env.until("a read of the hub", async || (!env.hub.logged("GET").is_empty()).then_some(())).await;
+    env.at_cell()
+        .change::<Instance>((NAMESPACE, "web-0"), |instance| {
+            instance.metadata.annotations = Some(metadata::map([("touched", "yes")]));
+        })
+        .await;
+    eventually("a read of the hub", async || (!env.hub.logged("get").is_empty()).then_some(())).await;
     env.idle(LONG).await;
     assert!(env.copies().await.is_empty());
-    assert!(env.hub.log().iter().all(|entry| entry.starts_with("GET")), "{:?}", env.hub.request_counts());
+    assert!(env.hub.log().iter().all(|entry| entry.starts_with("get")), "{:?}", env.hub.log());
     // When the hub has the deployment again, its instances are copied again.
     env.at_hub().create(&mk_deployment("web", 2)).await.unwrap();
     env.until_ready(&["web-0", "web-1"]).await;
@@ -187,7 +190,7 @@ async fn a_deleted_copy_is_created_again() {
     env.until_ready(&["web-0"]).await;
     let copy = env.copy("web-0").await.unwrap();
     env.at_hub().delete(&copy, Preconditions::Uid).await.unwrap();
-    env.until("another copy", async || {
+    eventually("another copy", async || {
         env.copy("web-0").await.filter(|recreated| recreated.metadata.uid != copy.metadata.uid)
     })
     .await;
@@ -200,18 +203,18 @@ async fn a_changed_copy_is_corrected_and_foreign_labels_stay() {
     env.provider();
     env.deploy(&mk_deployment("web", 1)).await;
     env.until_ready(&["web-0"]).await;
-    change_on::<Instance>(&env.at_hub(), "web-0", |copy| {
-        let labels = copy.metadata.labels.get_or_insert_default();
-        labels.insert(labels::CITY_CODE.into(), "ord".into());
-        labels.insert("karmada.io/theirs".into(), "1".into());
-    })
-    .await;
-    let copy = env
-        .until("the corrected city label", async || {
-            let copy = env.copy("web-0").await?;
-            (copy.label(labels::CITY_CODE) == Some("dfw")).then_some(copy)
+    env.at_hub()
+        .change::<Instance>((NAMESPACE, "web-0"), |copy| {
+            let labels = copy.metadata.labels.get_or_insert_default();
+            labels.insert(labels::CITY_CODE.into(), "ord".into());
+            labels.insert("karmada.io/theirs".into(), "1".into());
         })
         .await;
+    let copy = eventually("the corrected city label", async || {
+        let copy = env.copy("web-0").await?;
+        (copy.label(labels::CITY_CODE) == Some("dfw")).then_some(copy)
+    })
+    .await;
     assert_eq!(copy.label("karmada.io/theirs"), Some("1"));
 }
 
@@ -230,7 +233,7 @@ async fn an_instance_of_unknown_origin_is_not_copied_and_reported_once() {
     env.provider();
     env.deploy(&mk_deployment("web", 1)).await;
     env.until_condition("web-0", "Ready", "True", "Running").await;
-    env.until("an event", async || {
+    eventually("an event", async || {
         env.events("web-0").await.contains(&"NotShownOnHub".to_owned()).then_some(())
     })
     .await;
@@ -238,7 +241,7 @@ async fn an_instance_of_unknown_origin_is_not_copied_and_reported_once() {
     assert!(env.copies().await.is_empty());
     assert!(env.metrics().contains("compute_instances_unresolved{what=\"origin\"} 1"));
     assert_eq!(env.events("web-0").await.iter().filter(|reason| *reason == "NotShownOnHub").count(), 1);
-    assert!(env.hub.log().iter().all(|entry| entry.starts_with("GET")), "{:?}", env.hub.request_counts());
+    assert!(env.hub.log().iter().all(|entry| entry.starts_with("get")), "{:?}", env.hub.log());
     // With the right labels it is copied, and the gauge is zero again.
     relabel_hub(
         &env,
@@ -256,14 +259,14 @@ async fn an_instance_without_labels_is_reported_and_can_be_deleted() {
         ObjectMeta { name: Some("lone".into()), namespace: Some(NAMESPACE.into()), ..ObjectMeta::default() };
     let lone = Instance { metadata, spec: mk_template("app:1").spec, status: None };
     env.at_cell().create(&lone).await.unwrap();
-    env.until("an event", async || {
+    eventually("an event", async || {
         env.events("lone").await.contains(&"NotShownOnHub".to_owned()).then_some(())
     })
     .await;
     assert!(env.copies().await.is_empty());
     let lone = env.instance("lone").await.unwrap();
     env.at_cell().delete(&lone, Preconditions::Uid).await.unwrap();
-    env.until("the instance is deleted", async || env.instance("lone").await.is_none().then_some(())).await;
+    eventually("the instance is deleted", async || env.instance("lone").await.is_none().then_some(())).await;
     assert!(env.metrics().contains("compute_instances_unresolved{what=\"origin\"} 0"));
 }
 
@@ -285,7 +288,7 @@ async fn an_instance_of_another_owner_on_the_hub_is_left_unchanged() {
     let other = env.at_hub().create(&mk_deployment("other", 1)).await.unwrap();
     let theirs = env.at_hub().create(&mk_copy(&other, None)).await.unwrap();
     env.deploy(&mk_deployment("web", 1)).await;
-    env.until("an event", async || {
+    eventually("an event", async || {
         env.events("web-0").await.contains(&"NotShownOnHub".to_owned()).then_some(())
     })
     .await;
@@ -293,7 +296,7 @@ async fn an_instance_of_another_owner_on_the_hub_is_left_unchanged() {
     assert_eq!(env.copy("web-0").await.unwrap(), theirs);
     // Also when the cell's own instance is deleted.
     env.undeploy("web").await;
-    env.until("own instance deleted", async || env.instances().await.is_empty().then_some(())).await;
+    eventually("own instance deleted", async || env.instances().await.is_empty().then_some(())).await;
     assert_eq!(env.copy("web-0").await.unwrap(), theirs);
 }
 
@@ -306,7 +309,7 @@ async fn an_instance_without_an_owner_on_the_hub_is_left_unchanged_for_any_cell_
         ownerless.metadata.owner_references = None;
         let ownerless = env.at_hub().create(&ownerless).await.unwrap();
         env.deploy(&mk_deployment("web", 1)).await;
-        env.until("an event", async || {
+        eventually("an event", async || {
             env.events("web-0").await.contains(&"NotShownOnHub".to_owned()).then_some(())
         })
         .await;
@@ -333,10 +336,11 @@ async fn a_deployment_that_moves_between_cells_takes_over_its_copies_when_the_hu
     let source = async || env.copy("web-0").await?.label(labels::SOURCE_CLUSTER).map(str::to_owned);
     assert_eq!(source().await.as_deref(), Some("dfw-2"));
 
-    crate::env::change_status::<WorkloadDeployment>(&env.at_hub(), (NAMESPACE, "web"), |deployment| {
-        deployment.status.get_or_insert_default().cell = Some(CELL.into());
-    })
-    .await;
+    env.at_hub()
+        .change_status::<WorkloadDeployment>((NAMESPACE, "web"), |deployment| {
+            deployment.status.get_or_insert_default().cell = Some(CELL.into());
+        })
+        .await;
     env.until_ready(&["web-0"]).await;
     assert_eq!(source().await.as_deref(), Some(CELL));
 }

@@ -7,10 +7,10 @@ use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use polis_api::{ObjectExt, annotations, finalizers, labels};
 use polis_core::metadata;
 use polis_engine::Preconditions;
+use polis_testing::builders::mk_template;
+use polis_testing::{PlaneExt as _, eventually};
 
-use crate::env::{
-    LONG, NAMESPACE, Setup, TestEnv, change_on, condition, gates, mk_deployment, mk_template, names, uids,
-};
+use crate::env::{LONG, NAMESPACE, Setup, TestEnv, condition, gates, mk_deployment, names, uids};
 
 #[tokio::test(start_paused = true)]
 async fn an_instance_is_created_complete_and_the_reconcile_that_grants_quota_removes_its_gate() {
@@ -18,14 +18,19 @@ async fn an_instance_is_created_complete_and_the_reconcile_that_grants_quota_rem
     env.deploy(&mk_deployment("web", 1)).await;
     let instance = env.until_condition("web-0", "Ready", "False", "PendingProgramming").await;
 
-    assert_eq!(condition(&instance, "QuotaGranted"), Some(("True".into(), "QuotaDisabled".into())));
+    assert_eq!(condition(&instance, "QuotaGranted"), Some(("True", "QuotaDisabled")));
     assert_eq!(gates(&instance), [""; 0]);
     assert_eq!(instance.metadata.finalizers, Some(vec![finalizers::INSTANCE.into()]));
     // One create; then status, gate, and the status of the new generation, with nothing in between.
     let writes = env.cell.log().into_iter().filter(|entry| entry.contains("instances")).collect::<Vec<_>>();
     assert_eq!(
         writes,
-        ["POST instances", "PUT instances/web-0/status", "PUT instances/web-0", "PUT instances/web-0/status"]
+        [
+            "create instances",
+            "update instances/web-0/status",
+            "update instances/web-0",
+            "update instances/web-0/status"
+        ]
     );
     assert!(env.metrics().contains("compute_quota_enforcement_enabled 0"));
 }
@@ -47,11 +52,10 @@ async fn the_deployment_reports_its_replicas_and_its_cell() {
     env.provider();
     env.deploy(&mk_deployment("web", 2)).await;
     env.until_ready(&["web-0", "web-1"]).await;
-    let status = env
-        .until("both counted", async || {
-            env.deployment("web").await?.status.filter(|status| status.ready_replicas == 2)
-        })
-        .await;
+    let status = eventually("both counted", async || {
+        env.deployment("web").await?.status.filter(|status| status.ready_replicas == 2)
+    })
+    .await;
     assert_eq!((status.replicas, status.desired_replicas, status.current_replicas), (2, 2, 2));
     assert_eq!(status.cell.as_deref(), Some("dfw-1"));
     assert_eq!(status.observed_generation, Some(1));
@@ -72,18 +76,18 @@ async fn instances_are_created_one_by_one_each_after_the_previous_is_ready() {
 #[tokio::test(start_paused = true)]
 async fn a_created_instance_is_not_created_again_before_the_watch_delivers_it() {
     let mut env = TestEnv::new(Setup::default()).await;
-    env.cell.delay_watch("instances", Duration::from_secs(2));
+    env.cell.delay_watches("instances", Duration::from_secs(2));
     env.start();
     env.provider();
     env.deploy(&mk_deployment("web", 1)).await;
-    env.until("the instance exists", async || env.instance("web-0").await).await;
+    eventually("the instance exists", async || env.instance("web-0").await).await;
     // Another change of the deployment, before the watch delivers its instance.
     env.change("web", |deployment| {
         deployment.metadata.annotations = Some(metadata::map([("note", "again")]));
     })
     .await;
     env.until_ready(&["web-0"]).await;
-    assert_eq!(env.cell.logged("POST instances"), ["POST instances"]);
+    assert_eq!(env.cell.logged("create instances"), ["create instances"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -102,8 +106,8 @@ async fn scaling_down_deletes_the_highest_ordinal_first_and_one_at_a_time() {
     env.until_ready(&["web-0", "web-1", "web-2"]).await;
     env.cell.clear();
     env.change("web", |deployment| deployment.spec.scale_settings.min_replicas = 1).await;
-    env.until("one left", async || (names(&env.instances().await) == ["web-0"]).then_some(())).await;
-    env.until("one copy left", async || (names(&env.copies().await) == ["web-0"]).then_some(())).await;
+    eventually("one left", async || (names(&env.instances().await) == ["web-0"]).then_some(())).await;
+    eventually("one copy left", async || (names(&env.copies().await) == ["web-0"]).then_some(())).await;
     // Each is deleted and loses its finalizers before the next is deleted.
     let of_instances = |entry: &String| {
         entry.contains("instances/") && !entry.contains("status") && !entry.contains("events")
@@ -111,7 +115,12 @@ async fn scaling_down_deletes_the_highest_ordinal_first_and_one_at_a_time() {
     let log: Vec<_> = env.cell.log().into_iter().filter(of_instances).collect();
     assert_eq!(
         log,
-        ["DELETE instances/web-2", "PUT instances/web-2", "DELETE instances/web-1", "PUT instances/web-1"]
+        [
+            "delete instances/web-2",
+            "update instances/web-2",
+            "delete instances/web-1",
+            "update instances/web-1"
+        ]
     );
 }
 
@@ -127,9 +136,12 @@ async fn a_new_template_replaces_instances_one_by_one_from_the_highest() {
     env.until_rolled_out("web", 2).await;
     let after = uids(&env.instances().await);
     assert!(before.iter().all(|uid| !after.contains(uid)));
-    let created_or_deleted = |entry: &String| entry.starts_with("DELETE") || *entry == "POST instances";
+    let created_or_deleted = |entry: &String| entry.starts_with("delete") || *entry == "create instances";
     let log: Vec<_> = env.cell.log().into_iter().filter(created_or_deleted).collect();
-    assert_eq!(log, ["DELETE instances/web-1", "POST instances", "DELETE instances/web-0", "POST instances"]);
+    assert_eq!(
+        log,
+        ["delete instances/web-1", "create instances", "delete instances/web-0", "create instances"]
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -160,13 +172,14 @@ async fn a_recreated_deployment_waits_for_the_instances_of_its_predecessor() {
     env.deploy(&mk_deployment("web", 1)).await;
     env.until_condition("web-0", "Ready", "False", "PendingProgramming").await;
     // The finalizer of a machine that stops slowly.
-    change_on::<Instance>(&env.at_cell(), "web-0", |instance| {
-        metadata::add_finalizer(&mut instance.metadata, "provider.example/machine");
-    })
-    .await;
+    env.at_cell()
+        .change::<Instance>((NAMESPACE, "web-0"), |instance| {
+            metadata::add_finalizer(&mut instance.metadata, "provider.example/machine");
+        })
+        .await;
     let old = env.instance("web-0").await.unwrap().metadata.uid;
     env.undeploy("web").await;
-    env.until("the old instance being deleted", async || {
+    eventually("the old instance being deleted", async || {
         env.instance("web-0").await.filter(|i| i.is_deleting())
     })
     .await;
@@ -174,10 +187,11 @@ async fn a_recreated_deployment_waits_for_the_instances_of_its_predecessor() {
     env.idle(LONG).await;
     assert_eq!(env.instance("web-0").await.unwrap().metadata.uid, old);
 
-    change_on::<Instance>(&env.at_cell(), "web-0", |instance| {
-        metadata::remove_finalizer(&mut instance.metadata, "provider.example/machine");
-    })
-    .await;
+    env.at_cell()
+        .change::<Instance>((NAMESPACE, "web-0"), |instance| {
+            metadata::remove_finalizer(&mut instance.metadata, "provider.example/machine");
+        })
+        .await;
     env.provider();
     env.until_ready(&["web-0"]).await;
     assert_ne!(env.instance("web-0").await.unwrap().metadata.uid, old);
@@ -191,7 +205,7 @@ async fn a_users_instance_with_a_needed_name_is_reported_and_left_unchanged() {
     let foreign = Instance { metadata, spec: mk_template("theirs:1").spec, status: None };
     let created = env.at_cell().create(&foreign).await.unwrap();
     env.deploy(&mk_deployment("web", 1)).await;
-    env.until("a word about it", async || {
+    eventually("a word about it", async || {
         env.events("web").await.contains(&"InstanceNotOurs".to_owned()).then_some(())
     })
     .await;
@@ -200,7 +214,7 @@ async fn a_users_instance_with_a_needed_name_is_reported_and_left_unchanged() {
     assert_eq!((existing.metadata.uid, existing.spec), (created.metadata.uid, created.spec));
     // When it is deleted, the deployment creates its own.
     env.at_cell().delete(&env.instance("web-0").await.unwrap(), Preconditions::Uid).await.unwrap();
-    env.until("the instance of the deployment", async || {
+    eventually("the instance of the deployment", async || {
         let instance = env.instance("web-0").await?;
         instance.label(labels::WORKLOAD_DEPLOYMENT_NAME).map(|_| ())
     })
@@ -212,8 +226,8 @@ async fn removed_labels_are_restored() {
     let env = TestEnv::running(Setup::default()).await;
     env.deploy(&mk_deployment("web", 1)).await;
     env.until_condition("web-0", "Ready", "False", "PendingProgramming").await;
-    change_on::<Instance>(&env.at_cell(), "web-0", |instance| instance.metadata.labels = None).await;
-    env.until("all labels", async || {
+    env.at_cell().change::<Instance>((NAMESPACE, "web-0"), |instance| instance.metadata.labels = None).await;
+    eventually("all labels", async || {
         let labels = env.instance("web-0").await?.metadata.labels?;
         polis_core::instances::LINKING_LABELS.iter().all(|label| labels.contains_key(*label)).then_some(())
     })
@@ -231,7 +245,7 @@ async fn a_deployment_with_the_finalizer_of_another_implementation_is_finalized(
     .await;
     env.undeploy("web").await;
     env.until_empty().await;
-    env.until("the deployment deleted", async || env.deployment("web").await.is_none().then_some(())).await;
+    eventually("the deployment deleted", async || env.deployment("web").await.is_none().then_some(())).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -257,7 +271,7 @@ async fn an_idle_cell_makes_no_requests() {
     env.provider();
     env.deploy(&mk_deployment("web", 3)).await;
     env.until_ready(&["web-0", "web-1", "web-2"]).await;
-    env.stop_provider();
+    env.stop_provider().await;
     env.idle(LONG).await;
     env.cell.clear();
     env.hub.clear();

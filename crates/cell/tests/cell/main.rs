@@ -7,5 +7,4 @@ mod env;
 mod hub;
 mod instances;
 mod networks;
-mod proxy;
 mod quota;

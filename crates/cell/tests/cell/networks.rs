@@ -8,10 +8,10 @@ use polis_api::networking::{
     NetworkReference, Subnet, SubnetClaim, SubnetReference,
 };
 use polis_engine::{Object, Preconditions};
+use polis_testing::builders::mk_condition;
+use polis_testing::{PlaneExt as _, eventually};
 
-use crate::env::{
-    LONG, NAMESPACE, Setup, TestEnv, change_on, change_status, gates, mk_condition, mk_deployment,
-};
+use crate::env::{LONG, NAMESPACE, Setup, TestEnv, gates, mk_deployment};
 
 const WITH_NETWORKS: Setup =
     Setup { networks: true, quota: false, networks_off: false, instance_finalizers: &[] };
@@ -30,19 +30,20 @@ async fn create_location(env: &TestEnv) {
 }
 
 async fn until_exists<K: Object>(env: &TestEnv, name: &str) -> K {
-    env.until(name, async || env.at_cell().uncached().get::<K>((NAMESPACE, name)).await.unwrap()).await
+    eventually(name, async || env.at_cell().uncached().get::<K>((NAMESPACE, name)).await.unwrap()).await
 }
 
 async fn set_binding_status(env: &TestEnv, status: &'static str, reason: &'static str) {
     until_exists::<NetworkBinding>(env, "web-net-0").await;
     let now = env.now();
-    change_status::<NetworkBinding>(&env.at_cell(), (NAMESPACE, "web-net-0"), |binding| {
-        let state = binding.status.get_or_insert_default();
-        state.network_context_ref =
-            Some(NetworkContextReference { name: "ctx".into(), ..Default::default() });
-        state.conditions = vec![mk_condition("Ready", status, reason, &now)];
-    })
-    .await;
+    env.at_cell()
+        .change_status::<NetworkBinding>((NAMESPACE, "web-net-0"), |binding| {
+            let state = binding.status.get_or_insert_default();
+            state.network_context_ref =
+                Some(NetworkContextReference { name: "ctx".into(), ..Default::default() });
+            state.conditions = vec![mk_condition("Ready", status, reason, &now)];
+        })
+        .await;
 }
 
 /// Does everything that the network service does.
@@ -57,7 +58,7 @@ async fn provide_networks(env: &TestEnv) {
     cell.create(&NetworkContext { metadata: mk_meta("ctx"), spec, status: None }).await.unwrap();
     let now = env.now();
     let ready = mk_condition("Ready", "True", "Ready", &now);
-    change_status::<NetworkContext>(&cell, (NAMESPACE, "ctx"), |context| {
+    cell.change_status::<NetworkContext>((NAMESPACE, "ctx"), |context| {
         context.status.get_or_insert_default().conditions = vec![ready.clone()];
     })
     .await;
@@ -68,13 +69,13 @@ async fn provide_networks(env: &TestEnv) {
     subnet.spec.location = claim.spec.location;
     subnet.spec.ip_family = claim.spec.ip_family;
     cell.create(&subnet).await.unwrap();
-    change_status::<SubnetClaim>(&cell, (NAMESPACE, "ctx-0"), |claim| {
+    cell.change_status::<SubnetClaim>((NAMESPACE, "ctx-0"), |claim| {
         let state = claim.status.get_or_insert_default();
         state.subnet_ref = Some(SubnetReference { name: "ctx-0".into(), ..Default::default() });
         state.conditions = vec![ready.clone()];
     })
     .await;
-    change_status::<Subnet>(&cell, (NAMESPACE, "ctx-0"), |subnet| {
+    cell.change_status::<Subnet>((NAMESPACE, "ctx-0"), |subnet| {
         subnet.status.get_or_insert_default().conditions = vec![ready.clone()];
     })
     .await;
@@ -91,9 +92,9 @@ async fn an_instance_waits_for_its_networks_and_starts_when_they_are_ready() {
     provide_networks(&env).await;
     env.until_ready(&["web-0"]).await;
     // A later instance is created without that gate.
-    env.stop_provider();
+    env.stop_provider().await;
     env.change("web", |deployment| deployment.spec.scale_settings.min_replicas = 2).await;
-    let second = env.until("web-1", async || env.instance("web-1").await).await;
+    let second = eventually("web-1", async || env.instance("web-1").await).await;
     assert!(!gates(&second).contains(&"Network"));
     assert_eq!(second.spec.location.unwrap().name, "dfw-a");
 }
@@ -105,7 +106,7 @@ async fn a_failed_network_is_reported_on_instance_and_deployment() {
     env.deploy(&mk_deployment("web", 1)).await;
     set_binding_status(&env, "False", "NetworkFailedToCreate").await;
     env.until_condition("web-0", "Ready", "False", "NetworkFailedToCreate").await;
-    env.until("the condition on the deployment", async || {
+    eventually("the condition on the deployment", async || {
         let status = env.deployment("web").await?.status?;
         polis_core::conditions::find(&status.conditions, "Available")
             .filter(|a| a.reason == "NetworkFailedToCreate")
@@ -132,12 +133,13 @@ async fn a_cell_with_networks_disabled_requests_none_and_removes_existing_networ
     let env = TestEnv::running(Setup { networks_off: true, ..WITH_NETWORKS }).await;
     env.deploy(&mk_deployment("web", 1)).await;
     env.until_condition("web-0", "Ready", "False", "PendingProgramming").await;
-    change_on::<Instance>(&env.at_cell(), "web-0", |instance| {
-        let gate = polis_api::compute::SchedulingGate { name: "Network".into() };
-        instance.spec.controller.as_mut().unwrap().scheduling_gates = vec![gate];
-    })
-    .await;
-    env.until("no gate", async || env.instance("web-0").await.filter(|instance| gates(instance).is_empty()))
+    env.at_cell()
+        .change::<Instance>((NAMESPACE, "web-0"), |instance| {
+            let gate = polis_api::compute::SchedulingGate { name: "Network".into() };
+            instance.spec.controller.as_mut().unwrap().scheduling_gates = vec![gate];
+        })
+        .await;
+    eventually("no gate", async || env.instance("web-0").await.filter(|instance| gates(instance).is_empty()))
         .await;
     assert_eq!(env.at_cell().uncached().get::<NetworkBinding>((NAMESPACE, "web-net-0")).await.unwrap(), None);
 }
@@ -150,7 +152,7 @@ async fn bindings_are_deleted_with_their_deployment() {
     until_exists::<NetworkBinding>(&env, "web-net-0").await;
     let deployment = env.deployment("web").await.unwrap();
     env.at_cell().delete(&deployment, Preconditions::Uid).await.unwrap();
-    env.until("no binding", async || {
+    eventually("no binding", async || {
         env.at_cell()
             .uncached()
             .get::<NetworkBinding>((NAMESPACE, "web-net-0"))

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use polis_api::ObjectExt as _;
 use polis_api::compute::{Instance, Workload, WorkloadDeployment};
-use polis_core::owner;
 use polis_testing::PlaneExt as _;
 use tokio::time::Instant;
 
@@ -80,7 +80,7 @@ async fn the_status_of_a_workload_is_written_once_for_the_start_of_its_deploymen
     let acme = env.requests_to("acme");
     acme.clear();
     for deployment in &deployments {
-        let name = owner::name(&deployment.metadata);
+        let name = deployment.name();
         env.until_copied(name).await;
         env.report(name, |status| (status.replicas, status.desired_replicas) = (1, 1)).await;
     }

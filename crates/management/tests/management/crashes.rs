@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use polis_api::ObjectExt as _;
 use polis_api::compute::{Workload, WorkloadDeployment};
 use polis_api::karmada::PropagationPolicy;
-use polis_core::owner;
 use polis_testing::recorder::{ObjectChange, PlaneRecorder, kinds_of_hub, kinds_of_project};
 use polis_testing::{HUB, PlaneExt as _, eventually};
 
@@ -58,7 +58,7 @@ fn nothing_was_created_twice(recorder: &PlaneRecorder) {
 async fn until_federated(env: &TestEnv) {
     let deployments = env.until_deployed(&["dfw", "ord"]).await;
     for deployment in &deployments {
-        env.until_copied(owner::name(&deployment.metadata)).await;
+        env.until_copied(deployment.name()).await;
     }
     env.until_workload("web", |workload| {
         workload.status.as_ref().is_some_and(|s| s.deployments == 2 && s.observed_generation == Some(1))
@@ -75,7 +75,7 @@ async fn creating_a_workload_survives_a_crash_after_every_write() {
             until_federated(env).await;
             assert_eq!(env.hub().all::<WorkloadDeployment>().await.len(), 2);
             let policies = env.hub().all::<PropagationPolicy>().await;
-            let names: Vec<_> = policies.iter().map(|policy| owner::name(&policy.metadata)).collect();
+            let names: Vec<_> = policies.iter().map(|policy| policy.name()).collect();
             assert_eq!(names, ["city-dfw", "city-ord"]);
         },
     )

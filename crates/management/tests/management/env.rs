@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use polis_api::ObjectExt as _;
 use polis_api::compute::{Instance, Workload, WorkloadDeployment, WorkloadDeploymentStatus};
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::names;
@@ -99,7 +100,7 @@ impl TestEnv {
 
     pub async fn hub_namespace_of(&self, project: &str) -> String {
         let namespace: Namespace = self.cluster.plane(project).read(NAMESPACE).await.unwrap();
-        names::hub_namespace(owner::uid(&namespace.metadata))
+        names::hub_namespace(namespace.uid())
     }
 
     /// Creates a workload in `acme`.

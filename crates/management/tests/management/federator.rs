@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use polis_api::ObjectExt as _;
 use polis_api::compute::WorkloadDeployment;
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::karmada::PropagationPolicy;
 use polis_api::{annotations, finalizers, labels};
 use polis_core::tenant::Tenant;
-use polis_core::{metadata, owner, policy};
+use polis_core::{metadata, policy};
 use polis_testing::builders::{condition, mk_deployment, mk_hub_namespace, mk_member, mk_template};
 use polis_testing::{PlaneExt as _, RequestFault, consistently, eventually};
 
@@ -26,7 +27,7 @@ fn release(meta: &mut polis_api::kube::api::ObjectMeta) {
 
 async fn policies(env: &TestEnv) -> Vec<String> {
     let policies = env.hub().all::<PropagationPolicy>().await;
-    policies.iter().map(|policy| owner::name(&policy.metadata).to_owned()).collect()
+    policies.iter().map(|policy| policy.name().to_owned()).collect()
 }
 
 async fn until_policies(env: &TestEnv, names: &[&str]) {
@@ -55,11 +56,9 @@ async fn a_deployment_is_recorded_while_the_hub_is_away() {
     env.deploy("web", "dfw").await;
     let deployment = env
         .acme()
-        .eventually_has((NAMESPACE, "web"), |d: &WorkloadDeployment| {
-            metadata::has_finalizer(&d.metadata, finalizers::FEDERATOR)
-        })
+        .eventually_has((NAMESPACE, "web"), |d: &WorkloadDeployment| d.has_finalizer(finalizers::FEDERATOR))
         .await;
-    let recorded = metadata::annotation(&deployment.metadata, annotations::FEDERATION_NAMESPACE);
+    let recorded = deployment.annotation(annotations::FEDERATION_NAMESPACE);
     assert_eq!(recorded, Some(env.hub_namespace.as_str()));
     env.idle(LONG).await;
     assert_eq!(env.copy("web").await, None);
@@ -72,7 +71,7 @@ async fn the_copy_has_the_spec_and_the_city_and_its_namespace_names_the_project(
     let env = TestEnv::running().await;
     let copy = env.federate("web", "dfw").await;
     assert_eq!(copy.spec, env.deployment("web").await.spec);
-    assert_eq!(metadata::label(&copy.metadata, labels::TOPOLOGY_CITY_CODE), Some("dfw"));
+    assert_eq!(copy.label(labels::TOPOLOGY_CITY_CODE), Some("dfw"));
     assert_eq!(copy.metadata.finalizers, None);
     let namespace: Namespace = env.hub().read(&env.hub_namespace).await.unwrap();
     assert_eq!(Tenant::of(&namespace).unwrap(), Tenant::new("acme", NAMESPACE).unwrap());
@@ -118,7 +117,7 @@ async fn a_terminating_policy_is_awaited_and_never_written() {
     env.hub().change::<PropagationPolicy>(name, |policy| hold(&mut policy.metadata)).await;
     env.acme().remove::<WorkloadDeployment>((NAMESPACE, "old")).await;
     let terminating: PropagationPolicy =
-        env.hub().eventually_has(name, |p: &PropagationPolicy| owner::is_deleting(&p.metadata)).await;
+        env.hub().eventually_has(name, |p: &PropagationPolicy| p.is_deleting()).await;
 
     env.deploy("new", "dfw").await;
     consistently("the copy waits", LONG, async || env.copy("new").await.is_none()).await;
@@ -222,11 +221,11 @@ async fn a_changed_copy_is_restored() {
     let restored: WorkloadDeployment = env
         .hub()
         .eventually_has(name, |found: &WorkloadDeployment| {
-            metadata::label(&found.metadata, labels::TOPOLOGY_CITY_CODE) == Some("dfw")
+            found.label(labels::TOPOLOGY_CITY_CODE) == Some("dfw")
         })
         .await;
     assert_eq!(restored.spec, copy.spec);
-    assert_eq!(metadata::label(&restored.metadata, "note"), Some("kept"));
+    assert_eq!(restored.label("note"), Some("kept"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -297,9 +296,9 @@ async fn deletion_waits_for_the_finalizers_of_the_copy() {
     let name = (env.hub_namespace.as_str(), "web");
     env.hub().change::<WorkloadDeployment>(name, |copy| hold(&mut copy.metadata)).await;
     env.acme().remove::<WorkloadDeployment>((NAMESPACE, "web")).await;
-    env.hub().eventually_has(name, |copy: &WorkloadDeployment| owner::is_deleting(&copy.metadata)).await;
+    env.hub().eventually_has(name, |copy: &WorkloadDeployment| copy.is_deleting()).await;
     consistently("the deployment waits", LONG, async || {
-        metadata::has_finalizer(&env.deployment("web").await.metadata, finalizers::FEDERATOR)
+        env.deployment("web").await.has_finalizer(finalizers::FEDERATOR)
     })
     .await;
     env.hub().change::<WorkloadDeployment>(name, |copy| release(&mut copy.metadata)).await;
@@ -316,7 +315,7 @@ async fn deletion_waits_for_a_hub_that_is_away() {
     env.acme().remove::<WorkloadDeployment>((NAMESPACE, "web")).await;
     env.acme().eventually_event("web", "HubCleanupFailed").await;
     consistently("the deployment waits", LONG, async || {
-        metadata::has_finalizer(&env.deployment("web").await.metadata, finalizers::FEDERATOR)
+        env.deployment("web").await.has_finalizer(finalizers::FEDERATOR)
     })
     .await;
     assert!(env.copy("web").await.is_some());

@@ -1,5 +1,6 @@
 //! Projector: the projections of instances in their project, and objects that must not be projected.
 
+use polis_api::ObjectExt as _;
 use polis_api::compute::{Instance, WorkloadDeployment};
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::labels;
@@ -31,8 +32,8 @@ async fn an_instance_of_the_hub_appears_in_its_project() {
     let projection: Instance = env.acme().eventually_has(PROJECTION, |_| true).await;
     let copy: Instance = env.hub().read((env.hub_namespace.as_str(), "web-0")).await.unwrap();
     assert_eq!(projection.spec, copy.spec);
-    assert!(owner::is_owned_by(&projection.metadata, owner::uid(&env.deployment("web").await.metadata)));
-    let label = |key| metadata::label(&projection.metadata, key);
+    assert!(owner::is_owned_by(&projection.metadata, env.deployment("web").await.uid()));
+    let label = |key| projection.label(key);
     assert_eq!(label(labels::WORKLOAD_DEPLOYMENT_NAME), Some("web"));
     assert_eq!(label(labels::UPSTREAM_NAMESPACE), Some(NAMESPACE));
     assert_eq!(env.globex().all::<Instance>().await, []);

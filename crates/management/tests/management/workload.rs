@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use polis_api::ObjectExt as _;
 use polis_api::compute::{Workload, WorkloadDeployment};
 use polis_api::networking::{LocationBinding, Network};
 use polis_api::{annotations, finalizers, labels, names};
-use polis_core::{metadata, owner};
+use polis_core::owner;
 use polis_testing::builders::{NETWORK, condition, mk_deployment, mk_network, mk_template};
 use polis_testing::{PlaneExt as _, consistently};
 
@@ -19,11 +20,11 @@ fn available(workload: &Workload) -> Option<(&str, &str)> {
 async fn a_workload_gets_a_deployment_in_each_of_its_cities() {
     let env = TestEnv::running().await;
     let workload = env.run("web", &["ord", "dfw"]).await;
-    let uid = owner::uid(&workload.metadata);
+    let uid = workload.uid();
     for deployment in env.until_deployed(&["dfw", "ord"]).await {
         let name = names::deployment("web", uid, "default", &deployment.spec.city_code);
-        assert_eq!(owner::name(&deployment.metadata), name);
-        assert_eq!(metadata::label(&deployment.metadata, labels::WORKLOAD_UID), Some(uid));
+        assert_eq!(deployment.name(), name);
+        assert_eq!(deployment.label(labels::WORKLOAD_UID), Some(uid));
         assert!(owner::is_controlled_by(&deployment.metadata, uid));
         assert_eq!(deployment.spec.template, workload.spec.template);
         assert_eq!(deployment.spec.scale_settings, workload.spec.placements[0].scale_settings);
@@ -37,13 +38,13 @@ async fn a_deployment_is_created_with_the_federators_finalizer_and_record() {
     let env = TestEnv::running().await;
     env.run("web", &["dfw"]).await;
     let deployment = env.until_deployed(&["dfw"]).await.remove(0);
-    env.until_copied(owner::name(&deployment.metadata)).await;
-    let name = owner::name(&deployment.metadata);
+    env.until_copied(deployment.name()).await;
+    let name = deployment.name();
     let writes = env.requests_to("acme").logged("update workloaddeployments");
     let of_metadata: Vec<_> = writes.iter().filter(|write| !write.ends_with("/status")).collect();
     assert_eq!(of_metadata, [""; 0], "the creation of {name} has the finalizer and the annotation");
-    assert!(metadata::has_finalizer(&deployment.metadata, finalizers::FEDERATOR));
-    let recorded = metadata::annotation(&deployment.metadata, annotations::FEDERATION_NAMESPACE);
+    assert!(deployment.has_finalizer(finalizers::FEDERATOR));
+    let recorded = deployment.annotation(annotations::FEDERATION_NAMESPACE);
     assert_eq!(recorded, Some(env.hub_namespace.as_str()));
 }
 
@@ -57,7 +58,7 @@ async fn the_finalizer_is_written_before_the_first_deployment() {
     let created = writes.iter().position(|write| write == "create workloaddeployments").unwrap();
     assert!(finalizer < created, "{writes:?}");
     let workload: Workload = env.acme().read((NAMESPACE, "web")).await.unwrap();
-    assert!(metadata::has_finalizer(&workload.metadata, finalizers::WORKLOAD));
+    assert!(workload.has_finalizer(finalizers::WORKLOAD));
 }
 
 #[tokio::test(start_paused = true)]
@@ -66,7 +67,7 @@ async fn the_status_sums_up_the_deployments() {
     env.run("web", &["dfw", "ord"]).await;
     let deployments = env.until_deployed(&["dfw", "ord"]).await;
     for (deployment, ready) in deployments.iter().zip([1, 2]) {
-        let name = owner::name(&deployment.metadata);
+        let name = deployment.name();
         env.until_copied(name).await;
         env.report_ready(name, ready).await;
     }
@@ -86,7 +87,7 @@ async fn the_status_sums_up_the_deployments() {
 async fn a_deployment_that_becomes_unavailable_makes_the_workload_unavailable() {
     let env = TestEnv::running().await;
     env.run("web", &["dfw"]).await;
-    let name = owner::name(&env.until_deployed(&["dfw"]).await[0].metadata).to_owned();
+    let name = env.until_deployed(&["dfw"]).await[0].name().to_owned();
     env.until_copied(&name).await;
     env.report_ready(&name, 1).await;
     env.until_workload("web", |workload| available(workload).is_some_and(|(status, _)| status == "True"))
@@ -131,7 +132,7 @@ async fn the_observed_generation_follows_the_spec() {
 async fn the_replicas_that_an_autoscaler_writes_stay() {
     let env = TestEnv::running().await;
     env.run("web", &["dfw"]).await;
-    let name = owner::name(&env.until_deployed(&["dfw"]).await[0].metadata).to_owned();
+    let name = env.until_deployed(&["dfw"]).await[0].name().to_owned();
     let scale = |deployment: &mut WorkloadDeployment| deployment.spec.replicas = Some(7);
     env.acme().change((NAMESPACE, name.as_str()), scale).await;
     let edit = |workload: &mut Workload| workload.spec.template = mk_template("app:2");
@@ -188,7 +189,7 @@ async fn a_city_that_is_no_longer_bound_keeps_its_deployment() {
     let note = env.acme().eventually_event("web", "LocationLost").await;
     assert!(note.contains("City ord"), "{note}");
     consistently("both deployments stay", LONG, async || {
-        env.acme().all::<WorkloadDeployment>().await.iter().all(|d| !owner::is_deleting(&d.metadata))
+        env.acme().all::<WorkloadDeployment>().await.iter().all(|d| !d.is_deleting())
     })
     .await;
     env.until_deployed(&["dfw", "ord"]).await;
@@ -210,7 +211,7 @@ async fn a_city_that_is_removed_from_the_spec_loses_its_deployment() {
 async fn a_deployment_of_another_workload_is_left_unchanged() {
     let mut env = TestEnv::new().await;
     let workload = env.run("web", &["dfw"]).await;
-    let name = names::deployment("web", owner::uid(&workload.metadata), "default", "dfw");
+    let name = names::deployment("web", workload.uid(), "default", "dfw");
     let foreign = env.acme().create(&mk_deployment(NAMESPACE, &name, "ord", 3)).await.unwrap();
     env.start();
     let note = env.acme().eventually_event("web", "DeploymentNotOurs").await;
@@ -224,7 +225,7 @@ async fn a_deployment_that_a_user_deletes_is_created_again() {
     let env = TestEnv::running().await;
     env.run("web", &["dfw"]).await;
     let first = env.until_deployed(&["dfw"]).await.remove(0);
-    let name = (NAMESPACE, owner::name(&first.metadata));
+    let name = (NAMESPACE, first.name());
     env.acme().remove::<WorkloadDeployment>(name).await;
     let second: WorkloadDeployment =
         env.acme().eventually_has(name, |d: &WorkloadDeployment| d.metadata.uid != first.metadata.uid).await;
@@ -236,7 +237,7 @@ async fn a_deleted_workload_goes_after_its_deployments_and_their_copies() {
     let env = TestEnv::running().await;
     env.run("web", &["dfw", "ord"]).await;
     for deployment in env.until_deployed(&["dfw", "ord"]).await {
-        env.until_copied(owner::name(&deployment.metadata)).await;
+        env.until_copied(deployment.name()).await;
     }
     env.acme().remove::<Workload>((NAMESPACE, "web")).await;
     env.acme().eventually_lacks::<Workload>((NAMESPACE, "web")).await;
@@ -252,9 +253,9 @@ async fn an_idle_installation_makes_no_requests() {
     let env = TestEnv::running().await;
     env.run("web", &["dfw", "ord"]).await;
     for deployment in env.until_deployed(&["dfw", "ord"]).await {
-        let copy = env.until_copied(owner::name(&deployment.metadata)).await;
+        let copy = env.until_copied(deployment.name()).await;
         env.write_back(&copy, 0).await;
-        env.report_ready(owner::name(&copy.metadata), 1).await;
+        env.report_ready(copy.name(), 1).await;
     }
     env.until_workload("web", |w| w.status.as_ref().is_some_and(|s| s.ready_replicas == 2)).await;
     env.idle(Duration::from_secs(600)).await;
