@@ -1,7 +1,7 @@
 //! What a test does with a plane: uncached reads, changes with retries, and waiting for objects.
 
 use polis_api::k8s_openapi::api::events::v1::Event;
-use polis_engine::{Error, ListOptions, NamespacedName, Object, Plane, Preconditions};
+use polis_engine::{ListOptions, NamespacedName, Object, Plane, Preconditions};
 
 use crate::eventually;
 
@@ -61,10 +61,7 @@ impl PlaneExt for Plane {
     }
 
     async fn change<'n, K: Object>(&self, name: impl Into<NamespacedName<'n>>, change: impl Fn(&mut K)) {
-        retry_on_conflict(self, name.into(), change, async |current, desired| {
-            self.update(current, desired).await.map(drop)
-        })
-        .await;
+        retry_on_conflict(self, name.into(), change, Part::Object).await;
     }
 
     async fn change_status<'n, K: Object>(
@@ -72,10 +69,7 @@ impl PlaneExt for Plane {
         name: impl Into<NamespacedName<'n>>,
         change: impl Fn(&mut K),
     ) {
-        retry_on_conflict(self, name.into(), change, async |current, desired| {
-            self.update_status(current, desired).await.map(drop)
-        })
-        .await;
+        retry_on_conflict(self, name.into(), change, Part::Status).await;
     }
 
     async fn remove<'n, K: Object>(&self, name: impl Into<NamespacedName<'n>>) {
@@ -115,20 +109,34 @@ impl PlaneExt for Plane {
     }
 }
 
+/// The part of an object that a write changes.
+#[derive(Clone, Copy)]
+enum Part {
+    Object,
+    Status,
+}
+
 /// Reads, changes and writes an object until the write does not conflict with another.
 async fn retry_on_conflict<K: Object>(
     plane: &Plane,
     name: NamespacedName<'_>,
     change: impl Fn(&mut K),
-    write: impl AsyncFn(&K, &K) -> Result<(), Error>,
+    part: Part,
 ) {
     loop {
         let current: K = plane.read(name).await.expect("the object exists");
         let mut desired = current.clone();
         change(&mut desired);
-        match write(&current, &desired).await {
+        let written = match part {
+            Part::Object => plane.update(&current, &desired).await,
+            Part::Status => plane.update_status(&current, &desired).await,
+        };
+        match written {
             Err(error) if error.is_conflict() => {}
-            done => return done.expect("the plane responds"),
+            done => {
+                done.expect("the plane responds");
+                return;
+            }
         }
     }
 }

@@ -51,7 +51,8 @@ impl Proxy {
         Self { server, external: ExternalPlanes::default(), log: Arc::default(), interceptor: None }
     }
 
-    /// The same planes for the test itself: its requests are not recorded.
+    /// The same planes with other faults and without a record of the requests: for the test itself, or for
+    /// another process.
     pub fn unrecorded(&self) -> Self {
         Self { log: Arc::new(RequestLog::without_history()), ..self.clone() }
     }
@@ -60,11 +61,6 @@ impl Proxy {
     /// controller starts.
     pub fn serve_from(&self, plane: &str, client: Client) {
         self.external.lock().insert(plane.to_owned(), client);
-    }
-
-    /// Another proxy to the same planes, for another process.
-    pub fn another(&self) -> Self {
-        Self { log: Arc::default(), ..self.clone() }
     }
 
     /// The same proxy with a function that sees each request before the plane.

@@ -20,9 +20,6 @@ mod manager;
 #[allow(dead_code)]
 #[path = "../../tests/platform/many_projects.rs"]
 mod many_projects;
-#[allow(dead_code)]
-#[path = "../../tests/platform/proxy.rs"]
-mod proxy;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,11 +30,11 @@ use polis_api::compute::Workload;
 use polis_api::milo::Project;
 use polis_engine::Plane;
 
-use cells::mk_workload;
-use env::change;
 use manager::ServedPlanes;
 use many_projects::{TestPlatform, tenant};
+use polis_testing::PlaneExt as _;
 use polis_testing::bench::{BenchTable, percentile};
+use polis_testing::builders::mk_workload;
 
 /// The allocator of the product, because the memory of a manager is measured here.
 #[global_allocator]
@@ -78,7 +75,7 @@ async fn edit(junk: Plane, count: usize, stop: Arc<AtomicBool>) -> usize {
             let settings = &mut workload.spec.placements[0].scale_settings;
             settings.min_replicas = 3 - settings.min_replicas;
         };
-        change::<Workload>(&junk, ("default", name.as_str()), change_replicas).await;
+        junk.change::<Workload>(("default", name.as_str()), change_replicas).await;
         edits += 1;
     }
     edits
@@ -94,7 +91,7 @@ async fn run() {
 
     // Memory per project in a manager, first without and then with a workload. The baseline has a single
     // project, so that all code is loaded.
-    let planes = ServedPlanes::serve(&platform.env.server).await;
+    let planes = ServedPlanes::serve(platform.env.cluster.server()).await;
     let started = Instant::now();
     for batch in names.chunks(BATCH) {
         platform.create_projects(batch).await;
@@ -103,7 +100,7 @@ async fn run() {
     let mark = |project: &mut Project| {
         project.metadata.labels.get_or_insert_default().insert("bench".into(), "one".into());
     };
-    change::<Project>(&platform.env.at(""), names[0].as_str(), mark).await;
+    platform.env.at("").change::<Project>(names[0].as_str(), mark).await;
     let one = planes.measure(Some("bench=one")).await;
     let idle = planes.measure(None).await;
     assert_eq!((one.engaged, idle.engaged), (1, count));
@@ -129,7 +126,7 @@ async fn run() {
     platform.open([flooding.clone()]).await;
     let plane = platform.plane(&flooding);
     let workloads: Vec<Workload> =
-        (0..junk).map(|number| mk_workload(&format!("junk-{number}"), &["nowhere"])).collect();
+        (0..junk).map(|number| mk_workload("default", &format!("junk-{number}"), &["nowhere"])).collect();
     for batch in workloads.chunks(BATCH) {
         join_all(batch.iter().map(|workload| plane.create(workload))).await;
     }

@@ -13,9 +13,6 @@ mod cells;
 #[allow(dead_code)]
 #[path = "../../tests/platform/env.rs"]
 mod env;
-#[allow(dead_code)]
-#[path = "../../tests/platform/proxy.rs"]
-mod proxy;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -9,7 +9,10 @@ use polis_engine::{ListOptions, MiloProjects, Plane};
 use polis_platform::locations::{self, InitialBindings};
 use polis_platform::projects::{self, ProjectOptions};
 
-use crate::env::{LONG, Planes, TestEnv, change, mk_meta, mk_project};
+use polis_testing::PlaneExt as _;
+use polis_testing::builders::{mk_meta, mk_project};
+
+use crate::env::{LONG, Planes, TestEnv};
 
 async fn cities(project: &Plane) -> Cities {
     Cities::bound(&project.uncached().list::<LocationBinding>(&ListOptions::all()).await.unwrap()).0
@@ -20,31 +23,31 @@ async fn a_city_is_bound_to_every_project_while_it_has_a_cell() {
     let mut env = TestEnv::new(&["dfw"]).await;
     env.start_platform();
     let acme = env.open("acme").await;
-    env.has::<LocationBinding>(&acme, "dfw", |binding| binding.status.is_some()).await;
+    acme.eventually_has::<LocationBinding>("dfw", |binding| binding.status.is_some()).await;
     env.join("ord-1", Some("ord")).await;
-    env.has::<LocationBinding>(&acme, "ord", |binding| binding.status.is_some()).await;
+    acme.eventually_has::<LocationBinding>("ord", |binding| binding.status.is_some()).await;
     assert!(cities(&acme).await.allows("dfw") && cities(&acme).await.allows("ord"));
     assert!(!cities(&acme).await.allows("lhr"));
     let late = env.open("late").await;
-    env.has::<LocationBinding>(&late, "ord", |binding| binding.status.is_some()).await;
+    late.eventually_has::<LocationBinding>("ord", |binding| binding.status.is_some()).await;
 
     env.join("ord-2", Some("ord")).await;
-    env.delete::<Cluster>(&env.at("hub"), "ord-1").await;
+    env.at("hub").remove::<Cluster>("ord-1").await;
     env.idle(LONG).await;
     assert!(cities(&acme).await.allows("ord"), "another cell serves it");
-    env.delete::<Cluster>(&env.at("hub"), "ord-2").await;
-    env.loses::<LocationBinding>(&acme, "ord").await;
-    env.loses::<LocationBinding>(&late, "ord").await;
-    env.loses::<Location>(&env.at(""), "ord").await;
+    env.at("hub").remove::<Cluster>("ord-2").await;
+    acme.eventually_lacks::<LocationBinding>("ord").await;
+    late.eventually_lacks::<LocationBinding>("ord").await;
+    env.at("").eventually_lacks::<Location>("ord").await;
     assert!(cities(&acme).await.allows("dfw"));
 }
 
 /// Starts the project controller without the location controllers, so that projects have only their initial
 /// bindings.
 fn start_projects(env: &mut TestEnv, configure: impl FnOnce(InitialBindings) -> InitialBindings) {
-    let (root, hub, clock) = (env.root(), env.at("hub"), env.clock.clone());
+    let (root, hub, clock) = (env.root(), env.at("hub"), env.cluster.clock());
     let initial_bindings = Some(configure(InitialBindings::new(root.clone(), hub)));
-    let planes = Planes(env.server.clone());
+    let planes = Planes(env.cluster.server().clone());
     env.start("projects", |engine| {
         projects::declare(
             engine,
@@ -67,7 +70,7 @@ async fn a_ready_project_is_bound_to_every_city() {
 #[tokio::test(start_paused = true)]
 async fn a_label_selector_restricts_the_projects_that_get_bindings() {
     let mut env = TestEnv::new(&["dfw"]).await;
-    let (root, hub, clock) = (env.root(), env.at("hub"), env.clock.clone());
+    let (root, hub, clock) = (env.root(), env.at("hub"), env.cluster.clock());
     start_projects(&mut env, |bindings| bindings.labels("tier=paid"));
     env.start("locations", |engine| {
         let paid = MiloProjects::new(root.clone()).labels("tier=paid");
@@ -80,7 +83,7 @@ async fn a_label_selector_restricts_the_projects_that_get_bindings() {
     assert!(cities(&env.project("paid")).await.allows("dfw"), "an initial binding");
     let free = env.open("free").await;
     env.join("ord", Some("ord")).await;
-    env.has::<LocationBinding>(&env.project("paid"), "ord", |_| true).await;
+    env.project("paid").eventually_has::<LocationBinding>("ord", |_| true).await;
     env.idle(LONG).await;
     assert_eq!(free.uncached().list::<LocationBinding>(&ListOptions::all()).await.unwrap(), []);
 }
@@ -90,14 +93,14 @@ async fn a_users_binding_is_left_unchanged_and_a_changed_managed_binding_is_rest
     let mut env = TestEnv::new(&["dfw"]).await;
     env.start_platform();
     let acme = env.open("acme").await;
-    env.has::<LocationBinding>(&acme, "dfw", |_| true).await;
+    acme.eventually_has::<LocationBinding>("dfw", |_| true).await;
     let mut users_own = LocationBinding { metadata: mk_meta(None, "lhr"), ..LocationBinding::default() };
     users_own.spec.topology.insert(TOPOLOGY_CITY_CODE.into(), "lhr".into());
     let users_own = acme.create(&users_own).await.unwrap();
-    change::<LocationBinding>(&acme, "dfw", |binding| binding.spec.topology.clear()).await;
-    env.has::<LocationBinding>(&acme, "dfw", |binding| !binding.spec.topology.is_empty()).await;
-    env.delete::<LocationBinding>(&acme, "dfw").await;
-    env.has::<LocationBinding>(&acme, "dfw", |_| true).await;
+    acme.change::<LocationBinding>("dfw", |binding| binding.spec.topology.clear()).await;
+    acme.eventually_has::<LocationBinding>("dfw", |binding| !binding.spec.topology.is_empty()).await;
+    acme.remove::<LocationBinding>("dfw").await;
+    acme.eventually_has::<LocationBinding>("dfw", |_| true).await;
     env.idle(LONG).await;
     assert_eq!(acme.uncached().get::<LocationBinding>("lhr").await.unwrap(), Some(users_own));
 }

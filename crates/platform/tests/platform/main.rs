@@ -9,5 +9,4 @@ mod locations;
 mod many_projects;
 mod networks;
 mod projects;
-mod proxy;
 mod quota;

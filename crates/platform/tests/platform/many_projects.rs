@@ -14,23 +14,23 @@ use polis_api::compute::{Instance, Workload, WorkloadDeployment};
 use polis_api::conditions::{QUOTA_GRANTED, READY};
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::karmada::{PropagationPolicy, ResourceBinding, ResourceInterpreterCustomization, Work};
-use polis_api::kube::Client;
 use polis_api::labels;
 use polis_api::milo::Project;
-use polis_api::networking::Network;
 use polis_api::quota::ResourceClaim;
 use polis_core::Time;
 use polis_core::cities::TenancyMode;
 use polis_core::conditions::{self, DesiredCondition};
+use polis_core::owner;
 use polis_core::tenant::Tenant;
 use polis_engine::{ListOptions, MiloProjects, Object, Plane};
 use polis_federation::Federation;
 use polis_platform::{locations, projects, quota};
 use tokio::time::{Instant, sleep};
 
-use crate::cells::mk_workload;
-use crate::env::{Planes, TestEnv, change, mk_meta, mk_options, mk_project};
-use crate::proxy::{PlaneProxy, TENANT, tenants};
+use polis_testing::builders::{NETWORK, mk_network, mk_project, mk_workload};
+use polis_testing::{PlaneExt as _, Proxy, eventually};
+
+use crate::env::{Planes, TENANT, TestEnv, mk_options, tenants};
 
 /// The resource interpreter of the compute kinds.
 const INTERPRETER: &str = include_str!("../../../../deploy/components/federation/interpreter.yaml");
@@ -51,7 +51,7 @@ impl ProjectState {
     }
 
     fn workload(self, name: &str, cities: &[&str]) -> Workload {
-        let mut workload = mk_workload("web", cities);
+        let mut workload = mk_workload("default", "web", cities);
         let sandbox = workload.spec.template.spec.runtime.sandbox.as_mut().expect("a sandbox runtime");
         sandbox.containers[0].image = self.image(name);
         workload.spec.placements[0].scale_settings.min_replicas = self.replicas;
@@ -64,7 +64,7 @@ pub struct TestPlatform {
     pub env: TestEnv,
     pub tenants: BTreeMap<String, ProjectState>,
     /// The proxies from the cells to the projects.
-    pub proxies: Vec<PlaneProxy>,
+    pub proxies: Vec<Proxy>,
     cities: Vec<&'static str>,
 }
 
@@ -78,7 +78,7 @@ impl TestPlatform {
         let mut env = TestEnv::new(cities).await;
         let interpreter: ResourceInterpreterCustomization = serde_saphyr::from_str(INTERPRETER).unwrap();
         env.at("hub").create(&interpreter).await.unwrap();
-        let (root, hub, clock) = (env.root(), env.at("hub"), env.clock.clone());
+        let (root, hub, clock) = (env.root(), env.at("hub"), env.cluster.clock());
         env.start("platform", |engine| {
             let projects = || MiloProjects::new(root.clone());
             locations::declare(engine, clock.clone(), root.clone(), hub.clone(), projects());
@@ -88,7 +88,7 @@ impl TestPlatform {
         env.start("management", |engine| {
             polis_management::declare(engine, clock.clone(), MiloProjects::new(root), TenancyMode::Milo, hub);
         });
-        let client = |plane: &str| Client::new(env.server.plane_service(plane), "default");
+        let client = |plane: &str| env.cluster.client(plane);
         let mut federation = Federation::builder(client("hub")).clock(move || clock.now());
         for city in cities {
             federation = federation.member(*city, client(city));
@@ -107,7 +107,7 @@ impl TestPlatform {
     /// Starts the project controller, which can be stopped on its own.
     pub fn start_projects(&mut self) {
         let (root, clock, planes) =
-            (self.env.root(), self.env.clock.clone(), Planes(self.env.server.clone()));
+            (self.env.root(), self.env.cluster.clock(), Planes(self.env.cluster.server().clone()));
         let options = mk_options(&root, &self.env.at("hub"));
         self.env.start("projects", |engine| projects::declare(engine, clock, root, planes, options));
     }
@@ -141,8 +141,7 @@ impl TestPlatform {
     pub async fn create_workloads(&self, names: &[String]) {
         let create_workloads = async |name: &String| {
             let plane = self.plane(name);
-            let network = Network { metadata: mk_meta(Some("default"), "default"), ..Network::default() };
-            plane.create(&network).await.unwrap();
+            plane.create(&mk_network("default", NETWORK)).await.unwrap();
             plane.create(&self.tenants[name].workload(name, &self.cities[..1])).await.unwrap();
         };
         join_all(names.iter().map(create_workloads)).await;
@@ -151,32 +150,19 @@ impl TestPlatform {
     /// Deletes projects concurrently and waits until they are gone.
     pub async fn close(&self, names: &[String]) {
         let root = self.env.at("");
-        join_all(names.iter().map(|name| self.env.delete::<Project>(&root, name))).await;
-        join_all(names.iter().map(|name| self.env.loses::<Project>(&root, name))).await;
+        join_all(names.iter().map(|name| root.remove::<Project>(name))).await;
+        join_all(names.iter().map(|name| root.eventually_lacks::<Project>(name))).await;
     }
 
     /// Sets a project not Ready. The project controller, if it runs, soon sets it Ready again.
     pub async fn set_unready(&self, name: &str) {
-        let root = self.env.at("");
-        loop {
-            let project = root.uncached().get::<Project>(name).await.unwrap().expect("the object exists");
-            let mut updated = project.clone();
-            let condition = DesiredCondition::new_false(READY, "Maintenance", "for a while");
-            let (generation, now) = (project.metadata.generation, Time(self.env.clock.now()));
-            conditions::set(
-                &mut updated.status.get_or_insert_default().conditions,
-                &condition,
-                generation,
-                &now,
-            );
-            match root.update_status(&project, &updated).await {
-                Err(error) if error.is_conflict() => {}
-                done => {
-                    done.unwrap();
-                    return;
-                }
-            }
-        }
+        let (condition, now) =
+            (DesiredCondition::new_false(READY, "Maintenance", "for a while"), self.env.cluster.now());
+        let set = |project: &mut Project| {
+            let conditions = &mut project.status.get_or_insert_default().conditions;
+            conditions::set(conditions, &condition, project.metadata.generation, &now);
+        };
+        self.env.at("").change_status::<Project>(name, set).await;
     }
 
     /// Scales the workload of a project.
@@ -184,14 +170,14 @@ impl TestPlatform {
         self.tenants.get_mut(name).expect("the object exists").replicas = replicas;
         let set =
             |workload: &mut Workload| workload.spec.placements[0].scale_settings.min_replicas = replicas;
-        change::<Workload>(&self.plane(name), ("default", "web"), set).await;
+        self.plane(name).change::<Workload>(("default", "web"), set).await;
     }
 
     /// Deletes the workload of a project and creates it again.
     pub async fn replace(&self, name: &str) {
         let plane = self.plane(name);
-        self.env.delete::<Workload>(&plane, ("default", "web")).await;
-        self.env.loses::<Workload>(&plane, ("default", "web")).await;
+        plane.remove::<Workload>(("default", "web")).await;
+        plane.eventually_lacks::<Workload>(("default", "web")).await;
         plane.create(&self.tenants[name].workload(name, &self.cities[..1])).await.unwrap();
     }
 
@@ -259,7 +245,7 @@ impl TestPlatform {
 
     /// Asserts that all objects belong to existing projects and that tenants are isolated.
     pub async fn check_no_leaks(&self) {
-        let planes: BTreeSet<String> = self.env.server.planes().into_iter().collect();
+        let planes: BTreeSet<String> = self.env.cluster.server().planes().into_iter().collect();
         let of_projects = planes.iter().filter_map(|plane| plane.strip_prefix("project:"));
         assert_eq!(of_projects.collect::<Vec<_>>(), self.tenants.keys().collect::<Vec<_>>());
 
@@ -291,12 +277,11 @@ impl TestPlatform {
                     self.hub_namespaces(plane).await.into_values().collect();
                 hub_namespaces.iter().all(|project| self.tenants.contains_key(project)).then_some(())
             };
-            self.env.until(&format!("no namespace of a deleted project on {plane}"), only_existing).await;
+            eventually(&format!("no namespace of a deleted project on {plane}"), only_existing).await;
         }
 
-        for proxy in self.proxies.iter().chain([&self.env.proxy]) {
-            assert_eq!(proxy.leaks(), [""; 0], "no request names a tenant on the plane of another");
-        }
+        let leaks = self.env.leaks.lock();
+        assert_eq!(*leaks, [""; 0], "no request names a tenant on the plane of another");
     }
 
     /// Asserts that all engines are idle, that they have engaged exactly the existing projects, and that
@@ -387,7 +372,7 @@ async fn a_project_that_is_not_ready_keeps_its_instances_and_is_reconciled_later
     let management = platform.env.handle("management");
     let engaged =
         || management.readiness().into_iter().find(|(name, _)| *name == "project").unwrap().1.engaged;
-    platform.env.until("the project is disengaged", async || (engaged() == 1).then_some(())).await;
+    eventually("the project is disengaged", async || (engaged() == 1).then_some(())).await;
 
     platform.scale(&unready, 2).await;
     platform.scale(&ready, 2).await;
@@ -413,20 +398,23 @@ async fn a_flooding_project_and_a_hanging_one_do_not_delay_others() {
     let [flooding, hanging, late] = [tenant(1), tenant(2), tenant(3)];
     platform.open([flooding.clone(), hanging.clone()]).await;
     platform.served([&flooding, &hanging]).await;
-    for proxy in platform.proxies.iter().chain([&platform.env.proxy]) {
-        proxy.set_hanging(&hanging, true);
-    }
+    let proxies = platform.proxies.iter().chain([&platform.env.proxy]);
+    let outages: Vec<_> = proxies.map(|proxy| proxy.requests_to(&hanging)).collect();
+    // Open watches go on: an in-process stream that is silent for ever has no keep-alive that ends it.
+    let unary = |request: &polis_testing::RecordedRequest| request.verb != polis_testing::RequestVerb::Watch;
+    outages.iter().for_each(|outage| outage.inject(polis_testing::RequestFault::Hang, unary));
     platform.scale(&hanging, 2).await;
     let flood = platform.plane(&flooding);
     for number in 0..50 {
-        flood.create(&mk_workload(&format!("junk-{number}"), &["nowhere"])).await.unwrap();
+        flood.create(&mk_workload("default", &format!("junk-{number}"), &["nowhere"])).await.unwrap();
     }
     let edits = tokio::spawn(async move {
         for edit in 0.. {
             let change_replicas = |workload: &mut Workload| {
                 workload.spec.placements[0].scale_settings.min_replicas = 1 + edit % 2;
             };
-            change::<Workload>(&flood, ("default", format!("junk-{}", edit % 50).as_str()), change_replicas)
+            flood
+                .change::<Workload>(("default", format!("junk-{}", edit % 50).as_str()), change_replicas)
                 .await;
             sleep(Duration::from_millis(20)).await;
         }
@@ -437,8 +425,6 @@ async fn a_flooding_project_and_a_hanging_one_do_not_delay_others() {
     assert!(started.elapsed() < Duration::from_secs(10), "it took {:?}", started.elapsed());
     edits.abort();
 
-    for proxy in platform.proxies.iter().chain([&platform.env.proxy]) {
-        proxy.set_hanging(&hanging, false);
-    }
+    outages.iter().for_each(|outage| outage.restore());
     platform.served([&hanging, &late]).await;
 }

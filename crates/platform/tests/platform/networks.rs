@@ -10,7 +10,10 @@ use polis_core::owner;
 use polis_engine::ListOptions;
 use polis_platform::networks::AddressPool;
 
-use crate::env::{LONG, TestEnv, condition, mk_meta, mk_namespace};
+use polis_testing::PlaneExt as _;
+use polis_testing::builders::{condition, mk_meta, mk_namespace};
+
+use crate::env::{LONG, TestEnv};
 
 const NAMESPACE: &str = "ns-1";
 
@@ -22,7 +25,7 @@ async fn mk_cell() -> TestEnv {
     let mut env = TestEnv::new(&["dfw"]).await;
     env.at("dfw").create(&mk_namespace(NAMESPACE)).await.unwrap();
     env.start_networks("dfw", mk_pool());
-    env.has::<Location>(&env.at("dfw"), "dfw", |location| location.status.is_some()).await;
+    env.at("dfw").eventually_has::<Location>("dfw", |location| location.status.is_some()).await;
     env
 }
 
@@ -52,19 +55,21 @@ async fn claim(env: &TestEnv, context: &str) -> SubnetClaim {
     cell.create(&SubnetClaim { metadata, spec, status: None }).await.unwrap()
 }
 
-fn binding_ready(binding: &NetworkBinding) -> Option<(String, String)> {
+fn binding_ready(binding: &NetworkBinding) -> Option<(&str, &str)> {
     condition(&binding.status.as_ref()?.conditions, "Ready")
 }
 
 async fn until_binding(env: &TestEnv, name: &str, status: &str, reason: &str) -> NetworkBinding {
-    let desired = Some((status.to_owned(), reason.to_owned()));
-    env.has::<NetworkBinding>(&env.at("dfw"), (NAMESPACE, name), |binding| binding_ready(binding) == desired)
+    let desired = Some((status, reason));
+    env.at("dfw")
+        .eventually_has::<NetworkBinding>((NAMESPACE, name), |binding| binding_ready(binding) == desired)
         .await
 }
 
 async fn until_allocated(env: &TestEnv, name: &str) -> String {
     let claim = env
-        .has::<SubnetClaim>(&env.at("dfw"), (NAMESPACE, name), |claim| {
+        .at("dfw")
+        .eventually_has::<SubnetClaim>((NAMESPACE, name), |claim| {
             let status = claim.status.as_ref();
             status.and_then(|s| condition(&s.conditions, "Ready")).is_some_and(|(status, _)| status == "True")
         })
@@ -91,12 +96,12 @@ async fn a_network_context_exists_until_its_last_binding_is_deleted() {
 
     cell.create(&mk_binding("api-net-0", "net", "dfw")).await.unwrap();
     until_binding(&env, "api-net-0", "True", "NetworkContextReady").await;
-    env.delete::<NetworkBinding>(&cell, (NAMESPACE, "web-net-0")).await;
+    cell.remove::<NetworkBinding>((NAMESPACE, "web-net-0")).await;
     env.idle(LONG).await;
     assert!(cell.uncached().get::<NetworkContext>((NAMESPACE, "net-dfw")).await.unwrap().is_some());
-    env.delete::<NetworkBinding>(&cell, (NAMESPACE, "api-net-0")).await;
-    env.loses::<NetworkContext>(&cell, (NAMESPACE, "net-dfw")).await;
-    env.loses::<Subnet>(&cell, (NAMESPACE, "net-dfw-0")).await;
+    cell.remove::<NetworkBinding>((NAMESPACE, "api-net-0")).await;
+    cell.eventually_lacks::<NetworkContext>((NAMESPACE, "net-dfw")).await;
+    cell.eventually_lacks::<Subnet>((NAMESPACE, "net-dfw-0")).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -114,7 +119,7 @@ async fn a_network_without_addresses_reports_it_and_gets_them_when_they_are_free
     }
     let failed = until_binding(&env, "c-net-0", "False", "NetworkFailedToCreate").await;
     assert!(failed.status.unwrap().conditions[0].message.contains("exhausted"));
-    env.delete::<NetworkBinding>(&cell, (NAMESPACE, "a-net-0")).await;
+    cell.remove::<NetworkBinding>((NAMESPACE, "a-net-0")).await;
     assert_eq!(until_allocated(&env, "c-dfw-0").await, "127.8.0.0/24");
     until_binding(&env, "c-net-0", "True", "NetworkContextReady").await;
 }
@@ -134,7 +139,7 @@ async fn concurrent_claims_never_share_addresses_even_across_a_restart() {
     let cell = env.at("dfw");
     cell.create(&mk_namespace(NAMESPACE)).await.unwrap();
     env.start_networks("dfw", AddressPool::loopback(0).expect("the pool of the first city"));
-    env.has::<Location>(&cell, "dfw", |location| location.status.is_some()).await;
+    cell.eventually_has::<Location>("dfw", |location| location.status.is_some()).await;
     for n in 0..20 {
         cell.create(&mk_binding(&format!("{n}-net-0"), &format!("net{n}"), "dfw")).await.unwrap();
     }

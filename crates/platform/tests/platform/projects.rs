@@ -7,8 +7,10 @@ use polis_core::cities::TenancyMode;
 use polis_core::metadata;
 use polis_engine::MiloProjects;
 
-use crate::cells::mk_deployment;
-use crate::env::{LONG, TestEnv, change, condition, mk_meta, mk_namespace, mk_project};
+use polis_testing::builders::{condition, mk_deployment, mk_meta, mk_namespace, mk_project};
+use polis_testing::{PlaneExt as _, eventually};
+
+use crate::env::{LONG, TestEnv};
 
 fn mk_finalized(name: &str) -> ConfigMap {
     let mut held = ConfigMap { metadata: mk_meta(Some("default"), name), ..ConfigMap::default() };
@@ -33,8 +35,8 @@ async fn a_deleted_project_serves_until_the_last_finalizer_is_removed() {
     env.start_platform();
     let acme = env.open("acme").await;
     acme.create(&mk_finalized("held")).await.unwrap();
-    env.delete::<Project>(&env.at(""), "acme").await;
-    env.has::<ConfigMap>(&acme, ("default", "held"), |held| held.is_deleting()).await;
+    env.at("").remove::<Project>("acme").await;
+    acme.eventually_has::<ConfigMap>(("default", "held"), |held| held.is_deleting()).await;
     env.idle(LONG).await;
     let deleting: Project = env.at("").uncached().get("acme").await.unwrap().expect("the deletion waits");
     let conditions = deleting.status.unwrap().conditions;
@@ -43,10 +45,10 @@ async fn a_deleted_project_serves_until_the_last_finalizer_is_removed() {
         "True",
         "controllers with finalizers must stay engaged"
     );
-    assert_eq!(condition(&conditions, "ResourceCleanup"), Some(("False".into(), "CleanupStarted".into())));
+    assert_eq!(condition(&conditions, "ResourceCleanup"), Some(("False", "CleanupStarted")));
 
-    change::<ConfigMap>(&acme, ("default", "held"), |held| held.metadata.finalizers = None).await;
-    env.loses::<Project>(&env.at(""), "acme").await;
+    acme.change::<ConfigMap>(("default", "held"), |held| held.metadata.finalizers = None).await;
+    env.at("").eventually_lacks::<Project>("acme").await;
     assert!(acme.uncached().get::<Namespace>("default").await.unwrap().is_none(), "the plane is deleted");
 }
 
@@ -56,13 +58,13 @@ async fn a_restarted_platform_continues_the_deletion() {
     env.start_platform();
     let acme = env.open("acme").await;
     acme.create(&mk_finalized("held")).await.unwrap();
-    env.delete::<Project>(&env.at(""), "acme").await;
-    env.has::<ConfigMap>(&acme, ("default", "held"), |held| held.is_deleting()).await;
+    env.at("").remove::<Project>("acme").await;
+    acme.eventually_has::<ConfigMap>(("default", "held"), |held| held.is_deleting()).await;
     env.stop("platform").await;
-    change::<ConfigMap>(&acme, ("default", "held"), |held| held.metadata.finalizers = None).await;
+    acme.change::<ConfigMap>(("default", "held"), |held| held.metadata.finalizers = None).await;
     assert!(env.at("").uncached().get::<Project>("acme").await.unwrap().is_some());
     env.start_platform();
-    env.loses::<Project>(&env.at(""), "acme").await;
+    env.at("").eventually_lacks::<Project>("acme").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -72,8 +74,8 @@ async fn a_recreated_project_is_empty() {
     let acme = env.open("acme").await;
     acme.create(&mk_namespace("left-over")).await.unwrap();
     let first: Namespace = acme.uncached().get("default").await.unwrap().unwrap();
-    env.delete::<Project>(&env.at(""), "acme").await;
-    env.loses::<Project>(&env.at(""), "acme").await;
+    env.at("").remove::<Project>("acme").await;
+    env.at("").eventually_lacks::<Project>("acme").await;
     let acme = env.open("acme").await;
     let second: Namespace = acme.uncached().get("default").await.unwrap().unwrap();
     assert_ne!(first.metadata.uid, second.metadata.uid);
@@ -87,22 +89,22 @@ async fn a_project_with_an_invalid_name_reports_it_and_can_be_deleted() {
     let name = "x".repeat(56);
     env.at("").create(&mk_project(&name)).await.unwrap();
     let rejected = env
-        .has::<Project>(&env.at(""), &name, |p| {
+        .at("")
+        .eventually_has::<Project>(&name, |p| {
             let status = p.status.as_ref();
-            status.and_then(|s| condition(&s.conditions, "Ready"))
-                == Some(("False".into(), "InvalidName".into()))
+            status.and_then(|s| condition(&s.conditions, "Ready")) == Some(("False", "InvalidName"))
         })
         .await;
     assert!(!rejected.metadata.finalizers.unwrap_or_default().contains(&finalizers::PROJECT.to_owned()));
-    env.delete::<Project>(&env.at(""), &name).await;
-    env.loses::<Project>(&env.at(""), &name).await;
+    env.at("").remove::<Project>(&name).await;
+    env.at("").eventually_lacks::<Project>(&name).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_hub_namespace_of_an_unknown_project_is_counted_until_the_project_exists() {
     let mut env = TestEnv::new(&["dfw"]).await;
     env.start_platform();
-    let (root, hub, clock) = (env.root(), env.at("hub"), env.clock.clone());
+    let (root, hub, clock) = (env.root(), env.at("hub"), env.cluster.clock());
     env.start("management", |engine| {
         polis_management::declare(engine, clock, MiloProjects::new(root), TenancyMode::Milo, hub);
     });
@@ -112,13 +114,13 @@ async fn a_hub_namespace_of_an_unknown_project_is_counted_until_the_project_exis
         (labels::UPSTREAM_NAMESPACE, "default"),
     ]));
     env.at("hub").create(&namespace).await.unwrap();
-    env.at("hub").create(&mk_deployment("dfw", "ns-unknown", "web", 1)).await.unwrap();
+    env.at("hub").create(&mk_deployment("ns-unknown", "web", "dfw", 1)).await.unwrap();
     let counted = |count: &str| {
         let line = format!("polis_compute_hub_objects_unresolved {count}\n");
         env.handle("management").metrics().contains(&line).then_some(())
     };
-    env.until("the namespace is counted", async || counted("1")).await;
+    eventually("the namespace is counted", async || counted("1")).await;
     env.idle(LONG).await;
     env.open("late").await;
-    env.until("the project is known", async || counted("0")).await;
+    eventually("the project is known", async || counted("0")).await;
 }

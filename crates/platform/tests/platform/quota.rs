@@ -12,9 +12,11 @@ use polis_api::quota::{
 use polis_core::conditions;
 use polis_engine::ListOptions;
 use polis_platform::quota::{DEFAULT_GRANT, DefaultAllowance, NAMESPACE};
+use polis_testing::builders::mk_meta;
+use polis_testing::{PlaneExt as _, RequestFault, eventually};
 use tokio::time::Instant;
 
-use crate::env::{LONG, TestEnv, change, mk_meta};
+use crate::env::{LONG, TestEnv};
 
 const DFW: &[&str] = &["dfw"];
 /// Shorter than the shortest back-off after a denial: a change within this time was caused by an event.
@@ -45,7 +47,7 @@ async fn allow(env: &TestEnv, resource: &str, amount: i64) {
             allowance.buckets = vec![AllowanceAmount { amount, ..Default::default() }];
         }
     };
-    change::<ResourceGrant>(&env.project("acme"), (NAMESPACE, DEFAULT_GRANT), raise).await;
+    env.project("acme").change::<ResourceGrant>((NAMESPACE, DEFAULT_GRANT), raise).await;
 }
 
 fn mk_grant(name: &str, consumer: &str, amount: i64) -> ResourceGrant {
@@ -76,7 +78,7 @@ async fn an_instance_within_the_default_grant_runs_and_its_claim_is_deleted_with
     assert_eq!(env.claims("acme").await, []);
     let free =
         |bucket: &AllowanceBucket| bucket.status.as_ref().is_some_and(|s| s.allocated == 0 && s.limit > 0);
-    env.until("nothing is allocated", async || {
+    eventually("nothing is allocated", async || {
         let buckets =
             env.project("acme").uncached().list::<AllowanceBucket>(&ListOptions::all()).await.unwrap();
         (buckets.len() == 3 && buckets.iter().all(free)).then_some(())
@@ -153,7 +155,7 @@ async fn a_partly_granted_claim_is_deleted_so_that_others_can_use_its_part() {
         mk_env(DFW, Some(DefaultAllowance { millicores: 1000, ..DefaultAllowance::default() })).await;
     env.deploy("dfw", &hub_namespace, "web", 2).await;
     env.until_balanced("acme", &hub_namespace, DFW, 1).await;
-    env.until("the part is free again", async || {
+    eventually("the part is free again", async || {
         let bucket =
             env.project("acme").uncached().list::<AllowanceBucket>(&ListOptions::all()).await.unwrap();
         let instances = bucket.into_iter().find(|b| b.spec.resource_type == RESOURCE_INSTANCES)?;
@@ -196,17 +198,16 @@ async fn while_the_project_is_unreachable_running_instances_continue_and_new_one
     env.start_provider("dfw");
     env.deploy("dfw", &hub_namespace, "web", 1).await;
     env.until_balanced("acme", &hub_namespace, DFW, 1).await;
-    proxy.set_refused(true);
+    proxy.requests().inject(RequestFault::Refuse, |_| true);
     env.scale("dfw", &hub_namespace, "web", 2).await;
     env.until_quota("dfw", &hub_namespace, "web-1", "False", "QuotaBackendUnavailable").await;
     env.until_balanced("acme", &hub_namespace, DFW, 1).await;
     env.scale("dfw", &hub_namespace, "web", 0).await;
-    env.has::<Instance>(&env.at("dfw"), (&hub_namespace, &"web-1".to_owned()), |instance| {
-        instance.is_deleting()
-    })
-    .await;
-    proxy.set_refused(false);
-    env.until("both are deleted", async || env.instances("dfw").await.is_empty().then_some(())).await;
+    env.at("dfw")
+        .eventually_has::<Instance>((&hub_namespace, &"web-1".to_owned()), |instance| instance.is_deleting())
+        .await;
+    proxy.requests().clear_faults();
+    eventually("both are deleted", async || env.instances("dfw").await.is_empty().then_some(())).await;
     env.until_balanced("acme", &hub_namespace, DFW, 0).await;
     assert_eq!(env.claims("acme").await, []);
 }
@@ -219,7 +220,7 @@ async fn a_deleted_claim_is_created_again_and_the_instance_keeps_running() {
     let name = ("default", "instance-web-0");
     let before: Instance =
         env.at("dfw").uncached().get((hub_namespace.as_str(), "web-0")).await.unwrap().unwrap();
-    env.delete::<ResourceClaim>(&env.project("acme"), name).await;
+    env.project("acme").remove::<ResourceClaim>(name).await;
     env.until_balanced("acme", &hub_namespace, DFW, 1).await;
     let after: Instance =
         env.at("dfw").uncached().get((hub_namespace.as_str(), "web-0")).await.unwrap().unwrap();
@@ -236,16 +237,16 @@ async fn a_cell_that_restarts_between_claim_and_grant_continues() {
     env.start_provider("dfw");
     env.deploy("dfw", &hub_namespace, "web", 1).await;
     let claim = env
-        .has::<ResourceClaim>(&env.project("acme"), ("default", "instance-web-0"), |claim| {
-            claim.status.is_none()
-        })
+        .project("acme")
+        .eventually_has::<ResourceClaim>(("default", "instance-web-0"), |claim| claim.status.is_none())
         .await;
     env.stop("cell-dfw").await;
     env.start_quota(Some(DefaultAllowance::default()));
-    env.has::<ResourceClaim>(&env.project("acme"), ("default", "instance-web-0"), |claim| {
-        claim.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, "Granted"))
-    })
-    .await;
+    env.project("acme")
+        .eventually_has::<ResourceClaim>(("default", "instance-web-0"), |claim| {
+            claim.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, "Granted"))
+        })
+        .await;
     env.start_cell("dfw");
     env.until_balanced("acme", &hub_namespace, DFW, 1).await;
     assert_eq!(env.claims("acme").await[0].metadata.uid, claim.metadata.uid);
@@ -261,11 +262,11 @@ async fn a_pending_instance_that_is_deleted_leaves_nothing_to_grant() {
     for name in ["web", "api"] {
         env.deploy("dfw", &hub_namespace, name, 1).await;
     }
-    env.until("two claims", async || (env.claims("acme").await.len() == 2).then_some(())).await;
+    eventually("two claims", async || (env.claims("acme").await.len() == 2).then_some(())).await;
     for name in ["web", "api"] {
         env.undeploy("dfw", &hub_namespace, name).await;
     }
-    env.until("no claims", async || env.claims("acme").await.is_empty().then_some(())).await;
+    eventually("no claims", async || env.claims("acme").await.is_empty().then_some(())).await;
     env.start_quota(Some(DefaultAllowance::default()));
     env.idle(LONG).await;
     env.until_balanced("acme", &hub_namespace, DFW, 0).await;
@@ -283,7 +284,8 @@ async fn each_project_has_its_own_quota() {
     // A grant for another consumer is not active.
     env.project("shop").create(&mk_grant("for-acme", "acme", 100)).await.unwrap();
     let inactive = env
-        .has::<ResourceGrant>(&env.project("shop"), ("default", "for-acme"), |grant| grant.status.is_some())
+        .project("shop")
+        .eventually_has::<ResourceGrant>(("default", "for-acme"), |grant| grant.status.is_some())
         .await;
     assert!(conditions::is_false(&inactive.status.unwrap().conditions, "Active"));
     env.idle(LONG).await;
@@ -302,7 +304,8 @@ async fn a_project_that_does_not_respond_delays_no_other_project() {
         (env.hub_namespace("acme", DFW).await, env.hub_namespace("hanging", DFW).await);
     let proxy = env.start_cell("dfw");
     env.start_provider("dfw");
-    proxy.set_hanging("hanging", true);
+    let outage = proxy.requests_to("hanging");
+    outage.fail(RequestFault::Hang);
     env.deploy("dfw", &hanging, "web", 3).await;
     env.until_quota("dfw", &hanging, "web-0", "False", "QuotaBackendUnavailable").await;
     for number in 1..=10 {
@@ -312,7 +315,7 @@ async fn a_project_that_does_not_respond_delays_no_other_project() {
         assert!(started.elapsed() < Duration::from_secs(2), "number {number} took {:?}", started.elapsed());
         env.idle(Duration::from_secs(7)).await;
     }
-    proxy.set_hanging("hanging", false);
+    outage.restore();
     env.until_balanced("hanging", &hanging, DFW, 3).await;
 }
 

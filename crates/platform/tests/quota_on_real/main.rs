@@ -9,9 +9,6 @@ mod cells;
 #[allow(dead_code)]
 #[path = "../platform/env.rs"]
 mod env;
-#[allow(dead_code)]
-#[path = "../platform/proxy.rs"]
-mod proxy;
 
 use polis_api::compute::Instance;
 use polis_api::crds;
@@ -21,8 +18,9 @@ use polis_platform::quota::{DEFAULT_GRANT, DefaultAllowance, NAMESPACE};
 use polis_testbed::plane::SINGLE_PLANE;
 use polis_testbed::{Options, TestCluster, manifest};
 
-use env::{TestEnv, change};
-use proxy::PlaneProxy;
+use polis_testing::{PlaneExt as _, Proxy, RequestFault};
+
+use env::TestEnv;
 
 const CITIES: &[&str] = &["dfw", "ord"];
 
@@ -31,7 +29,7 @@ struct Fixture {
     env: TestEnv,
     hub_namespace: String,
     /// The proxy from the cell in `dfw` to the project.
-    proxy: PlaneProxy,
+    proxy: Proxy,
 }
 
 impl Fixture {
@@ -42,7 +40,7 @@ impl Fixture {
         manifest::apply_crds(&client, project, &kinds).await.expect("the CRDs are served");
         let mut env = TestEnv::with_clock(Clock::system(), CITIES).await;
         for plane in cluster.planes().iter().filter(|plane| plane.name != project) {
-            env.serve_from(&plane.name, cluster.client(&plane.name).await.expect("a client"));
+            env.proxy.serve_from(&plane.name, cluster.client(&plane.name).await.expect("a client"));
         }
         env.proxy.serve_from("acme", client);
         env.start_without_quota();
@@ -74,7 +72,7 @@ impl Fixture {
                 allowance.buckets = vec![AllowanceAmount { amount, ..Default::default() }];
             }
         };
-        change::<ResourceGrant>(&self.env.project("acme"), (NAMESPACE, DEFAULT_GRANT), raise).await;
+        self.env.project("acme").change::<ResourceGrant>((NAMESPACE, DEFAULT_GRANT), raise).await;
     }
 }
 
@@ -107,7 +105,7 @@ async fn run_scenarios(mut fixture: Fixture) {
     // A deleted claim is created again, and its instance keeps running.
     let name = (hub_namespace.as_str(), "late-0");
     let before: Instance = fixture.env.at("dfw").uncached().get(name).await.unwrap().unwrap();
-    fixture.env.delete::<ResourceClaim>(&fixture.env.project("acme"), ("default", "instance-late-0")).await;
+    fixture.env.project("acme").remove::<ResourceClaim>(("default", "instance-late-0")).await;
     fixture.until_balanced(3).await;
     let after: Instance = fixture.env.at("dfw").uncached().get(name).await.unwrap().unwrap();
     assert_eq!(before.metadata.uid, after.metadata.uid);
@@ -129,7 +127,8 @@ async fn run_scenarios(mut fixture: Fixture) {
     fixture.env.deploy("dfw", &hub_namespace, "pending", 1).await;
     let claim = fixture
         .env
-        .has::<ResourceClaim>(&fixture.env.project("acme"), ("default", "instance-pending-0"), |_| true)
+        .project("acme")
+        .eventually_has::<ResourceClaim>(("default", "instance-pending-0"), |_| true)
         .await;
     fixture.env.stop("cell-dfw").await;
     fixture.env.start_quota(Some(DefaultAllowance::default()));
@@ -143,18 +142,18 @@ async fn run_scenarios(mut fixture: Fixture) {
     fixture.env.stop("quota").await;
     fixture.env.deploy("dfw", &hub_namespace, "brief", 1).await;
     let name = ("default", "instance-brief-0");
-    fixture.env.has::<ResourceClaim>(&fixture.env.project("acme"), name, |_| true).await;
+    fixture.env.project("acme").eventually_has::<ResourceClaim>(name, |_| true).await;
     fixture.env.undeploy("dfw", &hub_namespace, "brief").await;
-    fixture.env.loses::<ResourceClaim>(&fixture.env.project("acme"), name).await;
+    fixture.env.project("acme").eventually_lacks::<ResourceClaim>(name).await;
     fixture.env.start_quota(Some(DefaultAllowance::default()));
     fixture.until_balanced(5).await;
 
     // While the project is unreachable, running instances continue and new ones wait with the reason.
-    fixture.proxy.set_refused(true);
+    fixture.proxy.requests().inject(RequestFault::Refuse, |_| true);
     fixture.env.scale("dfw", &hub_namespace, "web", 3).await;
     fixture.until_quota("web-2", "False", "QuotaBackendUnavailable").await;
     fixture.until_balanced(5).await;
-    fixture.proxy.set_refused(false);
+    fixture.proxy.requests().clear_faults();
     fixture.until_balanced(6).await;
     for name in ["web", "late", "pending"] {
         fixture.env.undeploy("dfw", &hub_namespace, name).await;
