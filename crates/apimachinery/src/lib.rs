@@ -28,6 +28,7 @@
 //! | [`jsonpath`], [`table`] | printer columns and the tables of `kubectl get` |
 //! | [`names`], [`mod@format`], [`quantity`], [`time`] | rules of names and strings; quantities; times and ages |
 //! | [`go_format`] | values as Go prints them |
+//! | [`clock`], [`random`] | wall-clock time and randomness, which tests replace |
 //!
 //! Any crate may depend on this one; it depends on no other crate of the workspace.
 //!
@@ -147,6 +148,7 @@
 pub mod admission_policy;
 pub mod apply;
 mod cel;
+pub mod clock;
 pub mod crd;
 pub mod decode;
 mod error;
@@ -159,6 +161,7 @@ pub mod object;
 pub mod patch;
 pub mod protobuf;
 pub mod quantity;
+pub mod random;
 pub mod schema;
 pub mod selector;
 pub mod table;

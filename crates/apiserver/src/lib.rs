@@ -5,8 +5,8 @@
 //! Controllers call it in process; [`Server::serve`] serves it over TLS to kubectl and other clients.
 //!
 //! ```text
-//!   request ─► route ─► authentication ─► authorization ─► endpoint ─► verb ─► admission ─► store ─► response
-//!                                                                                 └─► watchers, controllers
+//!   request ─► route ─► authentication, authorization ─► endpoint ─► verb ─► admission ─► store ─► response
+//!                                                                              watchers, controllers ◄─┘
 //! ```
 //!
 //! | module | contents |
@@ -20,7 +20,6 @@
 //! | `controllers` | garbage collection, deletion of namespaces and CRDs, token secrets, event expiry |
 //! | `docs` | discovery and OpenAPI |
 //! | `subresource` | subresources that the embedding program serves |
-//! | `injection` | time and random source, replaceable in tests |
 //!
 //! Schemas, CEL, apply, patches, selectors and tables are pure functions in `polis-apimachinery`.
 //!
@@ -38,7 +37,6 @@ mod endpoint;
 mod events;
 mod health;
 mod http;
-mod injection;
 mod kinds;
 mod ownership;
 mod plane;
@@ -58,7 +56,6 @@ pub use access::{Access, AuditSink};
 pub use admission::{TlsWebhooks, WebhookCall, WebhookTransport};
 pub use controllers::EnabledControllers;
 pub use http::ResponseBody;
-pub use injection::{RandomSource, SystemClock, TimeSource};
 pub use plane::PlaneSpec;
 pub use route::project_plane;
 pub use serve::{Authority, Certificate, ServerTls, ServerTlsError, kubeconfig};

@@ -7,7 +7,7 @@ use std::{
 };
 
 use parking_lot::{Mutex, RwLock};
-use polis_apimachinery::object;
+use polis_apimachinery::{clock::Clock, object, random::Random};
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
@@ -16,7 +16,6 @@ use crate::{
     admission::{Configurations, Policies, TlsWebhooks, WebhookTransport},
     builtins,
     controllers::{self, EnabledControllers},
-    injection::{RandomSource, SystemClock, TimeSource},
     kinds::Catalogue,
     plane::{Plane, PlaneSpec},
     route::Verb,
@@ -80,8 +79,8 @@ pub enum Error {
 pub struct Builder {
     storage: Storage,
     store: Option<Arc<dyn Store>>,
-    clock: Arc<dyn TimeSource>,
-    random: RandomSource,
+    clock: Clock,
+    random: Random,
     enabled: EnabledControllers,
     access: Access,
     webhooks: Arc<dyn WebhookTransport>,
@@ -104,13 +103,13 @@ impl Builder {
     }
 
     /// The clock of timestamps in objects.
-    pub fn clock(mut self, clock: impl TimeSource) -> Self {
-        self.clock = Arc::new(clock);
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
         self
     }
 
     /// The source of uids and generated names.
-    pub fn random_source(mut self, random: RandomSource) -> Self {
+    pub fn random(mut self, random: Random) -> Self {
         self.random = random;
         self
     }
@@ -218,8 +217,8 @@ impl Server {
         Builder {
             storage: Storage::Memory,
             store: None,
-            clock: Arc::new(SystemClock),
-            random: RandomSource::default(),
+            clock: Clock::system(),
+            random: Random::from_entropy(),
             enabled: EnabledControllers::default(),
             access: Access::default(),
             webhooks: Arc::new(TlsWebhooks::default()),
@@ -369,8 +368,8 @@ impl Server {
 /// State shared by all parts of the server.
 pub(crate) struct Core {
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) clock: Arc<dyn TimeSource>,
-    pub(crate) random: RandomSource,
+    pub(crate) clock: Clock,
+    pub(crate) random: Random,
     planes: RwLock<BTreeMap<Arc<str>, Arc<Plane>>>,
     /// By the plane that holds the catalogue's CRDs.
     catalogues: RwLock<BTreeMap<Arc<str>, Arc<Catalogue>>>,

@@ -188,7 +188,7 @@ fn orphans(
 /// The deployments that are not terminating, sorted by name.
 fn object_refs<'a>(deployments: impl Iterator<Item = &'a WorkloadDeployment>) -> Vec<ObjectRef> {
     let remaining = deployments.filter(|deployment| !deployment.is_deleting());
-    let mut objects: Vec<_> = remaining.map(|deployment| ObjectRef::of(deployment)).collect();
+    let mut objects: Vec<_> = remaining.map(ObjectRef::of).collect();
     objects.sort_by(|a, b| a.name.cmp(&b.name));
     objects
 }

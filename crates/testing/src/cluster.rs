@@ -8,11 +8,10 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use polis_api::crds::{self, CrdFile};
-use polis_api::k8s_openapi::jiff::Timestamp;
 use polis_api::kube::Client;
-use polis_apiserver::{Builder as ServerBuilder, PlaneSpec, Server, TimeSource};
+use polis_apiserver::{Builder as ServerBuilder, PlaneSpec, Server};
 use polis_core::Time;
-use polis_engine::{Clock, Engine, Handle, Plane, Random};
+use polis_engine::{Clock, Engine, Handle, Plane, Random, anchored_clock};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -64,15 +63,6 @@ impl Drop for RunningEngine {
     }
 }
 
-/// The engine's clock as the server's clock.
-struct ServerClock(Clock);
-
-impl TimeSource for ServerClock {
-    fn now(&self) -> Timestamp {
-        self.0.now()
-    }
-}
-
 impl ClusterBuilder {
     /// Serves the kinds of a platform on the root plane: Project, Location and ResourceRegistration.
     pub fn platform(mut self) -> Self {
@@ -119,7 +109,7 @@ impl ClusterBuilder {
 
     /// Creates the planes with their CRDs. No controller runs yet.
     pub async fn build(self) -> Cluster {
-        let server = self.server.clock(ServerClock(self.clock.clone())).build().await.expect("a server");
+        let server = self.server.clock(self.clock.clone()).build().await.expect("a server");
         let served = all_crds().iter().filter(|file| {
             let names = [&file.crd["spec"]["group"], &file.crd["spec"]["names"]["plural"]];
             !names.iter().any(|name| self.unserved.iter().any(|unserved| **name == *unserved))
@@ -167,7 +157,7 @@ impl Cluster {
     pub fn builder() -> ClusterBuilder {
         ClusterBuilder {
             server: Server::builder(),
-            clock: Clock::anchored("2026-01-01T00:00:00Z".parse().expect("a timestamp")),
+            clock: anchored_clock("2026-01-01T00:00:00Z".parse().expect("a timestamp")),
             platform: false,
             projects: Vec::new(),
             hub: false,

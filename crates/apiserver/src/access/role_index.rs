@@ -313,13 +313,13 @@ fn set_role(roles: &mut HashMap<Arc<str>, Role>, path: &Arc<str>, stored: Option
 
 #[cfg(test)]
 mod tests {
+    use polis_apimachinery::clock::Clock;
     use serde_json::json;
 
     use super::*;
     use crate::{
         Server,
         access::{Attributes, rbac},
-        injection::SystemClock,
         store::{EncodedObject, HistoryLimits, MemoryStore, Precondition, Write},
     };
 
@@ -498,7 +498,7 @@ mod tests {
     async fn an_index_behind_the_history_decodes_only_what_changed() {
         let history = HistoryLimits { count: 4, ..HistoryLimits::default() };
         let server = Server::builder()
-            .store(Arc::new(MemoryStore::new(history, Arc::new(SystemClock))))
+            .store(Arc::new(MemoryStore::new(history, Clock::system())))
             .build()
             .await
             .unwrap();

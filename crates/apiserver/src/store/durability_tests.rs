@@ -12,13 +12,14 @@ use kube::{
     ResourceExt,
     api::{DeleteParams, ListParams, PostParams, WatchEvent, WatchParams},
 };
+use polis_apimachinery::clock::Clock;
 use serde_json::json;
 
 use super::{
     Collection, CommitError, EncodedObject, HistoryLimits, OpenError, Precondition, RangeOptions, RedbStore,
     Store, Stored, Write,
 };
-use crate::{PlaneSpec, Server, Storage, common::*, injection::SystemClock};
+use crate::{PlaneSpec, Server, Storage, common::*};
 
 #[tokio::test]
 async fn a_restart_keeps_planes_objects_and_revisions() {
@@ -52,7 +53,7 @@ async fn a_restart_keeps_planes_objects_and_revisions() {
 }
 
 fn open(path: &std::path::Path) -> Result<RedbStore, OpenError> {
-    RedbStore::open(path, HistoryLimits::default(), Arc::new(SystemClock))
+    RedbStore::open(path, HistoryLimits::default(), Clock::system())
 }
 
 #[tokio::test]
@@ -227,7 +228,7 @@ impl StorageBackend for Disk {
 }
 
 fn open_disk(disk: &Disk) -> Result<RedbStore, OpenError> {
-    RedbStore::with_backend("disk", disk.clone(), HistoryLimits::default(), Arc::new(SystemClock))
+    RedbStore::with_backend("disk", disk.clone(), HistoryLimits::default(), Clock::system())
 }
 
 /// The acknowledged objects: revision and number by path.

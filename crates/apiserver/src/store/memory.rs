@@ -1,19 +1,17 @@
 //! A store in memory, for tests. Commits are synchronous, so a single-threaded run is
 //! deterministic.
 
-use std::sync::Arc;
-
 use futures::future::{BoxFuture, ready};
+use polis_apimachinery::clock::Clock;
 
 use super::{CommitError, HistoryLimits, Revision, Store, Stored, View, Write, sequencer::Sequencer};
-use crate::injection::TimeSource;
 
 /// A store without persistence.
 pub(crate) struct MemoryStore(Sequencer);
 
 impl MemoryStore {
     /// An empty store. `clock` determines the age of history.
-    pub(crate) fn new(limits: HistoryLimits, clock: Arc<dyn TimeSource>) -> Self {
+    pub(crate) fn new(limits: HistoryLimits, clock: Clock) -> Self {
         Self(Sequencer::new(limits, clock))
     }
 }
@@ -39,7 +37,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::injection::SystemClock;
     use crate::store::{ChangeType, Collection, EncodedObject, Precondition, RangeOptions, WatchItem};
 
     fn mk_collection() -> Collection {
@@ -85,7 +82,7 @@ mod tests {
 
     #[test]
     fn revisions_grow_and_a_stale_write_is_refused_with_the_current_object() {
-        let store = MemoryStore::new(HistoryLimits::default(), Arc::new(SystemClock));
+        let store = MemoryStore::new(HistoryLimits::default(), Clock::system());
         let first = put(&store, "a", Precondition::Absent, 1).expect("creates");
         assert_eq!(first.revision(), 2);
         let second = put(&store, "a", Precondition::AtRevision(2), 2).expect("updates");
@@ -100,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_past_revision_can_be_listed_until_it_is_compacted() {
-        let store = MemoryStore::new(HistoryLimits::default(), Arc::new(SystemClock));
+        let store = MemoryStore::new(HistoryLimits::default(), Clock::system());
         put(&store, "n/a", Precondition::Absent, 1).expect("creates");
         put(&store, "n/b", Precondition::Absent, 1).expect("creates");
         remove(&store, "n/a", 2);
@@ -117,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_watch_from_a_revision_sees_every_later_write_in_order() {
-        let store = MemoryStore::new(HistoryLimits::default(), Arc::new(SystemClock));
+        let store = MemoryStore::new(HistoryLimits::default(), Clock::system());
         put(&store, "a", Precondition::Absent, 1).expect("creates");
         let mut watch = store.view().watch(&mk_collection(), 2).expect("in history");
         assert!(watch.next().now_or_never().is_none());
@@ -134,7 +131,7 @@ mod tests {
     #[test]
     fn a_watcher_behind_the_history_gets_compacted_instead_of_a_buffer() {
         let limits = HistoryLimits { count: 2, ..HistoryLimits::default() };
-        let store = MemoryStore::new(limits, Arc::new(SystemClock));
+        let store = MemoryStore::new(limits, Clock::system());
         let mut watch = store.view().watch(&mk_collection(), 1).expect("nothing yet");
         for n in 0..5 {
             put(&store, &format!("o{n}"), Precondition::Absent, n).expect("creates");

@@ -1,9 +1,10 @@
 //! Model test of list, watch, resume and compaction: a watch resumed at any revision rebuilds the state of
 //! the model, or gets `Compacted`.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
 use futures::FutureExt;
+use polis_apimachinery::clock::Clock;
 use proptest::prelude::*;
 use proptest_state_machine::{ReferenceStateMachine, StateMachineTest, prop_state_machine};
 use serde_json::json;
@@ -12,7 +13,6 @@ use super::{
     ChangeType, Collection, EncodedObject, HistoryLimits, MemoryStore, Precondition, RangeOptions, Store,
     StoreWatch, WatchItem, Write,
 };
-use crate::injection::SystemClock;
 
 /// Small, so that compaction happens often.
 const HISTORY: usize = 6;
@@ -165,7 +165,7 @@ impl StateMachineTest for SystemUnderTest {
 
     fn init_test(_: &Model) -> Self {
         let limits = HistoryLimits { count: HISTORY, ..HistoryLimits::default() };
-        Self { store: MemoryStore::new(limits, Arc::new(SystemClock)), watchers: Vec::new() }
+        Self { store: MemoryStore::new(limits, Clock::system()), watchers: Vec::new() }
     }
 
     fn apply(mut state: Self, model: &Model, operation: Operation) -> Self {

@@ -20,6 +20,7 @@ use std::{
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
+use polis_apimachinery::clock::Clock;
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition, TableError};
 use tokio::sync::watch;
 
@@ -27,7 +28,6 @@ use super::{
     Collection, CommitError, HistoryLimits, OpenError, Revision, Store, Stored, View, Write,
     sequencer::Sequencer,
 };
-use crate::injection::TimeSource;
 
 /// The file format that this program writes.
 const FORMAT: u64 = 1;
@@ -69,11 +69,7 @@ pub(crate) struct RedbStore {
 
 impl RedbStore {
     /// Opens the store at `path`, or creates it.
-    pub(crate) fn open(
-        path: &Path,
-        limits: HistoryLimits,
-        clock: Arc<dyn TimeSource>,
-    ) -> Result<Self, OpenError> {
+    pub(crate) fn open(path: &Path, limits: HistoryLimits, clock: Clock) -> Result<Self, OpenError> {
         let name = path.display().to_string();
         let io = |source: std::io::Error| OpenError::Io { path: name.clone(), source: source.into() };
         let created = !path.try_exists().map_err(io)?;
@@ -109,7 +105,7 @@ impl RedbStore {
         name: &str,
         backend: impl redb::StorageBackend,
         limits: HistoryLimits,
-        clock: Arc<dyn TimeSource>,
+        clock: Clock,
     ) -> Result<Self, OpenError> {
         let io = |source: std::io::Error| OpenError::Io { path: name.to_owned(), source: source.into() };
         let created = backend.len().map_err(io)? == 0;
@@ -123,7 +119,7 @@ impl RedbStore {
         database: Database,
         created: bool,
         limits: HistoryLimits,
-        clock: Arc<dyn TimeSource>,
+        clock: Clock,
     ) -> Result<Self, OpenError> {
         let damaged = |source: Box<dyn std::error::Error + Send + Sync>| OpenError::Damaged {
             path: name.to_owned(),

@@ -1,29 +1,27 @@
 //! Serializes all writes of a store: checks the precondition, assigns the revision and updates the view.
 
-use std::sync::Arc;
-
 use parking_lot::Mutex;
+use polis_apimachinery::clock::Clock;
 
 use super::{CommitError, HistoryLimits, Precondition, Revision, Stored, View, Write};
-use crate::injection::TimeSource;
 
 /// A view and the lock of its writers.
 pub(super) struct Sequencer {
     pub(super) view: View,
-    clock: Arc<dyn TimeSource>,
+    clock: Clock,
     /// The last revision. Locked during the whole write.
     last: Mutex<Revision>,
 }
 
 impl Sequencer {
     /// Continues after the revision of the view. `clock` determines the age of history.
-    pub(super) fn after(view: View, clock: Arc<dyn TimeSource>) -> Self {
+    pub(super) fn after(view: View, clock: Clock) -> Self {
         let last = Mutex::new(view.revision());
         Self { view, clock, last }
     }
 
     /// The sequencer of an empty store.
-    pub(super) fn new(limits: HistoryLimits, clock: Arc<dyn TimeSource>) -> Self {
+    pub(super) fn new(limits: HistoryLimits, clock: Clock) -> Self {
         // Revision 1 is "empty", as in etcd: 0 means "any" in the API and must never be an object's revision.
         Self::after(View::new(limits, 1), clock)
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::SignedDuration;
 use parking_lot::Mutex;
 use polis_api::k8s_openapi::api::coordination::v1::Lease;
-use polis_engine::{Clock, LeaderElection, Leadership, Plane, Random, Transport};
+use polis_engine::{Clock, LeaderElection, Leadership, Plane, Random, Transport, anchored_clock};
 use tokio::time::Instant;
 
 use crate::fake_apiserver::FakeApiServer;
@@ -79,7 +79,7 @@ async fn check_terms(
 async fn run_seed(seed: u64) {
     let server = FakeApiServer::with_default_kinds();
     let random = Random::from_seed(seed);
-    let wall = Clock::anchored("2026-01-01T00:00:00Z".parse().unwrap());
+    let wall = anchored_clock("2026-01-01T00:00:00Z".parse().unwrap());
     let leading: Arc<Mutex<Vec<(usize, i64)>>> = Arc::default();
     let tokens: Arc<Mutex<Vec<i64>>> = Arc::default();
     let mut partitions = Vec::new();

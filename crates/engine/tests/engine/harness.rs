@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use polis_api::k8s_openapi::api::core::v1::ConfigMap;
-use polis_engine::{Action, Clock, Engine, Error, Handle, Key, Plane, Random, Reconciler};
+use polis_engine::{Action, Engine, Error, Handle, Key, Plane, Random, Reconciler, anchored_clock};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -46,7 +46,7 @@ impl Drop for Running {
 
 /// An engine for a paused clock, reproducible from the seed.
 pub fn mk_engine(seed: u64) -> Engine {
-    Engine::with(Clock::anchored("2026-01-01T00:00:00Z".parse().unwrap()), Random::from_seed(seed))
+    Engine::with(anchored_clock("2026-01-01T00:00:00Z".parse().unwrap()), Random::from_seed(seed))
 }
 
 /// Waits until a condition holds: up to half an hour on a paused clock, where it takes no time, or one minute

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use polis_api::milo::Project;
 use polis_apiserver::{Error as ServerError, PlaneSpec, Server, project_plane};
 use polis_core::conditions;
-use polis_engine::{Clock, Engine, Handle, MiloProjects, Plane};
+use polis_engine::{Clock, Engine, Handle, MiloProjects, Plane, anchored_clock};
 use polis_platform::hub_namespaces::HubNamespaceCleanup;
 use polis_platform::projects::{BoxError, PlaneProvisioner, ProjectOptions};
 use polis_platform::{locations, networks, projects, quota};
@@ -59,7 +59,7 @@ impl PlaneProvisioner for Planes {
 impl TestEnv {
     /// Creates planes and CRDs: a platform, a hub, and a cell for each city. No controller runs yet.
     pub async fn new(cities: &[&str]) -> Self {
-        Self::with_clock(Clock::anchored("2026-01-01T00:00:00Z".parse().unwrap()), cities).await
+        Self::with_clock(anchored_clock("2026-01-01T00:00:00Z".parse().unwrap()), cities).await
     }
 
     /// Like [`TestEnv::new`], with a given clock.

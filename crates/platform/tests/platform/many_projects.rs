@@ -17,10 +17,8 @@ use polis_api::karmada::{PropagationPolicy, ResourceBinding, ResourceInterpreter
 use polis_api::labels;
 use polis_api::milo::Project;
 use polis_api::quota::ResourceClaim;
-use polis_core::Time;
 use polis_core::cities::TenancyMode;
 use polis_core::conditions::{self, DesiredCondition};
-use polis_core::owner;
 use polis_core::tenant::Tenant;
 use polis_engine::{ListOptions, MiloProjects, Object, Plane};
 use polis_federation::Federation;

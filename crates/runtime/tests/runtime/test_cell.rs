@@ -50,15 +50,6 @@ pub struct TestCell {
     runtime: Option<Running>,
 }
 
-/// The engine's clock as the server's clock.
-struct ServerClock(Clock);
-
-impl polis_apiserver::TimeSource for ServerClock {
-    fn now(&self) -> Timestamp {
-        self.0.now()
-    }
-}
-
 struct Running {
     process: ProcessProvider,
     stop: oneshot::Sender<()>,
@@ -88,7 +79,7 @@ impl TestCell {
         let logs = LogReader::new(&settings.dir);
         let log = move |request| serve_log(logs.clone(), request);
         let builder = Server::builder().subresource("compute.datumapis.com", "instances", "log", log);
-        let server = builder.clock(ServerClock(clock.clone())).build().await.unwrap();
+        let server = builder.clock(clock.clone()).build().await.unwrap();
         server.create_plane(PlaneSpec::standalone("cell")).await.unwrap();
         for crd in kinds() {
             server.install_crd_in("cell", &crd.crd).await.unwrap();

@@ -2,6 +2,14 @@
 //!
 //! Components must not share a stream. If they did, the numbers of each would depend on the order in which
 //! tasks run, and one more draw in one component would change the numbers of all others.
+//!
+//! ```
+//! use polis_apimachinery::random::Random;
+//!
+//! let random = Random::from_seed(7);
+//! assert_eq!(random.split("watch").next(), Random::from_seed(7).split("watch").next());
+//! assert_eq!(random.uid().len(), 36);
+//! ```
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,6 +18,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
+
+/// The alphabet of name suffixes in Kubernetes: without vowels and look-alikes, so that no words result.
+const SUFFIX_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
 /// A stream of random numbers. Cheap to clone; clones share the stream.
 #[derive(Clone)]
@@ -42,6 +53,25 @@ impl Random {
     /// The next number.
     pub fn next(&self) -> u64 {
         self.stream.lock().next_u64()
+    }
+
+    /// A number in `0..bound`; 0 if `bound` is 0.
+    pub fn below(&self, bound: u64) -> u64 {
+        if bound == 0 { 0 } else { self.next() % bound }
+    }
+
+    /// A new version 4 UUID as text, for `metadata.uid`.
+    pub fn uid(&self) -> String {
+        let mut bytes = [0u8; 16];
+        self.stream.lock().fill_bytes(&mut bytes);
+        uuid::Builder::from_random_bytes(bytes).into_uuid().to_string()
+    }
+
+    /// Five characters for `metadata.generateName`.
+    pub fn suffix(&self) -> String {
+        let mut bytes = [0u8; 5];
+        self.stream.lock().fill_bytes(&mut bytes);
+        bytes.iter().map(|b| char::from(SUFFIX_ALPHABET[usize::from(*b) % SUFFIX_ALPHABET.len()])).collect()
     }
 
     /// A number from 0 (inclusive) to 1 (exclusive).
@@ -80,6 +110,20 @@ mod tests {
         second.split("queue").next();
         assert_eq!(second.split("watch").next(), quiet);
         assert_ne!(second.split("queue").next(), quiet);
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_uids_and_names() {
+        let (a, b) = (Random::from_seed(7), Random::from_seed(7));
+        assert_eq!(a.uid(), b.uid());
+        assert_eq!(a.suffix(), b.suffix());
+    }
+
+    #[test]
+    fn a_suffix_has_five_characters_that_are_valid_in_names() {
+        let suffix = Random::from_seed(1).suffix();
+        assert_eq!(suffix.len(), 5);
+        assert!(suffix.bytes().all(|b| SUFFIX_ALPHABET.contains(&b)));
     }
 
     #[test]
