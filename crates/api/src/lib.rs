@@ -15,8 +15,8 @@
 //! - [`compute`]: the kinds of Polis, `compute.datumapis.com/v1alpha`;
 //! - [`networking`], [`quota`], [`milo`], [`karmada`]: kinds of other projects, with the fields that Polis
 //!   uses;
-//! - [`labels`], [`annotations`], [`finalizers`], [`conditions`], [`reasons`], [`events`]: fixed strings, one module
-//!   each;
+//! - [`labels`], [`annotations`], [`finalizers`], [`conditions`], [`reasons`], [`events`]: fixed strings, one
+//!   module each;
 //! - [`names`]: object names;
 //! - [`ObjectExt`]: short access to the metadata of an object;
 //! - [`crds`]: the CRD files of the Polis kinds and of the test planes.

@@ -4,8 +4,8 @@ use kube::Resource;
 
 /// Reads the metadata of an object. Implemented for every kind.
 ///
-/// Unlike `kube::ResourceExt`, it borrows, and a missing name, namespace or UID is an empty text: an object that
-/// was read from a server has all that its kind has.
+/// Unlike `kube::ResourceExt`, it borrows, and a missing name, namespace or UID is an empty text: an object
+/// that was read from a server has all that its kind has.
 pub trait ObjectExt: Resource {
     /// The name; empty if it has none yet.
     fn name(&self) -> &str {

@@ -18,7 +18,8 @@ use polis_engine::Error as EngineError;
 use polis_engine::transport::TransportError;
 use tokio::time::{Instant, timeout};
 
-/// How long a circuit stays open after a failed call. Short, so that work resumes soon after the plane is back.
+/// How long a circuit stays open after a failed call. Short, so that work resumes soon after the plane is
+/// back.
 const OPEN_TIME: Duration = Duration::from_secs(5);
 /// Timeout of one call, including the retries of the transport.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);

@@ -4,8 +4,8 @@
 //! deployment of the copy's plane that the label `workload-deployment-name` of the source names; without it
 //! there is no copy. A terminating copy is never written: its successor is created when it is gone. Metadata
 //! and spec are one write, status is another, because status is a subresource. Each is written only if it
-//! changes something; spec and status are compared in canonical form. Finalizers and annotations of the source
-//! are not copied.
+//! changes something; spec and status are compared in canonical form. Finalizers and annotations of the
+//! source are not copied.
 
 use polis_api::ObjectExt;
 use polis_api::compute::{Instance, InstanceStatus, WorkloadDeployment};

@@ -6,8 +6,8 @@ use polis_api::kube::core::object::HasStatus;
 use crate::{Error, Object, Plane, Preconditions};
 
 impl Plane {
-    /// Writes a copy and then its status, each if it is given. Creates the copy if `existing` is none. Returns
-    /// the copy as the server has it now; none if there is none.
+    /// Writes a copy and then its status, each if it is given. Creates the copy if `existing` is none.
+    /// Returns the copy as the server has it now; none if there is none.
     pub async fn write_copy<K: Object + HasStatus>(
         &self,
         existing: Option<&K>,

@@ -38,8 +38,8 @@ pub struct RuntimeConfig<P> {
     pub provider: P,
 }
 
-/// The finalizers of the controller, for the controller that creates the Instances of the cell: with them a new
-/// Instance starts without a further write. The controller adds missing ones before it runs an Instance.
+/// The finalizers of the controller, for the controller that creates the Instances of the cell: with them a
+/// new Instance starts without a further write. The controller adds missing ones before it runs an Instance.
 pub fn instance_finalizers() -> Vec<&'static str> {
     vec![finalizers::RUNTIME]
 }
