@@ -16,6 +16,18 @@ use std::fmt::Write;
 
 use serde_json::{Number, Value};
 
+/// The JSON type of a value, as Go's decoder names it.
+pub fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
 /// Formats a value for a message: strings quoted, lists and maps as JSON.
 pub fn render(value: &Value) -> String {
     match value {

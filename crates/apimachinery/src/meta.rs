@@ -7,6 +7,7 @@
 use serde_json::{Map, Value};
 
 use crate::error::{ValidationError, ValidationErrorKind};
+use crate::go_format;
 use crate::names;
 use crate::schema::{Node, ValuePath};
 
@@ -78,20 +79,10 @@ pub fn coerce(metadata: &mut Value, prefix: &str, report: Option<&mut Vec<String
             Ok(())
         }
         Value::Object(map) => coerce_fields(map, META, "ObjectMeta", prefix, &mut report),
-        other => {
-            Err(format!("json: cannot unmarshal {} into Go value of type v1.ObjectMeta", go_kind(other)))
-        }
-    }
-}
-
-fn go_kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
+        other => Err(format!(
+            "json: cannot unmarshal {} into Go value of type v1.ObjectMeta",
+            go_format::kind(other)
+        )),
     }
 }
 
@@ -136,7 +127,7 @@ fn coerce_value(
     let wrong = |value: &Value, wanted: &str| {
         Err(format!(
             "json: cannot unmarshal {} into Go struct field {owner}.{name} of type {wanted}",
-            go_kind(value)
+            go_format::kind(value)
         ))
     };
     match (field_type, &mut *value) {
@@ -161,7 +152,7 @@ fn coerce_value(
             }
             Err(_) => Err(format!(
                 "parsing time {0} as \"2006-01-02T15:04:05Z07:00\": cannot parse {0} as \"2006\"",
-                crate::go_format::quote(s)
+                go_format::quote(s)
             )),
         },
         (FieldType::Time, other) => wrong(other, "string"),
@@ -454,7 +445,7 @@ pub fn check_update(new: &Value, old: &Value, at: &str) -> Vec<ValidationError> 
         extra.sort();
         extra.dedup();
         if !extra.is_empty() {
-            let listed: Vec<String> = extra.iter().map(|f| crate::go_format::quote(f)).collect();
+            let listed: Vec<String> = extra.iter().map(|f| go_format::quote(f)).collect();
             let detail = format!(
                 "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
                 listed.join(", ")

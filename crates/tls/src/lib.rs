@@ -29,4 +29,4 @@ pub use certificates::{CertificateSource, ReloadingCertificate, SourceVersion};
 pub use files::CertificateFiles;
 pub use limits::{ConnectionLimits, Timeouts};
 pub use pem::{CertificateError, ClientAuth, Pem, server_config};
-pub use serve::{AcceptorProvider, Peer, serve, serve_plain};
+pub use serve::{AcceptorProvider, ConnectionBody, ConnectionService, Peer, serve, serve_plain};

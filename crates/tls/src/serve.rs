@@ -75,6 +75,26 @@ pub struct Peer {
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
+/// The service of one connection. Implemented for every service with these bounds.
+pub trait ConnectionService<B>:
+    Service<Request<RequestBody>, Response = Response<B>, Future: Send + 'static, Error: Into<BoxError>>
+    + Send
+    + 'static
+{
+}
+
+impl<S, B> ConnectionService<B> for S where
+    S: Service<Request<RequestBody>, Response = Response<B>, Future: Send + 'static, Error: Into<BoxError>>
+        + Send
+        + 'static
+{
+}
+
+/// A response body of a [`ConnectionService`]. Implemented for every body with these bounds.
+pub trait ConnectionBody: Body<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static {}
+
+impl<B> ConnectionBody for B where B: Body<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static {}
+
 /// Serves over TLS until the future is dropped, which closes all connections. `service` makes one service for
 /// each connection.
 pub async fn serve<S, B>(
@@ -83,12 +103,8 @@ pub async fn serve<S, B>(
     acceptors: impl AcceptorProvider,
     service: impl Fn(Peer) -> S + Clone + Send + 'static,
 ) where
-    S: Service<Request<RequestBody>, Response = Response<B>> + Send + 'static,
-    S::Future: Send + 'static,
-    S::Error: Into<BoxError>,
-    B: Body + Send + Unpin + 'static,
-    B::Data: Send,
-    B::Error: Into<BoxError>,
+    S: ConnectionService<B>,
+    B: ConnectionBody,
 {
     let handshake = move |stream| {
         let accept = acceptors.acceptor().accept(stream);
@@ -108,12 +124,8 @@ pub async fn serve_plain<S, B>(
     limits: ConnectionLimits,
     service: impl Fn(Peer) -> S + Clone + Send + 'static,
 ) where
-    S: Service<Request<RequestBody>, Response = Response<B>> + Send + 'static,
-    S::Future: Send + 'static,
-    S::Error: Into<BoxError>,
-    B: Body + Send + Unpin + 'static,
-    B::Data: Send,
-    B::Error: Into<BoxError>,
+    S: ConnectionService<B>,
+    B: ConnectionBody,
 {
     accept_loop(listener, limits, |stream: TcpStream| ready(Ok((stream, None))), service).await;
 }
@@ -126,12 +138,8 @@ async fn accept_loop<H, I, S, B>(
 ) where
     H: Future<Output = io::Result<(I, Option<CertificateDer<'static>>)>> + Send + 'static,
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    S: Service<Request<RequestBody>, Response = Response<B>> + Send + 'static,
-    S::Future: Send + 'static,
-    S::Error: Into<BoxError>,
-    B: Body + Send + Unpin + 'static,
-    B::Data: Send,
-    B::Error: Into<BoxError>,
+    S: ConnectionService<B>,
+    B: ConnectionBody,
 {
     let slots = Slots::new(limits);
     let mut connections = JoinSet::new();
@@ -175,12 +183,8 @@ async fn connection<I, S, B>(
     limits: ConnectionLimits,
 ) where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    S: Service<Request<RequestBody>, Response = Response<B>> + Send + 'static,
-    S::Future: Send + 'static,
-    S::Error: Into<BoxError>,
-    B: Body + Send + Unpin + 'static,
-    B::Data: Send,
-    B::Error: Into<BoxError>,
+    S: ConnectionService<B>,
+    B: ConnectionBody,
 {
     let timeouts = limits.timeouts;
     let (stream, certificate) = match timeout(timeouts.handshake, handshake).await {

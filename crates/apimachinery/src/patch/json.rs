@@ -7,8 +7,9 @@
 
 use serde_json::Value;
 
-use super::{PatchError, go_kind};
+use super::PatchError;
 use crate::decode::DEPTH_MAX;
+use crate::go_format;
 
 /// Maximum number of operations.
 const OPERATIONS_MAX: usize = 10_000;
@@ -18,13 +19,13 @@ const COPIED_MAX: usize = 3 << 20;
 /// Applies the operations in order. If one fails, the whole patch fails.
 pub fn patch(object: &Value, operations: &Value) -> Result<Value, PatchError> {
     let Value::Array(operations) = operations else {
-        let kind = go_kind(operations);
+        let kind = go_format::kind(operations);
         return Err(PatchError::Malformed(format!(
             "error decoding patch: json: cannot unmarshal {kind} into Go value of type []handlers.jsonPatchOp"
         )));
     };
     if let Some(odd) = operations.iter().find(|op| !op.is_object()) {
-        let kind = go_kind(odd);
+        let kind = go_format::kind(odd);
         return Err(PatchError::Malformed(format!(
             "error decoding patch: json: cannot unmarshal {kind} into Go value of type handlers.jsonPatchOp"
         )));

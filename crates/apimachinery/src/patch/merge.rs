@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value};
 
-use super::{PatchError, go_kind};
+use super::PatchError;
+use crate::go_format;
 
 /// Merges the patch into the object.
 pub fn patch(object: &Value, patch: &Value) -> Result<Value, PatchError> {
@@ -15,7 +16,7 @@ pub fn patch(object: &Value, patch: &Value) -> Result<Value, PatchError> {
         Value::Null => Err(PatchError::Malformed("Invalid JSON Patch".to_owned())),
         other => Err(PatchError::Malformed(format!(
             "error decoding patch: json: cannot unmarshal {} into Go value of type map[string]interface {{}}",
-            go_kind(other)
+            go_format::kind(other)
         ))),
     }
 }

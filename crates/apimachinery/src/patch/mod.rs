@@ -9,8 +9,6 @@
 //! Server-side apply is in [`crate::apply`]. The caller prunes, defaults and validates the result of a patch
 //! like any other write.
 
-use serde_json::Value;
-
 pub mod json;
 pub mod merge;
 pub mod strategic;
@@ -60,16 +58,5 @@ impl PatchError {
             Self::Unfit(_) => "the server rejected our request due to an error in our request".to_owned(),
             other => other.to_string(),
         }
-    }
-}
-
-fn go_kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
     }
 }

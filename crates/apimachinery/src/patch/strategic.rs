@@ -8,8 +8,9 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
-use super::{PatchError, go_kind};
+use super::PatchError;
 use crate::apply::types::{Fields, List, Ref, Types};
+use crate::go_format;
 
 const DIRECTIVE: &str = "$patch";
 const DELETE_FROM: &str = "$deleteFromPrimitiveList";
@@ -21,7 +22,7 @@ pub fn patch(object: &Value, patch: &Value, types: &Types) -> Result<Value, Patc
     let Value::Object(changes) = patch else {
         return Err(PatchError::Malformed(format!(
             "json: cannot unmarshal {} into Go value of type map[string]interface {{}}",
-            go_kind(patch)
+            go_format::kind(patch)
         )));
     };
     let original = object.as_object().cloned().unwrap_or_default();
@@ -135,7 +136,7 @@ fn in_order(
 fn are_maps(lists: [&[Value]; 2]) -> Result<bool, PatchError> {
     let mut kind = None;
     for item in lists.into_iter().flatten() {
-        let this = go_kind(item);
+        let this = go_format::kind(item);
         match kind {
             None if item.is_array() => {
                 return Err(PatchError::Unfit("lists of lists are not supported".to_owned()));
@@ -340,9 +341,10 @@ impl<'t> Merge<'t> {
             let list_of = |map: &Map<String, Value>| match map.get(field) {
                 None => Ok(None),
                 Some(Value::Array(items)) => Ok(Some(items.clone())),
-                Some(other) => {
-                    internal(format!("expected a []interface {{}}, but received a {}", go_kind(other)))
-                }
+                Some(other) => internal(format!(
+                    "expected a []interface {{}}, but received a {}",
+                    go_format::kind(other)
+                )),
             };
             let (before, change) = (list_of(original)?, list_of(patch)?);
             let list = self.list_type(ty, field);
