@@ -15,10 +15,14 @@ pub const CODES: &[(Exit, &str)] = &[
     (Exit::Usage, "invalid command line or file; nothing was sent to the server"),
     (Exit::NotFound, "the named object does not exist"),
     (Exit::Refused, "the server refused: forbidden, invalid, conflict or not supported"),
-    (Exit::TimedOut, "the change was made, but was not complete before --timeout"),
+    (
+        Exit::TimedOut,
+        "the change was made, but is not complete: --timeout passed, or a cause needs an action",
+    ),
     (Exit::Unreachable, "no usable kubeconfig, or no answer from the server"),
     (Exit::Unhealthy, "a problem was found (why, doctor, manager --check-config)"),
     (Exit::Declined, "the confirmation prompt was answered with no; nothing was changed"),
+    (Exit::Interrupted, "interrupted while waiting; the change continues"),
 ];
 
 /// Exit code of a command.
@@ -42,6 +46,8 @@ pub enum Exit {
     Unhealthy = 7,
     /// 8
     Declined = 8,
+    /// 130, as of a shell whose command ends by SIGINT
+    Interrupted = 130,
 }
 
 impl From<Exit> for ExitCode {
@@ -181,6 +187,6 @@ mod tests {
     #[test]
     fn every_code_is_listed_once() {
         let numbers: Vec<u8> = CODES.iter().map(|(exit, _)| *exit as u8).collect();
-        assert_eq!(numbers, (0..=8).collect::<Vec<u8>>());
+        assert_eq!(numbers, (0..=8).chain([130]).collect::<Vec<u8>>());
     }
 }

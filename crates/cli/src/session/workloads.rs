@@ -6,7 +6,7 @@ use futures::{Stream, StreamExt, future, pin_mut};
 use jiff::Timestamp;
 use polis_api::ObjectExt;
 use polis_api::compute::{Instance, Workload, WorkloadDeployment};
-use polis_api::kube::api::{ApiResource, DynamicObject, ListParams, PostParams, WatchParams};
+use polis_api::kube::api::{ApiResource, DynamicObject, ListParams, WatchParams};
 use polis_api::kube::{self, Api, Resource};
 use polis_api::labels;
 use serde::de::DeserializeOwned;
@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::Session;
 use crate::exit::{CliError, Exit};
 use crate::view::snapshot::WorkloadSnapshot;
-use crate::view::{history, manifest};
+use crate::view::{history, manifest, nearest};
 
 /// Attempts of a write that ends in a conflict. Every conflict means that another client's write succeeded.
 const ATTEMPTS: usize = 5;
@@ -37,7 +37,7 @@ impl Session {
         let (snapshot, versions) = self.snapshot_if_any(name).await?;
         match snapshot.workload {
             Some(_) => Ok((snapshot, versions)),
-            None => Err(self.workload_not_found(name)),
+            None => Err(self.workload_not_found(name).await),
         }
     }
 
@@ -70,11 +70,14 @@ impl Session {
         Ok((WorkloadSnapshot::new(workload, deployments, instances), ListVersions(versions)))
     }
 
-    fn workload_not_found(&self, name: &str) -> CliError {
+    async fn workload_not_found(&self, name: &str) -> CliError {
+        let known = self.api::<Workload>().list(&ListParams::default()).await;
+        let known = known.map(|list| list.items).unwrap_or_default();
+        let hint = nearest::hint(name, known.iter().map(ObjectExt::name));
         CliError::new(
             Exit::NotFound,
             format!("failed to find workload {name}"),
-            format!("{} has no workload with this name", self.describe()),
+            format!("{} has no workload with this name{hint}", self.describe()),
             "list the workloads with `polis workloads`; set --namespace or --project to look elsewhere",
         )
     }
@@ -165,7 +168,7 @@ impl Session {
         let mut attempt = 1;
         loop {
             let Some(existing) = self.manifest_of(name).await? else {
-                return Err(self.workload_not_found(name));
+                return Err(self.workload_not_found(name).await);
             };
             let mut manifest = existing.clone();
             edit(&mut manifest).map_err(|why| CliError::new(Exit::Refused, what.as_str(), why, ""))?;
@@ -190,16 +193,23 @@ impl Session {
         self.write(&whole, false).await
     }
 
+    /// Creates or replaces a workload. Unknown fields are errors: the server would drop them without a word.
     async fn write(&self, manifest: &Value, dry_run: bool) -> Result<Value, kube::Error> {
-        let object: DynamicObject =
-            serde_json::from_value(manifest.clone()).map_err(kube::Error::SerdeError)?;
-        let params = PostParams { dry_run, field_manager: Some(FIELD_MANAGER.to_owned()) };
-        let name = object.name().to_owned();
-        let written = match object.metadata.resource_version {
-            Some(_) => self.manifests().replace(&name, &params, &object).await,
-            None => self.manifests().create(&params, &object).await,
+        let path = Workload::url_path(&(), Some(&self.namespace));
+        let query = format!(
+            "fieldManager={FIELD_MANAGER}&fieldValidation=Strict{}",
+            if dry_run { "&dryRun=All" } else { "" }
+        );
+        let request = match manifest["metadata"]["resourceVersion"].as_str() {
+            Some(_) => {
+                let name = manifest["metadata"]["name"].as_str().unwrap_or_default();
+                http::Request::put(format!("{path}/{name}?{query}"))
+            }
+            None => http::Request::post(format!("{path}?{query}")),
         };
-        Ok(serde_json::to_value(written?).unwrap_or_default())
+        let body = serde_json::to_vec(manifest).map_err(kube::Error::SerdeError)?;
+        let request = request.header(http::header::CONTENT_TYPE, "application/json").body(body);
+        self.client.request(request.map_err(kube::Error::HttpError)?).await
     }
 
     fn manifests(&self) -> Api<DynamicObject> {

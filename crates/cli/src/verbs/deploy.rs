@@ -1,18 +1,20 @@
 //! `polis deploy`: creates or changes workloads from flags or a file. Prints the difference before the change
 //! and the progress after it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
+use polis_api::quota::AllowanceBucket;
 use serde_json::Value;
 
 use crate::exit::{CliError, Exit};
-use crate::session::{ConnectionFlags, Session};
+use crate::session::{ConnectionFlags, Session, optional};
 use crate::terminal;
-use crate::view::Severity;
+use crate::verbs::quota;
 use crate::view::diff::{self, DiffLine};
 use crate::view::manifest::{self, DeployOptions};
-use crate::wait::{self, WaitFlags};
+use crate::view::{Severity, headroom, unknown_fields};
+use crate::wait::WaitFlags;
 
 /// Create a workload in one or more cities, or change one
 ///
@@ -40,7 +42,7 @@ pub struct Flags {
     /// TCP port that the container listens on, such as 8080 or http=8080; repeat the flag for each port
     #[arg(long = "port", value_name = "PORT")]
     ports: Vec<String>,
-    /// Environment variable of the container; repeat the flag for each variable
+    /// Environment variable of the container, or KEY- to remove one; repeat the flag for each variable
     #[arg(long, value_name = "KEY=VALUE")]
     env: Vec<String>,
     /// Network of the instances [default for a new workload: default]
@@ -66,15 +68,15 @@ pub struct Flags {
 
 /// Checks every workload with a dry run, then writes them and waits.
 pub async fn run(flags: Flags) -> Result<Exit, CliError> {
-    let wanted = match &flags.file {
-        Some(file) => Some(read(file)?),
+    let file = match &flags.file {
+        Some(path) => Some(ManifestFile::read(path)?),
         None => None,
     };
     let mut session = Session::new(&flags.connection).await?;
     let mut changes = Vec::new();
-    match wanted {
-        Some(workloads) => {
-            for workload in &workloads {
+    match &file {
+        Some(file) => {
+            for workload in &file.workloads {
                 let mut session = session.clone();
                 use_namespace_of(&mut session, &flags.connection, workload)?;
                 let name = workload["metadata"]["name"].as_str().unwrap_or_default();
@@ -98,7 +100,10 @@ pub async fn run(flags: Flags) -> Result<Exit, CliError> {
             changes.push(PendingChange { session: session.clone(), existing, manifest });
         }
     }
-    let changes = dry_run_all(changes).await?;
+    let changes = dry_run_all(changes, file.as_ref()).await?;
+    for change in &changes {
+        check_quota(&change.session, change.existing.as_ref(), &change.manifest, &flags.wait).await?;
+    }
     if changes.iter().any(|change| change.existing.is_some() && !change.lines.is_empty())
         && !flags.yes
         && terminal::is_interactive()
@@ -109,9 +114,9 @@ pub async fn run(flags: Flags) -> Result<Exit, CliError> {
     for change in &changes {
         made.push(commit(change).await?);
     }
-    for (name, namespace) in made.into_iter().filter(|_| !flags.wait.no_wait) {
+    for (name, namespace) in made {
         session.namespace = namespace;
-        wait::until_ready(&session, &name, flags.wait.timeout).await?;
+        flags.wait.until_ready(&session, &name).await?;
     }
     Ok(Exit::Done)
 }
@@ -131,11 +136,22 @@ struct CheckedChange {
     lines: Vec<DiffLine>,
 }
 
-/// Sends every change as a server-side dry run before the first write, and prints the differences.
-async fn dry_run_all(changes: Vec<PendingChange>) -> Result<Vec<CheckedChange>, CliError> {
-    let mut checked = Vec::new();
+/// Sends every change as a server-side dry run before the first write, and prints the differences. The errors
+/// of all workloads are reported together.
+async fn dry_run_all(
+    changes: Vec<PendingChange>,
+    file: Option<&ManifestFile>,
+) -> Result<Vec<CheckedChange>, CliError> {
+    let (mut checked, mut errors) = (Vec::new(), Vec::new());
     for PendingChange { session, existing, manifest } in changes {
-        let after = session.dry_run(existing.as_ref(), &manifest).await?;
+        let after = match session.dry_run(existing.as_ref(), &manifest).await {
+            Ok(after) => after,
+            Err(error) => {
+                let name = manifest["metadata"]["name"].as_str().unwrap_or_default();
+                errors.push(file.map_or(error.clone(), |file| file.locate(error, name)));
+                continue;
+            }
+        };
         let lines = diff::lines(existing.as_ref(), &after);
         let lines =
             lines.map_err(|why| CliError::new(Exit::Failed, "failed to compute the difference", why, ""))?;
@@ -144,7 +160,44 @@ async fn dry_run_all(changes: Vec<PendingChange>) -> Result<Vec<CheckedChange>, 
         }
         checked.push(CheckedChange { session, existing, manifest, lines });
     }
-    Ok(checked)
+    match errors.len() {
+        0 => Ok(checked),
+        1 => Err(errors.remove(0)),
+        count => Err(CliError {
+            what: format!("failed to deploy {count} workloads"),
+            why: errors.iter().map(|error| format!("\n{}: {}", error.what, error.why)).collect(),
+            ..errors.remove(0)
+        }),
+    }
+}
+
+/// Refuses a change for which the quota of the project has no room. With `--no-wait` and `--wait-anyway` this
+/// is a note: the instances start when there is room.
+pub async fn check_quota(
+    session: &Session,
+    existing: Option<&Value>,
+    manifest: &Value,
+    wait: &WaitFlags,
+) -> Result<(), CliError> {
+    // A user who may not read the quota deploys without this check.
+    let Ok(Some(buckets)) = optional(session.all::<AllowanceBucket>(), "quota").await else { return Ok(()) };
+    let registrations = quota::registrations(session).await;
+    let short = headroom::shortages(existing, manifest, &buckets, &registrations);
+    if short.is_empty() {
+        return Ok(());
+    }
+    let name = manifest["metadata"]["name"].as_str().unwrap_or_default();
+    let why = format!("it {}", short.join("; it "));
+    if wait.no_wait || wait.is_anyway() {
+        terminal::note(format!("Workload {name} exceeds the quota of the project: {why}."));
+        return Ok(());
+    }
+    Err(CliError::new(
+        Exit::Refused,
+        format!("failed to deploy workload {name}"),
+        format!("the quota of the project has no room: {why}"),
+        "scale a workload down, ask for more quota, or repeat the command with --wait-anyway; nothing was changed",
+    ))
 }
 
 async fn commit(change: &CheckedChange) -> Result<(String, String), CliError> {
@@ -184,17 +237,35 @@ fn options(flags: &Flags) -> DeployOptions {
     }
 }
 
-fn read(file: &std::path::Path) -> Result<Vec<Value>, CliError> {
-    let what = || format!("failed to read {}", file.display());
-    let text = match file.to_str() {
-        Some("-") => std::io::read_to_string(std::io::stdin()),
-        _ => std::fs::read_to_string(file),
-    };
-    let text = text
-        .map_err(|error| CliError::usage(what(), error.to_string(), "set -f to a file that can be read"))?;
-    manifest::from_file(&text).map_err(|why| {
-        CliError::usage(what(), why, "correct the file and repeat the command; nothing was sent")
-    })
+/// A file with workloads, and its text, so that errors can name lines.
+struct ManifestFile {
+    path: PathBuf,
+    text: String,
+    workloads: Vec<Value>,
+}
+
+impl ManifestFile {
+    fn read(path: &Path) -> Result<Self, CliError> {
+        let what = || format!("failed to read {}", path.display());
+        let text = match path.to_str() {
+            Some("-") => std::io::read_to_string(std::io::stdin()),
+            _ => std::fs::read_to_string(path),
+        };
+        let text = text.map_err(|error| {
+            CliError::usage(what(), error.to_string(), "set -f to a file that can be read")
+        })?;
+        let workloads = manifest::from_file(&text).map_err(|why| {
+            CliError::usage(what(), why, "correct the file and repeat the command; nothing was sent")
+        })?;
+        Ok(ManifestFile { path: path.to_owned(), text, workloads })
+    }
+
+    /// The error with the file, and with the line of each unknown field.
+    fn locate(&self, error: CliError, name: &str) -> CliError {
+        let unknown = unknown_fields::explain(&error.why, &self.text, name);
+        let why = if unknown.is_empty() { error.why } else { unknown.join("; ") };
+        CliError { what: format!("{} of {}", error.what, self.path.display()), why, ..error }
+    }
 }
 
 /// Uses the namespace of a workload in a file. A different --namespace is an error.

@@ -13,7 +13,6 @@ use crate::session::{ConnectionFlags, Session};
 use crate::terminal;
 use crate::view::progress;
 use crate::view::snapshot::WorkloadSnapshot;
-use crate::wait::WaitFlags;
 
 /// Interval of reading the hub and the cells.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
@@ -31,8 +30,12 @@ pub struct Flags {
     /// Delete without a prompt
     #[arg(short, long)]
     yes: bool,
-    #[command(flatten)]
-    wait: WaitFlags,
+    /// Return after the request, without waiting for completion
+    #[arg(long)]
+    no_wait: bool,
+    /// Longest time to wait, such as 30s, 5m or 1h30m
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = crate::view::age::parse)]
+    timeout: Duration,
     #[command(flatten)]
     connection: ConnectionFlags,
 }
@@ -58,11 +61,11 @@ pub async fn run(flags: Flags) -> Result<Exit, CliError> {
     let params = DeleteParams { preconditions: Some(only_this), ..DeleteParams::background() };
     let deleted = session.api::<Workload>().delete(name, &params).await;
     deleted.map_err(|error| CliError::request(format!("failed to destroy workload {name}"), &error))?;
-    if flags.wait.no_wait {
+    if flags.no_wait {
         terminal::print(format!("workload {name} is being deleted"));
         return Ok(Exit::Done);
     }
-    until_gone(&session, name, flags.wait.timeout).await?;
+    until_gone(&session, name, flags.timeout).await?;
     Ok(Exit::Done)
 }
 

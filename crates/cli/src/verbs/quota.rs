@@ -34,7 +34,7 @@ pub async fn run(flags: Flags) -> Result<Exit, CliError> {
 
 /// The ResourceRegistrations, which have the display units. They are on the platform plane. A user without
 /// permission to read them gets amounts in base units.
-async fn registrations(session: &Session) -> Vec<ResourceRegistration> {
+pub async fn registrations(session: &Session) -> Vec<ResourceRegistration> {
     let here = optional(session.all::<ResourceRegistration>(), "registrations").await.ok().flatten();
     if let Some(here) = here.filter(|here| !here.is_empty()) {
         return here;

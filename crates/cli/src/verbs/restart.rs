@@ -10,7 +10,7 @@ use crate::exit::{CliError, Exit};
 use crate::session::{ConnectionFlags, Session};
 use crate::terminal;
 use crate::view::manifest;
-use crate::wait::{self, WaitFlags};
+use crate::wait::WaitFlags;
 
 /// Replace every instance of a workload, one at a time in each city
 #[derive(Args)]
@@ -37,8 +37,6 @@ pub async fn run(flags: Flags) -> Result<Exit, CliError> {
         .edit_workload(&flags.name, "restart", |manifest| manifest::restart(manifest, &when.to_string()))
         .await?;
     terminal::print(format!("workload {} is restarting", flags.name));
-    if !flags.wait.no_wait {
-        wait::until_ready(&session, &flags.name, flags.wait.timeout).await?;
-    }
+    flags.wait.until_ready(&session, &flags.name).await?;
     Ok(Exit::Done)
 }

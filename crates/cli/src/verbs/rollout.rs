@@ -8,7 +8,7 @@ use crate::terminal;
 use crate::verbs::ListFlags;
 use crate::view::history::{self, TemplateRevision};
 use crate::view::table::Table;
-use crate::wait::{self, WaitFlags};
+use crate::wait::{WaitFlags, WaitLimits};
 
 /// Wait for a rollout, list revisions, or restore an earlier one
 ///
@@ -43,9 +43,8 @@ enum Part {
 struct Status {
     /// Name of the workload
     name: String,
-    /// Longest time to wait, such as 30s, 5m or 1h30m
-    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = crate::view::age::parse)]
-    timeout: std::time::Duration,
+    #[command(flatten)]
+    limits: WaitLimits,
     #[command(flatten)]
     connection: ConnectionFlags,
 }
@@ -76,7 +75,7 @@ pub async fn run(flags: Flags) -> Result<Exit, CliError> {
     match flags.part {
         Part::Status(flags) => {
             let session = Session::new(&flags.connection).await?;
-            wait::until_ready(&session, &flags.name, flags.timeout).await?;
+            flags.limits.until_ready(&session, &flags.name).await?;
         }
         Part::History(flags) => list(flags).await?,
         Part::Undo(flags) => undo(flags).await?,
@@ -124,8 +123,6 @@ async fn undo(flags: Undo) -> Result<(), CliError> {
     };
     session.edit_workload(name, &cause, edit).await?;
     terminal::print(format!("workload {name} restored to revision {}", target.revision));
-    if !flags.wait.no_wait {
-        wait::until_ready(&session, name, flags.wait.timeout).await?;
-    }
+    flags.wait.until_ready(&session, name).await?;
     Ok(())
 }

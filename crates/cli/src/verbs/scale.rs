@@ -5,8 +5,9 @@ use clap::Args;
 use crate::exit::{CliError, Exit};
 use crate::session::{ConnectionFlags, Session};
 use crate::terminal;
+use crate::verbs::deploy::check_quota;
 use crate::view::manifest;
-use crate::wait::{self, WaitFlags};
+use crate::wait::WaitFlags;
 
 /// Set the number of instances of a workload in each city
 #[derive(Args)]
@@ -32,10 +33,14 @@ pub struct Flags {
 pub async fn run(flags: Flags) -> Result<Exit, CliError> {
     let session = Session::new(&flags.connection).await?;
     let edit = |manifest: &mut _| manifest::scale(manifest, flags.replicas, flags.placement.as_deref());
+    if let Some(existing) = session.manifest_of(&flags.name).await? {
+        let mut wanted = existing.clone();
+        if edit(&mut wanted).is_ok() {
+            check_quota(&session, Some(&existing), &wanted, &flags.wait).await?;
+        }
+    }
     session.edit_workload(&flags.name, "scale", edit).await?;
     terminal::print(format!("workload {} scaled to {} in each city", flags.name, flags.replicas));
-    if !flags.wait.no_wait {
-        wait::until_ready(&session, &flags.name, flags.wait.timeout).await?;
-    }
+    flags.wait.until_ready(&session, &flags.name).await?;
     Ok(Exit::Done)
 }

@@ -47,16 +47,16 @@ pub async fn run(flags: Flags) -> Result<Exit, CliError> {
         let (snapshot, versions) = session.snapshot(&flags.name).await?;
         let draw = |wide| tree::draw(&snapshot, Timestamp::now(), terminal::width(), wide);
         if !flags.watch {
-            flags.list.output.one("workload", &snapshot.workload, draw)?;
+            flags.list.output.one("workload", &snapshot.tree(), draw)?;
             return Ok(Exit::Done);
         }
         // In a pipe the tree is printed when an object changes, not when only the ages do.
         let rendered = serde_json::to_string(&snapshot).unwrap_or_default();
         if terminal::is_live() {
             terminal::clear();
-            flags.list.output.one("workload", &snapshot.workload, draw)?;
+            flags.list.output.one("workload", &snapshot.tree(), draw)?;
         } else if shown.as_ref() != Some(&rendered) {
-            flags.list.output.one("workload", &snapshot.workload, |wide| draw(wide) + "\n")?;
+            flags.list.output.one("workload", &snapshot.tree(), |wide| draw(wide) + "\n")?;
             terminal::print("");
         }
         shown = Some(rendered);

@@ -1,8 +1,10 @@
 //! `polis workloads`: lists the workloads of a namespace.
 
 use clap::Args;
+use futures::future;
 use jiff::Timestamp;
-use polis_api::compute::Workload;
+use polis_api::compute::{Instance, Workload};
+use polis_api::kube::api::ListParams;
 
 use crate::exit::{CliError, Exit};
 use crate::session::Session;
@@ -25,11 +27,14 @@ pub struct Flags {
 /// Lists the workloads.
 pub async fn run(flags: Flags) -> Result<Exit, CliError> {
     let session = Session::new(&flags.list.connection).await?;
-    let list = session.api::<Workload>().list(&Default::default()).await;
+    let (workloads, instances) = (session.api::<Workload>(), session.api::<Instance>());
+    let all = ListParams::default();
+    let (list, instances) = future::join(workloads.list(&all), instances.list(&all)).await;
     let list = list.map_err(|error| CliError::request("failed to list workloads", &error))?;
-    flags
-        .list
-        .output
-        .list("workload", &list.items, |wide| lists::workloads(&list.items, Timestamp::now(), wide))?;
+    // A user without permission to list instances sees the state of the workloads alone.
+    let instances = instances.map(|instances| instances.items).unwrap_or_default();
+    let now = Timestamp::now();
+    let table = |wide| lists::workloads(&list.items, &instances, now, wide);
+    flags.list.output.list("workload", &list.items, table)?;
     Ok(Exit::Done)
 }

@@ -17,8 +17,8 @@ use super::snapshot::{address, city_of, workload_of};
 use super::table::Table;
 use super::{age, state};
 
-/// The table of `polis workloads`.
-pub fn workloads(workloads: &[Workload], now: Timestamp, wide: bool) -> Table {
+/// The table of `polis workloads`. The state is the worst of the workload and its instances.
+pub fn workloads(workloads: &[Workload], instances: &[Instance], now: Timestamp, wide: bool) -> Table {
     let mut heads = vec!["NAME", "READY", "CITIES", "STATE", "AGE"];
     if wide {
         heads.extend(["UP-TO-DATE", "IMAGE", "REASON", "MESSAGE"]);
@@ -27,11 +27,7 @@ pub fn workloads(workloads: &[Workload], now: Timestamp, wide: bool) -> Table {
         Table::new(&heads, "No workloads found. Create one with: polis deploy NAME --image I --city C");
     for workload in workloads {
         let status = workload.status.clone().unwrap_or_default();
-        let state = state::of_condition(
-            &workload.metadata,
-            conditions::find(&status.conditions, AVAILABLE),
-            "starting",
-        );
+        let state = state::of_workload(workload, instances);
         let made = workload.metadata.creation_timestamp.as_ref().map(|time| time.0);
         let mut cells = vec![
             workload.name().to_owned(),
@@ -181,6 +177,9 @@ pub struct QuotaLine {
     pub left: f64,
     /// Number of claims that use it.
     pub claims: i32,
+    /// Base units in one display unit.
+    #[serde(skip)]
+    pub factor: f64,
 }
 
 /// The quota of a project, in display units if the resource has a ResourceRegistration.
@@ -206,6 +205,7 @@ pub fn quota(buckets: &[AllowanceBucket], registrations: &[ResourceRegistration]
                 limit: status.limit as f64 / factor,
                 left: status.available as f64 / factor,
                 claims: status.claim_count,
+                factor,
                 name,
             }
         })
@@ -327,8 +327,8 @@ mod tests {
         let mut workload = mk_workload(&["dfw", "ord"], 2);
         let status = workload.status.as_mut().unwrap();
         (status.ready_replicas, status.desired_replicas, status.current_replicas) = (3, 4, 4);
-        insta::assert_snapshot!(workloads(&[workload.clone()], now(600), false).draw(Some(80)));
-        insta::assert_snapshot!(workloads(&[workload], now(600), true).draw(None));
+        insta::assert_snapshot!(workloads(&[workload.clone()], &[], now(600), false).draw(Some(80)));
+        insta::assert_snapshot!(workloads(&[workload], &[], now(600), true).draw(None));
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub struct DeployOptions {
     pub replicas: Option<i32>,
     /// Ports, as `8080` or `http=8080`; empty = unchanged.
     pub ports: Vec<String>,
-    /// Environment variables, as `KEY=value`; added to the existing ones.
+    /// Environment variables: `KEY=value` adds or changes one, `KEY-` removes it.
     pub env: Vec<String>,
     /// Arguments; empty = unchanged.
     pub args: Vec<String>,
@@ -150,11 +150,17 @@ fn ports(texts: &[String]) -> Result<Vec<Value>, String> {
     Ok(ports)
 }
 
+/// Sets a variable (`KEY=value`) or removes it (`KEY-`, as in `kubectl set env`).
 fn set_env(container: &mut Map<String, Value>, pair: &str) -> Result<(), String> {
-    let (key, value) = pair
-        .split_once('=')
-        .filter(|(key, _)| !key.is_empty())
-        .ok_or_else(|| format!("{pair:?} is not an environment variable; use the form KEY=value"))?;
+    if let Some(key) = pair.strip_suffix('-').filter(|key| !key.is_empty() && !key.contains('=')) {
+        if let Some(list) = container.get_mut("env").and_then(Value::as_array_mut) {
+            list.retain(|entry| entry["name"] != key);
+        }
+        return Ok(());
+    }
+    let (key, value) = pair.split_once('=').filter(|(key, _)| !key.is_empty()).ok_or_else(|| {
+        format!("{pair:?} is not an environment variable; use the form KEY=value, or KEY- to remove it")
+    })?;
     let list = container.entry("env").or_insert_with(|| json!([]));
     let list = list.as_array_mut().ok_or("the env of the container is not a list")?;
     let entry = json!({"name": key, "value": value});
@@ -318,6 +324,15 @@ mod tests {
         container["image"] = json!("other");
         container["env"][1]["value"] = json!("3");
         assert_eq!(manifest, expected);
+    }
+
+    #[test]
+    fn a_variable_with_a_trailing_dash_is_removed() {
+        let existing = made(&DeployOptions { env: vec!["A=1".into(), "B=2".into()], ..mk_options() });
+        let options = DeployOptions { env: vec!["A-".into(), "C-".into()], ..Default::default() };
+        let manifest = from_options(Some(&existing), "web", "default", &options).unwrap();
+        let container = manifest.pointer("/spec/template/spec/runtime/sandbox/containers/0").unwrap();
+        assert_eq!(container["env"], json!([{"name": "B", "value": "2"}]));
     }
 
     #[test]

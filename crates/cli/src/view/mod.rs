@@ -7,9 +7,11 @@ pub mod age;
 pub mod diagnosis;
 pub mod diff;
 pub mod escape;
+pub mod headroom;
 pub mod history;
 pub mod lists;
 pub mod manifest;
+pub mod nearest;
 pub mod progress;
 pub mod reasons;
 pub mod snapshot;
@@ -18,6 +20,7 @@ pub mod table;
 #[cfg(test)]
 pub mod testing;
 pub mod tree;
+pub mod unknown_fields;
 
 /// Severity of a state. The serialised names are part of the `-o json` output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]

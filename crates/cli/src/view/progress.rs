@@ -6,10 +6,11 @@
 
 use polis_api::ObjectExt;
 use polis_api::compute::{Workload, WorkloadDeployment};
-use polis_api::conditions::AVAILABLE;
+use polis_api::conditions::{AVAILABLE, LOCATIONS_BOUND};
+use polis_api::reasons;
 use polis_core::{canonical, conditions, instances, template};
 
-use super::snapshot::WorkloadSnapshot;
+use super::snapshot::{self, WorkloadSnapshot};
 use super::state::{self, ObjectState};
 use super::{Severity, tree};
 
@@ -86,6 +87,85 @@ pub fn cities(snapshot: &WorkloadSnapshot) -> Vec<CityProgress> {
         }
     }
     cities
+}
+
+/// Most addresses that are printed after a rollout.
+const MAX_URLS: usize = 8;
+
+/// The URLs of the ready instances, for a line each. Ports have no protocol above TCP: all but those named
+/// `https` are shown as HTTP.
+pub fn urls(snapshot: &WorkloadSnapshot) -> Vec<String> {
+    let ready = snapshot.instances.iter().filter(|instance| instances::is_ready(instance));
+    let urls: Vec<String> = ready.filter_map(url).collect();
+    match urls.len() {
+        0..=MAX_URLS => urls,
+        many => {
+            let rest = format!("… and {} more: see `polis instances`", many - MAX_URLS);
+            urls.into_iter().take(MAX_URLS).chain([rest]).collect()
+        }
+    }
+}
+
+/// The URL of an instance with an address and a port.
+fn url(instance: &polis_api::compute::Instance) -> Option<String> {
+    let (address, port) = snapshot::endpoint(instance)?;
+    let scheme = if port.name == "https" { "https" } else { "http" };
+    Some(format!("{scheme}://{address}"))
+}
+
+/// A cause that waiting does not resolve, in one city.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LastingCause {
+    /// The city, as in [`CityProgress::label`].
+    pub label: String,
+    /// The instance that reports it; `None` if the city has no deployment.
+    pub instance: Option<String>,
+    /// The state with its reason and message.
+    pub state: ObjectState,
+}
+
+/// The causes that keep the newest spec from being ready and that need an action of a person: an image that
+/// cannot be pulled, a city that is not bound, quota that is denied. States of an older spec do not count: the
+/// change that is waited for may be the repair.
+pub fn lasting_causes(snapshot: &WorkloadSnapshot) -> Vec<LastingCause> {
+    let Some(workload) = snapshot.workload.as_ref().filter(|workload| is_observed(workload)) else {
+        return Vec::new();
+    };
+    let is_lasting = |state: &ObjectState| state.severity == Severity::Blocked;
+    let mut causes = Vec::new();
+    let mut conditions = workload.status.iter().flat_map(|status| &status.conditions);
+    let missing_network = conditions.find(|c| c.type_ == AVAILABLE && c.reason == reasons::NETWORK_NOT_FOUND);
+    if let Some(condition) = missing_network.filter(|condition| condition.status != "True") {
+        let state = state::of_condition(&workload.metadata, Some(condition), "starting");
+        return vec![LastingCause { label: workload.name().to_owned(), instance: None, state }];
+    }
+    for site in snapshot.wanted_sites() {
+        let label = label(&site);
+        match snapshot.deployment_at(&site) {
+            None => {
+                let state =
+                    [AVAILABLE, LOCATIONS_BOUND].map(|kind| tree::placement_state(snapshot, &site, kind));
+                let state = state.into_iter().find(is_lasting);
+                causes.extend(state.map(|state| LastingCause { label, instance: None, state }));
+            }
+            Some(deployment) if is_synced(deployment, workload, &site) => {
+                let hash = template::hash(&workload.spec.template);
+                let newest = snapshot.instances_of(deployment).filter(|instance| {
+                    !instance.is_deleting() && template::is_current(instance, &workload.spec.template, &hash)
+                });
+                let found = newest
+                    .map(|instance| (instance, state::of_instance(instance)))
+                    .find(|(_, state)| is_lasting(state));
+                causes.extend(found.map(|(instance, state)| LastingCause {
+                    label,
+                    instance: Some(instance.name().to_owned()),
+                    state,
+                }));
+            }
+            Some(_) => {}
+        }
+    }
+    causes
 }
 
 /// `4 instances in 2 cities`.
@@ -186,10 +266,62 @@ fn label((placement, city): &(String, String)) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::testing::{mk_blocked, mk_instance, mk_snapshot, mk_starting};
+    use crate::view::testing::{mk_blocked, mk_condition, mk_instance, mk_snapshot, mk_starting};
 
     fn words(snapshot: &WorkloadSnapshot) -> Vec<String> {
         cities(snapshot).iter().map(|city| format!("{} {}", city.label, city.line())).collect()
+    }
+
+    #[test]
+    fn a_rollout_ends_with_the_urls_of_the_first_instances() {
+        assert_eq!(urls(&mk_snapshot(&["dfw"], 1)), ["http://127.1.0.1:8080"]);
+        let many = urls(&mk_snapshot(&["dfw", "ord"], 5));
+        assert_eq!((many.len(), many[8].as_str()), (9, "… and 2 more: see `polis instances`"));
+        let mut snapshot = mk_snapshot(&["dfw"], 1);
+        let runtime = &mut snapshot.instances[0].spec.runtime;
+        runtime.sandbox.as_mut().unwrap().containers[0].ports.clear();
+        assert!(urls(&snapshot).is_empty(), "an instance without ports serves nothing");
+    }
+
+    fn lasting(snapshot: &WorkloadSnapshot) -> Vec<(String, String)> {
+        lasting_causes(snapshot).into_iter().map(|cause| (cause.label, cause.state.reason)).collect()
+    }
+
+    #[test]
+    fn a_blocked_instance_of_the_newest_template_is_a_lasting_cause() {
+        let mut snapshot = mk_snapshot(&["dfw", "ord"], 1);
+        assert_eq!(lasting(&snapshot), []);
+        snapshot.instances[1] = mk_blocked(mk_instance("ord", 0), "ImageUnavailable", "no registry");
+        assert_eq!(lasting(&snapshot), [("ord".to_owned(), "ImageUnavailable".to_owned())]);
+        snapshot.instances[1] = mk_starting(mk_instance("ord", 0));
+        assert_eq!(lasting(&snapshot), [], "waiting may resolve it");
+    }
+
+    #[test]
+    fn a_blocked_instance_of_an_older_spec_is_not_a_lasting_cause() {
+        let mut snapshot = mk_snapshot(&["dfw"], 1);
+        snapshot.instances[0] = mk_blocked(mk_instance("dfw", 0), "ImageUnavailable", "no registry");
+        let mut repaired = snapshot.clone();
+        let template = &mut repaired.workload.as_mut().unwrap().spec.template;
+        template.spec.runtime.sandbox.as_mut().unwrap().containers[0].image = "polis.local/sleep".into();
+        assert_eq!(lasting(&repaired), [], "the deployment has not the new template yet");
+        repaired.deployments[0].spec.template = repaired.workload.as_ref().unwrap().spec.template.clone();
+        assert_eq!(lasting(&repaired), [], "the instance has the old template");
+        snapshot.workload.as_mut().unwrap().metadata.generation = Some(2);
+        assert_eq!(lasting(&snapshot), [], "the workload controller has not seen the newest spec");
+    }
+
+    #[test]
+    fn a_city_that_is_not_bound_is_a_lasting_cause() {
+        let mut snapshot = mk_snapshot(&["dfw"], 1);
+        let workload = snapshot.workload.as_mut().unwrap();
+        workload.spec.placements[0].city_codes.push("xyz".into());
+        let status = workload.status.as_mut().unwrap();
+        status.placements = vec![Default::default()];
+        status.placements[0].name = "default".into();
+        status.placements[0].conditions =
+            vec![mk_condition("Available", "False", "NoMatchingLocations", "no location serves xyz", 3)];
+        assert_eq!(lasting(&snapshot), [("xyz".to_owned(), "NoMatchingLocations".to_owned())]);
     }
 
     #[test]

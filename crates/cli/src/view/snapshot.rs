@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 
 use polis_api::ObjectExt;
-use polis_api::compute::{Instance, Workload, WorkloadDeployment};
+use polis_api::compute::{Instance, NamedPort, Workload, WorkloadDeployment};
 use polis_api::labels;
 use polis_core::instances;
 use serde::Serialize;
+use serde_json::Value;
 
 /// A workload, its deployments and its instances, read from the project's plane.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -29,6 +30,16 @@ impl WorkloadSnapshot {
         deployments.sort_by(|a, b| site(a).cmp(&site(b)));
         instances.sort_by_key(|instance| (deployment_of(instance).to_owned(), ordinal(instance)));
         WorkloadSnapshot { workload, deployments, instances }
+    }
+
+    /// The workload as one JSON document, with its deployments and their instances below it.
+    pub fn tree(&self) -> Value {
+        let below = |deployment: &WorkloadDeployment| {
+            let instances = self.instances_of(deployment).map(bare).collect();
+            with_children(bare(deployment), "instances", instances)
+        };
+        let deployments = self.deployments.iter().map(below).collect();
+        with_children(self.workload.as_ref().map(bare).unwrap_or_default(), "deployments", deployments)
     }
 
     /// The instances of a deployment, by its name, which is equal on every plane; the UID is not.
@@ -77,6 +88,20 @@ impl WorkloadSnapshot {
     }
 }
 
+/// An object without `managedFields`.
+fn bare<T: Serialize>(object: &T) -> Value {
+    let mut value = serde_json::to_value(object).unwrap_or_default();
+    if let Some(meta) = value.pointer_mut("/metadata").and_then(Value::as_object_mut) {
+        meta.remove("managedFields");
+    }
+    value
+}
+
+fn with_children(mut object: Value, key: &str, children: Vec<Value>) -> Value {
+    object[key] = Value::Array(children);
+    object
+}
+
 fn site(deployment: &WorkloadDeployment) -> (&str, &str, &str) {
     let spec = &deployment.spec;
     (&spec.placement_name, &spec.city_code, deployment.name())
@@ -104,23 +129,32 @@ pub fn ordinal(instance: &Instance) -> Option<u32> {
 
 /// Address of an instance: its external IP, otherwise its network IP, with its first port.
 pub fn address(instance: &Instance) -> String {
-    let interfaces = instance.status.iter().flat_map(|status| &status.network_interfaces);
-    let assigned = interfaces.filter_map(|interface| interface.assignments.as_ref());
-    let host = assigned
-        .filter_map(|assigned| assigned.external_ip.clone().or_else(|| assigned.network_ip.clone()))
-        .find(|host| !host.is_empty());
-    match (host, first_port(instance)) {
-        (Some(host), Some(port)) if host.contains(':') => format!("[{host}]:{port}"),
-        (Some(host), Some(port)) => format!("{host}:{port}"),
-        (host, _) => host.unwrap_or_default(),
+    match endpoint(instance) {
+        Some((address, _)) => address,
+        None => host(instance).unwrap_or_default(),
     }
 }
 
-fn first_port(instance: &Instance) -> Option<i32> {
+/// Address with the first port of an instance, and that port; `None` without an address or a port.
+pub fn endpoint(instance: &Instance) -> Option<(String, &NamedPort)> {
+    let (host, port) = (host(instance)?, first_port(instance)?);
+    let host = if host.contains(':') { format!("[{host}]") } else { host };
+    Some((format!("{host}:{}", port.port), port))
+}
+
+fn host(instance: &Instance) -> Option<String> {
+    let interfaces = instance.status.iter().flat_map(|status| &status.network_interfaces);
+    let assigned = interfaces.filter_map(|interface| interface.assignments.as_ref());
+    assigned
+        .filter_map(|assigned| assigned.external_ip.clone().or_else(|| assigned.network_ip.clone()))
+        .find(|host| !host.is_empty())
+}
+
+fn first_port(instance: &Instance) -> Option<&NamedPort> {
     let runtime = &instance.spec.runtime;
     let sandbox = runtime.sandbox.iter().flat_map(|sandbox| &sandbox.containers).flat_map(|c| &c.ports);
     let machine = runtime.virtual_machine.iter().flat_map(|machine| &machine.ports);
-    sandbox.chain(machine).map(|port| port.port).next()
+    sandbox.chain(machine).next()
 }
 
 #[cfg(test)]
@@ -141,6 +175,16 @@ mod tests {
         let interface = &mut instance.status.as_mut().unwrap().network_interfaces[0];
         interface.assignments.as_mut().unwrap().external_ip = Some("2001:db8::1".into());
         assert_eq!(address(&instance), "[2001:db8::1]:8080");
+    }
+
+    #[test]
+    fn the_json_of_a_workload_has_its_deployments_and_their_instances() {
+        let tree = mk_snapshot(&["dfw", "ord"], 2).tree();
+        assert_eq!(tree["metadata"]["name"], "web");
+        let cities: Vec<&Value> =
+            tree["deployments"].as_array().unwrap().iter().map(|d| &d["spec"]["cityCode"]).collect();
+        assert_eq!(cities, ["dfw", "ord"]);
+        assert_eq!(tree["deployments"][1]["instances"].as_array().unwrap().len(), 2);
     }
 
     #[test]

@@ -164,14 +164,19 @@ impl Tree {
     }
 }
 
-/// The state of a site without a deployment, from the condition of its placement.
+/// The state of a site without a deployment, from the Available condition of its placement.
 pub fn missing(snapshot: &WorkloadSnapshot, site: &(String, String)) -> ObjectState {
+    placement_state(snapshot, site, AVAILABLE)
+}
+
+/// The state that one condition of a site's placement reports, if the condition is not True.
+pub fn placement_state(snapshot: &WorkloadSnapshot, site: &(String, String), kind: &str) -> ObjectState {
     let meta = snapshot.workload.as_ref().map(|workload| workload.metadata.clone()).unwrap_or_default();
     let status = snapshot.workload.as_ref().and_then(|workload| workload.status.as_ref());
     let placements = status.iter().flat_map(|status| &status.placements);
     let condition = placements
         .filter(|placement| placement.name == site.0)
-        .find_map(|placement| conditions::find(&placement.conditions, AVAILABLE))
+        .find_map(|placement| conditions::find(&placement.conditions, kind))
         .filter(|condition| condition.status != "True");
     state::of_condition(&meta, condition, "starting")
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use polis_api::compute::{
     Instance, InstanceNetworkInterfaceStatus, InstanceStatus, NetworkInterfaceAssignments, Workload,
-    WorkloadDeployment, WorkloadDeploymentStatus, WorkloadStatus,
+    WorkloadDeployment, WorkloadDeploymentStatus, WorkloadPlacement, WorkloadPlacementStatus, WorkloadStatus,
 };
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use polis_api::k8s_openapi::jiff::Timestamp;
@@ -80,6 +80,7 @@ async fn reconcile_workload(client: &Client, workload: &Workload) -> Result<(), 
         conditions: vec![mk_condition("Available", true, "AvailablePlacementFound", "")],
         observed_generation: workload.metadata.generation,
         deployments: i32::try_from(desired.len()).unwrap(),
+        placements: workload.spec.placements.iter().map(placement_status).collect(),
         ..Default::default()
     };
     let observed = workload.status.as_ref().and_then(|status| status.observed_generation);
@@ -90,6 +91,21 @@ async fn reconcile_workload(client: &Client, workload: &Workload) -> Result<(), 
             .await?;
     }
     Ok(())
+}
+
+/// The status of a placement: `NoMatchingLocations` if no city of it is bound.
+fn placement_status(placement: &WorkloadPlacement) -> WorkloadPlacementStatus {
+    let bound = placement.city_codes.iter().any(|city| ["dfw", "ord"].contains(&city.as_str()));
+    let message = "cities bound to this project: dfw, ord";
+    let available = match bound {
+        true => mk_condition("Available", true, "AvailableDeploymentFound", ""),
+        false => mk_condition("Available", false, "NoMatchingLocations", message),
+    };
+    WorkloadPlacementStatus {
+        name: placement.name.clone(),
+        conditions: vec![available],
+        ..Default::default()
+    }
 }
 
 async fn reconcile_instances(

@@ -9,8 +9,10 @@ use polis_api::kube::api::{Patch, PatchParams};
 use polis_api::kube::{Api, Client};
 use polis_api::{crds, k8s_openapi::api::core::v1::Namespace};
 use polis_apiserver::{Access, Authority, PlaneSpec, Server, ServerTls};
+use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpListener;
 use tokio::process::Command;
 use tokio::task::JoinHandle;
@@ -123,15 +125,43 @@ impl Installation {
 
     /// Runs `polis` with arguments and additional environment variables.
     pub async fn polis_with(&self, arguments: &[&str], environment: &[(&str, &str)]) -> CommandResult {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_polis"));
-        command.args(arguments).current_dir(self.dir.path()).stdin(Stdio::null()).kill_on_drop(true);
-        command.env_remove("KUBECONFIG").env("HOME", self.dir.path()).env("POLIS_DATA_DIR", self.dir.path());
+        let mut command = self.command(arguments);
         command.envs(environment.iter().copied());
         let output = tokio::time::timeout(COMMAND_TIMEOUT, command.output()).await;
         output
             .unwrap_or_else(|_| panic!("polis {} did not exit before the timeout", arguments.join(" ")))
             .unwrap()
             .into()
+    }
+
+    /// Runs `polis` until its output contains a text, sends it SIGINT, and waits for its end.
+    pub async fn interrupted(&self, line: &str, until: &str) -> CommandResult {
+        let mut child = self
+            .command(&line.split_whitespace().collect::<Vec<_>>())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut printed = BufReader::new(child.stdout.take().unwrap()).lines();
+        let shown = async {
+            while let Some(line) = printed.next_line().await.unwrap() {
+                if line.contains(until) {
+                    return;
+                }
+            }
+            panic!("polis {line} ended without {until:?}");
+        };
+        tokio::time::timeout(COMMAND_TIMEOUT, shown).await.expect("printed before the timeout");
+        let pid = Pid::from_raw(child.id().unwrap().try_into().unwrap()).unwrap();
+        rustix::process::kill_process(pid, Signal::INT).unwrap();
+        child.wait_with_output().await.unwrap().into()
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_polis"));
+        command.args(arguments).current_dir(self.dir.path()).stdin(Stdio::null()).kill_on_drop(true);
+        command.env_remove("KUBECONFIG").env("HOME", self.dir.path()).env("POLIS_DATA_DIR", self.dir.path());
+        command
     }
 
     /// Writes a file beside the kubeconfig.

@@ -64,7 +64,12 @@ async fn workloads_and_instances_are_listed_as_table_tree_json_yaml_and_names() 
     let tree = installation.polis("status web").await.ok();
     assert!(tree.contains("├─ dfw") && tree.contains("└─ ord"), "{tree}");
     assert!(tree.contains("1/1 ready") && tree.contains("127.1.0.1:8080"), "{tree}");
-    assert_eq!(installation.polis("status web -o json").await.json()["metadata"]["name"], "web");
+    let json = installation.polis("status web -o json").await.json();
+    assert_eq!(
+        (&json["metadata"]["name"], &json["deployments"][1]["spec"]["cityCode"]),
+        (&json!("web"), &json!("ord"))
+    );
+    assert_eq!(json["deployments"][0]["instances"].as_array().map(Vec::len), Some(1));
 
     let instances = installation.polis("instances web --city ord").await.ok();
     assert!(instances.contains("web-ord-") && !instances.contains("web-dfw-"), "{instances}");
@@ -252,12 +257,91 @@ async fn create_copy(installation: &Installation, plane: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deploy_that_times_out_prints_the_reason() {
+async fn waiting_ends_early_if_a_cause_needs_an_action() {
     let installation = Installation::new().await;
-    let result = installation.polis("deploy web --image nginx --city dfw --timeout 2s").await;
+    for command in [
+        "deploy web --image nginx --city dfw --timeout 10m",
+        "restart web --timeout 10m",
+        "rollout status web --timeout 10m",
+        "scale web 2 --timeout 10m",
+    ] {
+        let error = installation.polis(command).await.error(5);
+        assert!(error.contains("web does not become ready by waiting"), "{command}: {error}");
+        assert!(error.contains("dfw (ImageUnavailable): no registry has nginx"), "{command}: {error}");
+        assert!(error.contains("polis deploy web --image I"), "{command}: {error}");
+    }
+    let error =
+        installation.polis("deploy far --image polis.local/hello --city xyz --timeout 10m").await.error(5);
+    assert!(error.contains("xyz (NoMatchingLocations)") && error.contains("polis cities"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_that_is_wanted_anyway_ends_with_its_timeout() {
+    let installation = Installation::new().await;
+    let deploy = "deploy web --image nginx --city dfw --timeout 3s --wait-anyway";
+    let result = installation.polis(deploy).await;
     assert!(result.stdout.contains("dfw  0/1 ready (ImageUnavailable): no registry has nginx"), "{result:?}");
     let error = result.error(5);
-    assert!(error.contains("web is not ready after 2s") && error.contains("polis why web"), "{error}");
+    assert!(error.contains("web is not ready after 3s") && error.contains("polis why web"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unknown_fields_of_a_file_are_refused_with_their_lines() {
+    let installation = Installation::new().await;
+    let typo = FILE.replace("image: polis.local/hello", "imge: x, image: polis.local/hello")
+        + "---"
+        + &FILE.replace("name: web", "name: api").replace("minReplicas: 1", "minReplicas: many");
+    installation.write("typo.yaml", &typo);
+    let error = installation.polis("deploy -f typo.yaml").await.error(4);
+    let line = typo.lines().position(|line| line.contains("imge")).unwrap() + 1;
+    assert!(error.contains(&format!("line {line}: unknown field")), "{error}");
+    assert!(error.contains("imge (did you mean image?)") && error.contains("typo.yaml"), "{error}");
+    assert!(
+        error.contains("workload api of typo.yaml") && error.contains("minReplicas"),
+        "both errors: {error}"
+    );
+    assert_eq!(installation.polis("workloads -o name").await.ok(), "", "nothing was created");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_without_room_in_the_quota_is_refused_before_it_is_made() {
+    let installation = Installation::new().await;
+    let error =
+        installation.polis("deploy web --image polis.local/hello --city dfw --replicas 18").await.error(4);
+    assert!(error.contains("it needs 18 more instances, and 17 of 20 are left"), "{error}");
+    assert_eq!(installation.polis("workloads -o name").await.ok(), "");
+    installation.polis(DEPLOY).await.ok();
+    assert!(installation.polis("scale web 10").await.error(4).contains("18 more instances"));
+    let noted = installation.polis("scale web 10 --no-wait").await;
+    assert!(noted.stderr.contains("exceeds the quota of the project"), "{noted:?}");
+    noted.ok();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_list_of_workloads_shows_the_worst_state_of_their_instances() {
+    let installation = Installation::new().await;
+    installation.polis("deploy web --image nginx --city dfw --no-wait").await.ok();
+    installation.polis("rollout status web").await.error(5);
+    let table = installation.polis("workloads").await.ok();
+    assert!(table.lines().any(|line| line.starts_with("web ") && line.contains(" blocked ")), "{table}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mistyped_workload_is_answered_with_the_nearest_one() {
+    let installation = Installation::new().await;
+    installation.polis(DEPLOY).await.ok();
+    for command in ["status wbe", "scale wbe 2", "restart wbe"] {
+        let error = installation.polis(command).await.error(3);
+        assert!(error.contains("did you mean web?"), "{command}: {error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ctrl_c_ends_the_wait_and_says_that_the_rollout_continues() {
+    let installation = Installation::new().await;
+    installation.polis("deploy web --image nginx --city dfw --no-wait").await.ok();
+    let error = installation.interrupted("rollout status web --wait-anyway", "0/1 ready").await.error(130);
+    assert!(error.contains("the rollout continues") && error.contains("polis rollout status web"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
