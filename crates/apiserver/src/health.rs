@@ -1,4 +1,4 @@
-//! Handlers of non-resource paths: health, version, discovery, OpenAPI.
+//! Handlers of non-resource paths: health, version, discovery, OpenAPI, OpenID.
 
 use std::sync::Arc;
 
@@ -6,6 +6,7 @@ use http::{Method, Response, header, request::Parts};
 use serde_json::{Value, json};
 
 use crate::{
+    access,
     http::{Output, ResponseBody, object, plain},
     plane::Plane,
     server::Core,
@@ -87,8 +88,24 @@ pub(crate) fn respond(
         ("openapi", Some("v3"), Some(_), _) => {
             kinds.openapi().v3(path.trim_start_matches("/openapi/v3/"), parts)
         }
+        (".well-known", Some("openid-configuration"), None, _) => {
+            let doc = access::openid_configuration(core, &plane.name);
+            Ok(openid("application/json", &doc))
+        }
+        ("openid", Some("v1"), Some("jwks"), None) => {
+            Ok(openid("application/jwk-set+json", &core.access.keys.jwks()))
+        }
         _ => Err(StatusError::no_such_path()),
     }
+}
+
+/// A document for verifiers of service account tokens. They may keep it for an hour, as in Kubernetes.
+fn openid(media: &'static str, doc: &Value) -> Response<ResponseBody> {
+    let mut response = crate::http::json_bytes(200, doc.to_string().into());
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, http::HeaderValue::from_static(media));
+    headers.insert(header::CACHE_CONTROL, http::HeaderValue::from_static("public, max-age=3600"));
+    response
 }
 
 fn aggregated(doc: &serde_json::Value) -> Response<ResponseBody> {

@@ -52,7 +52,7 @@ mod user;
 mod verbs;
 mod versioned_schema;
 
-pub use access::{Access, AuditSink};
+pub use access::{Access, AuditSink, Credential, CredentialKind, Revocation, TokenKeys, TokenKeysError};
 pub use admission::{TlsWebhooks, WebhookCall, WebhookTransport};
 pub use controllers::EnabledControllers;
 pub use http::ResponseBody;

@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::task::JoinHandle;
 
 use crate::{
-    access::Access,
+    access::{Access, Credential, Credentials, Revocation, certificates::ClientCertificate},
     admission::{Configurations, Policies, TlsWebhooks, WebhookTransport},
     builtins,
     controllers::{self, EnabledControllers},
@@ -171,6 +171,7 @@ impl Builder {
             catalogues: RwLock::default(),
             watches: Mutex::default(),
             access: self.access,
+            credentials: Credentials::default(),
             webhooks: self.webhooks,
             policies: Policies::default(),
             configurations: Configurations::default(),
@@ -359,6 +360,38 @@ impl Server {
         }
     }
 
+    /// Records a client certificate (PEM) that this program issued, so that [`Server::credentials`] lists it.
+    pub async fn record_certificate(&self, pem: &str) -> Result<(), Error> {
+        let what = "the record of a client certificate".to_owned();
+        let Some(certificate) = ClientCertificate::from_pem(pem) else {
+            let source = StatusError::bad_request("it is not a certificate with a common name");
+            return Err(Error::Write { what, source });
+        };
+        let written = self.core.credentials.record_certificate(&self.core, &certificate).await;
+        written.map_err(|source| Error::Write { what, source })
+    }
+
+    /// The valid credentials that the server and the embedding program issued, by subject.
+    pub fn credentials(&self) -> Vec<Credential> {
+        self.core.credentials.list(&self.core)
+    }
+
+    /// Revokes credentials: their next request is refused. Returns those that were valid.
+    pub async fn revoke(&self, revocation: &Revocation) -> Result<Vec<Credential>, Error> {
+        let ended = self.core.credentials.revoke(&self.core, revocation).await;
+        ended.map_err(|source| Error::Write { what: format!("the revocation {revocation:?}"), source })
+    }
+
+    /// Whether a client certificate (PEM) still authenticates its user.
+    pub fn accepts_certificate(&self, pem: &str) -> bool {
+        ClientCertificate::from_pem(pem).is_some_and(|found| found.authenticate(&self.core).is_some())
+    }
+
+    /// Changes with every revocation.
+    pub fn revocations(&self) -> tokio::sync::watch::Receiver<()> {
+        self.core.credentials.subscribe()
+    }
+
     /// Completes with the reason when the store fails for good. Every write acknowledged before is durable.
     pub fn failed(&self) -> impl Future<Output = Arc<str>> + Send + use<> {
         self.core.store.failed()
@@ -376,6 +409,7 @@ pub(crate) struct Core {
     /// Open watches per user.
     watches: Mutex<HashMap<String, usize>>,
     pub(crate) access: Access,
+    pub(crate) credentials: Credentials,
     pub(crate) webhooks: Arc<dyn WebhookTransport>,
     pub(crate) policies: Policies,
     pub(crate) configurations: Configurations,

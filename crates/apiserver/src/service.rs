@@ -131,6 +131,10 @@ impl Service {
             Target::NonResource(path) => {
                 let attributes = Attributes::non_resource(&parts.method, path);
                 let plane = access::authorize(&self.core, plane.as_ref(), &user, &attributes)?;
+                if plane.name.is_empty() && path == access::CREDENTIALS_PATH {
+                    let body = read(body).await?;
+                    return self.core.credentials.respond(&self.core, &parts.method, body).await;
+                }
                 let mut response = health::respond(&self.core, plane, path, &parts)?;
                 response.extensions_mut().insert(ShownRevision(0));
                 Ok(response)

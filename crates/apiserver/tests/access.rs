@@ -19,8 +19,10 @@ use kube::{
     api::{ListParams, PostParams},
     config::{KubeConfigOptions, Kubeconfig},
 };
+use polis_apimachinery::clock::Clock;
 use polis_apiserver::{
-    Access, Authority, PlaneSpec, Server, ServerTls, UserInfo, WebhookCall, WebhookTransport, kubeconfig,
+    Access, Authority, CredentialKind, PlaneSpec, Revocation, Server, ServerTls, UserInfo, WebhookCall,
+    WebhookTransport, kubeconfig,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -46,8 +48,12 @@ impl Drop for Serving {
 }
 
 async fn serve(access: Access) -> TestServer {
+    serve_with(Server::builder().access(access)).await
+}
+
+async fn serve_with(builder: polis_apiserver::Builder) -> TestServer {
     let authority = Authority::new().expect("an authority");
-    let server = Server::builder().access(access).build().await.expect("a server");
+    let server = builder.build().await.expect("a server");
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let url = format!("https://{}", listener.local_addr().expect("an address"));
     let tls =
@@ -442,6 +448,55 @@ async fn a_client_certificate_authenticates_a_user_and_rbac_authorizes_it() {
     assert!(review.status.expect("an answer").allowed);
     let review = Api::<SubjectAccessReview>::all(admin).create(&PostParams::default(), &mk(json!({"spec": {"user": "ann", "resourceAttributes": {"verb": "delete", "resource": "configmaps", "namespace": "default"}}}))).await.expect("a review");
     assert!(!review.status.expect("an answer").allowed);
+}
+
+#[tokio::test]
+async fn a_certificate_that_has_expired_is_refused_on_an_open_connection() {
+    let skew = Arc::new(std::sync::atomic::AtomicI64::new(0));
+    let hours = skew.clone();
+    let clock = Clock::custom(move || {
+        jiff::Timestamp::now()
+            + jiff::SignedDuration::from_hours(hours.load(std::sync::atomic::Ordering::SeqCst))
+    });
+    let server = serve_with(Server::builder().clock(clock)).await;
+    let root = server.client("root", &["system:masters"], "").await;
+    let maps: Api<ConfigMap> = Api::default_namespaced(root);
+    maps.list(&ListParams::default()).await.expect("a valid certificate");
+    skew.store(25, std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(code(&maps.list(&ListParams::default()).await.expect_err("valid for a day")), 401);
+}
+
+#[tokio::test]
+async fn a_revoked_certificate_is_refused_at_its_next_request() {
+    let server = serve(Access::default()).await;
+    let list = async |certificate: &polis_apiserver::Certificate| {
+        let config = kubeconfig(&server.url, "", server.authority.pem(), certificate);
+        let maps: Api<ConfigMap> = Api::default_namespaced(server.client_of(&config).await);
+        maps.list(&ListParams::default()).await.map_or_else(|error| code(&error), |_| 200)
+    };
+    let issue = || server.authority.client("root", &["system:masters"]).expect("a certificate");
+    let (first, second) = (issue(), issue());
+    for certificate in [&first, &second] {
+        server.server.record_certificate(&certificate.cert).await.expect("recorded");
+        assert_eq!(list(certificate).await, 200);
+    }
+    let known = server.server.credentials();
+    assert_eq!(
+        (known.len(), known[0].subject.as_str(), known[0].kind),
+        (2, "root", CredentialKind::Certificate)
+    );
+    let ended = server.server.revoke(&Revocation::Id(known[0].id.clone())).await.expect("revoked");
+    assert_eq!(ended, known[..1]);
+    let mut codes = [list(&first).await, list(&second).await];
+    codes.sort_unstable();
+    assert_eq!(codes, [200, 401]);
+    server.server.revoke(&Revocation::Subject("root".into())).await.expect("revoked");
+    assert_eq!((list(&first).await, list(&second).await), (401, 401));
+    // Those of the same second are revoked too: certificates have whole seconds.
+    let later = eventually("a certificate issued after the revocation", || async {
+        Some(issue()).filter(|issued| server.server.accepts_certificate(&issued.cert))
+    });
+    assert_eq!(list(&later.await).await, 200);
 }
 
 #[tokio::test]

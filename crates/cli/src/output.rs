@@ -117,7 +117,7 @@ fn plain<T: Serialize>(item: &T) -> Value {
 }
 
 fn name_of(kind: &str, value: &Value) -> String {
-    let name = value.pointer("/metadata/name").or_else(|| value.pointer("/name")).and_then(Value::as_str);
+    let name = ["/metadata/name", "/name", "/id"].iter().find_map(|path| value.pointer(path)?.as_str());
     // A revision has a number instead of a name, in the field `revision`.
     let number = || value.get(kind).and_then(Value::as_u64).map(|number| number.to_string());
     format!("{kind}/{}", name.map(str::to_owned).or_else(number).unwrap_or_default())
@@ -131,6 +131,7 @@ mod tests {
     fn the_name_format_is_kind_and_name_as_in_kubectl() {
         assert_eq!(name_of("workload", &json!({"metadata": {"name": "web"}})), "workload/web");
         assert_eq!(name_of("city", &json!({"name": "dfw"})), "city/dfw");
+        assert_eq!(name_of("credential", &json!({"id": "1f"})), "credential/1f");
         assert_eq!(name_of("revision", &json!({"revision": 3, "cause": "deploy"})), "revision/3");
     }
 

@@ -1,6 +1,9 @@
 //! Authentication, impersonation and authorization of requests.
 
 mod audit;
+pub(crate) mod certificates;
+mod credentials;
+mod jwt;
 pub(crate) mod rbac;
 mod review;
 mod role_index;
@@ -8,13 +11,22 @@ mod tokens;
 
 pub use audit::AuditSink;
 pub(crate) use audit::audit;
+pub(crate) use credentials::{CREDENTIALS_PATH, Credentials};
+pub use credentials::{Credential, CredentialKind, Revocation};
+pub use jwt::{TokenKeys, TokenKeysError};
 pub(crate) use review::{review, user_info};
 pub(crate) use role_index::RoleIndex;
-pub(crate) use tokens::{fill_secret, issue as issue_token};
+pub(crate) use tokens::{
+    SECRET_TYPE, TOKEN_LIFE_MAX, TokenRequest, bound_object, fill_secret, issue as issue_token, issuer,
+    needs_token, openid_configuration,
+};
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use http::{HeaderMap, Method, header, request::Parts};
+
+use certificates::ClientCertificate;
+use tokens::TokenUser;
 
 use crate::{
     plane::Plane,
@@ -23,13 +35,15 @@ use crate::{
     user::{AUTHENTICATED, UNAUTHENTICATED, UserInfo},
 };
 
-/// Authentication options: static bearer tokens, the key of service account tokens, and the audit sink.
+/// Authentication options: static bearer tokens, the keys of service account tokens, and the audit sink.
 /// Client certificates are configured in [`crate::ServerTls`].
 #[derive(Default)]
 pub struct Access {
     tokens: BTreeMap<String, UserInfo>,
     pub(crate) audit: Option<AuditSink>,
-    pub(crate) signer: tokens::Signer,
+    pub(crate) keys: TokenKeys,
+    /// The issuer of the root plane's tokens; those of other planes begin with it.
+    pub(crate) issuer: Option<String>,
     /// The certificate authority of the server, in PEM: `ca.crt` of token secrets.
     pub(crate) authority: Option<String>,
 }
@@ -53,10 +67,17 @@ impl Access {
         self
     }
 
-    /// The key that signs service account tokens. By default it is random, so tokens are invalid after a
+    /// The keys of service account tokens. By default there is a random one, so tokens are invalid after a
     /// restart.
-    pub fn signing_key(mut self, key: &[u8]) -> Self {
-        self.signer = tokens::Signer::new(key);
+    pub fn token_keys(mut self, keys: TokenKeys) -> Self {
+        self.keys = keys;
+        self
+    }
+
+    /// The URL at which clients reach this server: the issuer of service account tokens. The default is that
+    /// of Kubernetes, `https://kubernetes.default.svc.cluster.local`.
+    pub fn issuer(mut self, url: impl Into<String>) -> Self {
+        self.issuer = Some(url.into());
         self
     }
 }
@@ -64,8 +85,8 @@ impl Access {
 /// A request extension: the TLS peer of a network connection. In-process requests do not have it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Peer {
-    /// The user of a verified client certificate.
-    pub(crate) certified: Option<UserInfo>,
+    /// The verified client certificate.
+    pub(crate) certificate: Option<Arc<ClientCertificate>>,
 }
 
 /// Authenticates a request: by its [`UserInfo`] extension, its bearer token, or its client certificate.
@@ -80,17 +101,30 @@ pub(crate) fn authenticate(core: &Core, plane: &str, parts: &Parts) -> Result<Us
         .and_then(|value| value.to_str().ok())
         .and_then(|value| value.strip_prefix("Bearer "));
     if let Some(token) = bearer {
-        return authenticate_token(core, plane, token).ok_or_else(StatusError::unauthorized);
+        let audiences = [issuer(core, plane)];
+        return match authenticate_token(core, plane, token, &audiences) {
+            Ok(authenticated) => Ok(authenticated.user),
+            Err(_) => Err(StatusError::unauthorized()),
+        };
     }
-    match parts.extensions.get::<Peer>() {
+    match parts.extensions.get::<Peer>().map(|peer| &peer.certificate) {
         None => Ok(UserInfo::admin()),
-        Some(peer) => Ok(peer.certified.clone().unwrap_or_else(UserInfo::anonymous)),
+        Some(None) => Ok(UserInfo::anonymous()),
+        Some(Some(certificate)) => certificate.authenticate(core).ok_or_else(StatusError::unauthorized),
     }
 }
 
-/// The user of a bearer token.
-pub(crate) fn authenticate_token(core: &Core, plane: &str, token: &str) -> Option<UserInfo> {
-    core.access.tokens.get(token.trim()).cloned().or_else(|| tokens::verify(core, plane, token.trim()))
+/// The user of a bearer token that is valid for one of `audiences`. A static token is valid for all.
+pub(crate) fn authenticate_token(
+    core: &Core,
+    plane: &str,
+    token: &str,
+    audiences: &[String],
+) -> Result<TokenUser, String> {
+    match core.access.tokens.get(token.trim()) {
+        Some(user) => Ok(TokenUser { user: user.clone(), audiences: audiences.to_vec() }),
+        None => tokens::verify(core, plane, token.trim(), audiences),
+    }
 }
 
 /// Adds the parent attributes that Milo adds to requests for a project's control plane.

@@ -14,15 +14,29 @@ use crate::{
     plane::Plane,
     server::Core,
     status::{GroupResource, StatusError},
-    user::{AUTHENTICATED, UserInfo},
+    user::{AUTHENTICATED, UNAUTHENTICATED, UserInfo},
     verbs::Call,
 };
 
-/// Paths that every authenticated user may read.
-const DISCOVERY: [&str; 7] = ["/api", "/apis", "/openapi", "/version", "/healthz", "/livez", "/readyz"];
-/// Paths of the root plane that every user may read, anonymous included. On other planes they would show
-/// which planes exist.
-const OPEN: [&str; 4] = ["/version", "/healthz", "/livez", "/readyz"];
+/// Paths that every authenticated user may get: the ClusterRole `system:discovery` of Kubernetes.
+const DISCOVERY: [&str; 11] = [
+    "/api",
+    "/api/*",
+    "/apis",
+    "/apis/*",
+    "/healthz",
+    "/livez",
+    "/openapi",
+    "/openapi/*",
+    "/readyz",
+    "/version",
+    "/version/",
+];
+/// Paths of the root plane that anonymous users may get, too: `system:public-info-viewer`. On other planes
+/// they would show which planes exist.
+const PUBLIC: [&str; 5] = ["/healthz", "/livez", "/readyz", "/version", "/version/"];
+/// Paths that service accounts may get: `system:service-account-issuer-discovery`.
+const ISSUER: [&str; 2] = ["/.well-known/openid-configuration", "/openid/v1/jwks"];
 
 /// Maximum number of single permissions in a role that a user without the verb `escalate` or `bind` grants.
 /// Each is compared with the rules of the user. A rule multiplies its lists: 1.5 MiB of JSON can name more
@@ -45,6 +59,11 @@ fn has(list: &[String], wanted: &str) -> bool {
     list.iter().any(|item| item == "*" || item == wanted)
 }
 
+/// Whether a URL of a rule covers a path. A `*` at its end stands for any rest.
+fn covers_url(url: &str, path: &str) -> bool {
+    url == path || (url.ends_with('*') && path.starts_with(url.trim_end_matches('*')))
+}
+
 impl Rule {
     /// Whether the rule allows a request.
     pub(crate) fn allows(&self, attributes: &Attributes) -> bool {
@@ -52,9 +71,7 @@ impl Rule {
             return false;
         }
         match &attributes.path {
-            Some(path) => self.non_resource_urls.iter().any(|url| {
-                url == "*" || url == path || url.strip_suffix('*').is_some_and(|stem| path.starts_with(stem))
-            }),
+            Some(path) => self.non_resource_urls.iter().any(|url| covers_url(url, path)),
             None => {
                 let resource = attributes.about.resource.as_str();
                 let covered = has(&self.resources, resource)
@@ -63,11 +80,7 @@ impl Rule {
                     });
                 covered
                     && has(&self.api_groups, &attributes.about.group)
-                    && (self.resource_names.is_empty()
-                        || self
-                            .resource_names
-                            .iter()
-                            .any(|name| !attributes.name.is_empty() && *name == attributes.name))
+                    && (self.resource_names.is_empty() || self.resource_names.contains(&attributes.name))
             }
         }
     }
@@ -162,14 +175,11 @@ pub(crate) fn allows(core: &Core, plane: &Plane, user: &UserInfo, attributes: &A
         return true;
     }
     if let Some(path) = &attributes.path {
-        let under = |roots: &[&str]| {
-            roots
-                .iter()
-                .any(|root| path == root || path.strip_prefix(root).is_some_and(|rest| rest.starts_with('/')))
-        };
-        let reading = matches!(attributes.verb.as_str(), "get" | "head");
-        let open = plane.name.is_empty() && under(&OPEN);
-        if reading && (open || (user.is_in(AUTHENTICATED) && (under(&DISCOVERY) || path == "/"))) {
+        let covered = |urls: &[&str]| urls.iter().any(|url| covers_url(url, path));
+        let by_default = (user.is_in(AUTHENTICATED) && covered(&DISCOVERY))
+            || (user.is_in(UNAUTHENTICATED) && plane.name.is_empty() && covered(&PUBLIC))
+            || (user.is_in("system:serviceaccounts") && covered(&ISSUER));
+        if attributes.verb == "get" && by_default {
             return true;
         }
     } else if user.is_in(AUTHENTICATED) && attributes.verb == "create" {

@@ -4,7 +4,7 @@ use http::Response;
 use polis_apimachinery::ValidationError;
 use serde_json::{Map, Value, json};
 
-use super::{Attributes, authenticate_token, rbac};
+use super::{Attributes, authenticate_token, issuer, rbac};
 use crate::{
     http::ResponseBody,
     status::{GroupResource, StatusError},
@@ -150,8 +150,14 @@ fn token(call: &Call, object: &Value) -> Result<Value, StatusError> {
     if token.is_empty() {
         return Err(StatusError::bad_request("token is required for TokenReview in authentication"));
     }
-    Ok(match authenticate_token(&call.core, &call.plane.name, token) {
-        Some(user) => json!({"authenticated": true, "user": user_info(&user)}),
-        None => json!({"user": {}, "error": "[invalid bearer token, token lookup failed]"}),
+    let mut audiences = polis_apimachinery::object::strings(&object["spec"]["audiences"]);
+    if audiences.is_empty() {
+        audiences.push(issuer(&call.core, &call.plane.name));
+    }
+    Ok(match authenticate_token(&call.core, &call.plane.name, token, &audiences) {
+        Ok(found) => {
+            json!({"authenticated": true, "user": user_info(&found.user), "audiences": found.audiences})
+        }
+        Err(why) => json!({"user": {}, "error": format!("[invalid bearer token, {why}]")}),
     })
 }

@@ -81,6 +81,9 @@ impl<'a> Request<'a> {
     }
 
     fn name(&self) -> &str {
+        if self.call.subresource == Some(Subresource::Token) {
+            return self.call.name.as_deref().unwrap_or_default();
+        }
         self.object.or(self.old).map(|object| object::meta(object, "name")).unwrap_or_default()
     }
 
@@ -101,7 +104,10 @@ impl<'a> Request<'a> {
     /// The AdmissionRequest in `version`, without its objects.
     fn describe(&self, version: &Version, uid: &str) -> Value {
         let call = self.call;
-        let kind = |version: &Version| json!({"group": call.kind.group, "version": version.name, "kind": call.kind.kind});
+        // The group of a TokenRequest is not that of its resource, service accounts.
+        let group =
+            |version: &Version| version.api_version.split_once('/').map_or("", |(group, _)| group).to_owned();
+        let kind = |version: &Version| json!({"group": group(version), "version": version.name, "kind": call.kind.kind});
         let resource = |version: &Version| json!({"group": call.kind.group, "version": version.name, "resource": call.kind.plural});
         let options = match call.verb {
             Verb::Create => "CreateOptions",

@@ -5,10 +5,10 @@
 //! kubectl --kubeconfig target/polis.kubeconfig get namespaces
 //! ```
 //!
-//! Without `--store` objects are in memory. The kubeconfig is for the root plane; the server also serves
-//! `/planes/hub` and `/projects/demo/control-plane`.
+//! Without `--store` objects are in memory. The kubeconfig is for the root plane, and valid for a day; the
+//! server also serves `/planes/hub` and `/projects/demo/control-plane`.
 
-use std::{error::Error, path::PathBuf};
+use std::{error::Error, path::PathBuf, sync::Arc};
 
 use polis_apiserver::{Access, Authority, PlaneSpec, Server, ServerTls, Storage, kubeconfig};
 
@@ -29,7 +29,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             }
         }
     }
-    let authority = Authority::new()?;
+    let authority = Arc::new(Authority::new()?);
     let server = Server::builder()
         .storage(storage)
         .access(Access::default().authority(authority.pem()))
@@ -42,7 +42,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await?;
     let url = format!("https://{}", listener.local_addr()?);
-    let tls = ServerTls::new(&authority.server(&["127.0.0.1", "localhost"])?, Some(authority.pem()))?;
+    let tls = ServerTls::renewing(authority.clone(), ["127.0.0.1", "localhost"].map(str::to_owned))?;
     std::fs::write(
         &config,
         kubeconfig(&url, "", authority.pem(), &authority.client("admin", &["system:masters"])?),

@@ -175,7 +175,9 @@ impl Controllers {
                 self.work.insert(WorkItem::Crd(collection.plane.clone(), event.path.clone()));
             }
             "secrets"
-                if self.enabled.tokens && event.change == ChangeType::Put && tokens::needs_token(event) =>
+                if self.enabled.tokens
+                    && event.change == ChangeType::Put
+                    && tokens::needs_token(&self.core, event) =>
             {
                 self.work.insert(WorkItem::Token(key.clone()));
             }

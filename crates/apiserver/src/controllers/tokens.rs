@@ -16,12 +16,12 @@ use crate::{
     store::{Collection, Event},
 };
 
-const KIND: &[u8] = b"\"kubernetes.io/service-account-token\"";
 const ACCOUNT: &str = "kubernetes.io/service-account.name";
 
-/// Whether a secret is of the token type and has no token yet.
-pub(super) fn needs_token(event: &Event) -> bool {
-    event.object.contains(KIND) && !event.object.contains(b"\"token\":")
+/// Whether a secret is of the token type and has no token of the current key. After a rotation of the keys
+/// each secret gets a new token, before the old key is removed.
+pub(super) fn needs_token(core: &Core, event: &Event) -> bool {
+    event.object.contains(access::SECRET_TYPE) && access::needs_token(core, &event.object.value())
 }
 
 /// Writes a token into a secret that names an existing service account.
@@ -37,8 +37,11 @@ pub(super) async fn fill(core: &Arc<Core>, (collection, path): &StoreKey) -> Res
         return Ok(());
     };
     let account = account.value();
-    let data = access::fill_secret(core, &plane, &account);
     core.rewrite(collection, path, |secret| {
+        if !access::needs_token(core, secret) {
+            return;
+        }
+        let data = access::fill_secret(core, &plane, &account, secret);
         secret["metadata"]["annotations"]["kubernetes.io/service-account.uid"] =
             object::meta(&account, "uid").into();
         if !secret["data"].is_object() {

@@ -98,6 +98,7 @@ impl<'a> Discovery<'a> {
     /// `/`: the paths that the server serves.
     pub(crate) fn paths(&self) -> Value {
         let mut paths: Vec<String> = [
+            "/.well-known/openid-configuration",
             "/api",
             "/api/v1",
             "/apis",
@@ -105,6 +106,7 @@ impl<'a> Discovery<'a> {
             "/livez",
             "/openapi/v2",
             "/openapi/v3",
+            "/openid/v1/jwks",
             "/readyz",
             "/version",
         ]

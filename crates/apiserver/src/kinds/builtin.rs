@@ -354,6 +354,26 @@ pub(crate) fn builtins() -> &'static [Arc<Kind>] {
     KINDS.get_or_init(|| RULES.iter().map(|rules| Arc::new(build(rules))).collect())
 }
 
+/// TokenRequest, the kind of the subresource `serviceaccounts/token`: it has the resource of service accounts,
+/// which admission rules name, and the schema and version of TokenRequest.
+pub(crate) fn token_request() -> &'static Arc<Kind> {
+    static RULES: Rules = Rules {
+        kind: "TokenRequest",
+        plural: "serviceaccounts",
+        singular: "serviceaccount",
+        definition: "io.k8s.api.authentication.v1.TokenRequest",
+        ..PLAIN
+    };
+    static KIND: OnceLock<Arc<Kind>> = OnceLock::new();
+    KIND.get_or_init(|| {
+        let mut kind = build(&RULES);
+        if let Some(version) = kind.versions.first_mut().and_then(Arc::get_mut) {
+            version.api_version = "authentication.k8s.io/v1".into();
+        }
+        Arc::new(kind)
+    })
+}
+
 fn build(rules: &'static Rules) -> Kind {
     let api_version = if rules.group.is_empty() {
         rules.version.to_owned()

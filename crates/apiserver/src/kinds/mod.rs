@@ -10,7 +10,7 @@ mod kind;
 mod schema_cache;
 mod schemas;
 
-pub(crate) use builtin::builtins;
+pub(crate) use builtin::{builtins, token_request};
 pub(crate) use catalogue::{Catalogue, Kinds};
 pub(crate) use custom::{accepted_names, from_crd, precedence};
 pub(crate) use kind::{Kind, Origin, Scale, Subresource, Version};

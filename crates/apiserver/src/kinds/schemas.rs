@@ -175,6 +175,7 @@ pub(crate) fn definitions() -> &'static BTreeMap<String, Value> {
             admission::ValidatingAdmissionPolicy,
             admission::ValidatingAdmissionPolicyBinding,
             authentication::SelfSubjectReview,
+            authentication::TokenRequest,
             authentication::TokenReview,
             authorization::LocalSubjectAccessReview,
             authorization::SelfSubjectAccessReview,

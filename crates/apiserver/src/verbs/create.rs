@@ -362,14 +362,4 @@ impl Call {
         };
         StatusError::invalid(&about, name, errors)
     }
-
-    pub(crate) async fn create_token(
-        &self,
-        payload: &Payload,
-    ) -> Result<Response<ResponseBody>, StatusError> {
-        let request = decode_object(payload.content, &payload.bytes)?.value;
-        let account = self.convert_value(&self.current()?);
-        let issued = access::issue_token(self, &account, &request)?;
-        Ok(crate::http::object(201, &json!(issued), self.output))
-    }
 }

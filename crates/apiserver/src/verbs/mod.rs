@@ -8,6 +8,7 @@ mod delete_collection;
 mod filter;
 mod read;
 mod scale;
+mod token;
 mod update;
 mod watch;
 

@@ -5,7 +5,7 @@
 //! | `version` | format version of this directory |
 //! | `lock` | locked while a process uses the directory; contains its process id |
 //! | `store.redb` | every object of every embedded plane |
-//! | `ca.crt`, `ca.key`, `tokens.key` | certificate authority of the installation, and the key that signs its tokens |
+//! | `ca.crt`, `ca.key`, `tokens.key` | certificate authority of the installation, and the keys of its tokens |
 //! | `kubeconfig` | a context for each plane |
 //! | `cells/<city>` | number of the city, working files and logs of its instances |
 //!
@@ -19,11 +19,14 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use polis_apiserver::Authority;
+use polis_apiserver::{Authority, TokenKeys};
 use rustix::fs::OFlags;
 
 /// Format version of this program.
 const VERSION: &str = "1";
+
+/// The end of a private key in PEM.
+const KEY_END: &str = "-----END PRIVATE KEY-----";
 
 /// The files of the directory.
 const FILES: [&str; 7] = ["version", "lock", "store.redb", "ca.crt", "ca.key", "tokens.key", "kubeconfig"];
@@ -153,14 +156,25 @@ impl DataDir {
         })
     }
 
-    /// The key that signs tokens. The first start creates it.
-    pub fn token_key(&self) -> Result<Vec<u8>> {
+    /// The keys of service account tokens, in PEM: the first signs, all verify. The first start creates one;
+    /// `rotate` puts a new one before it, and removes one that an earlier rotation left.
+    pub fn token_keys(&self, rotate: bool) -> Result<TokenKeys> {
         let path = self.path("tokens.key");
-        if !path.exists() {
-            let key = format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple());
-            write_private(&path, &key).with_context(|| format!("failed to write {}", path.display()))?;
+        let stored = match fs::read_to_string(&path) {
+            Ok(stored) => stored,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(error).with_context(|| format!("failed to read {}", path.display())),
+        };
+        // Before tokens were JWTs, the file had a secret in hexadecimal digits. Those tokens have ended.
+        let current = stored.find(KEY_END).map_or("", |end| &stored[..end + KEY_END.len()]);
+        let keys = match current.is_empty() || rotate {
+            true => format!("{}\n{current}\n", TokenKeys::new_key()?.trim_end()),
+            false => stored.clone(),
+        };
+        if keys != stored {
+            write_private(&path, &keys).with_context(|| format!("failed to write {}", path.display()))?;
         }
-        fs::read(&path).with_context(|| format!("failed to read {}", path.display()))
+        TokenKeys::from_pem(&keys).with_context(|| format!("{} cannot be used", path.display()))
     }
 }
 
@@ -301,7 +315,7 @@ mod tests {
         set_mode(&store, 0o644).unwrap();
         let directory = DataDir::open(folder.path()).unwrap();
         directory.authority().unwrap();
-        directory.token_key().unwrap();
+        directory.token_keys(false).unwrap();
         assert_eq!(mode(folder.path()), 0o700);
         for name in ["store.redb", "version", "lock", "ca.crt", "ca.key", "tokens.key"] {
             assert_eq!(mode(&folder.path().join(name)), 0o600, "{name}");
@@ -373,11 +387,25 @@ mod tests {
     }
 
     #[test]
-    fn the_authority_and_the_token_key_are_persistent() {
+    fn the_authority_and_the_token_keys_are_persistent() {
         let folder = mk_folder();
         let directory = DataDir::open(folder.path()).unwrap();
         assert_eq!(directory.authority().unwrap().pem(), directory.authority().unwrap().pem());
-        assert_eq!(directory.token_key().unwrap(), directory.token_key().unwrap());
+        let keys = |rotate| {
+            directory.token_keys(rotate).unwrap();
+            fs::read_to_string(directory.path("tokens.key")).unwrap()
+        };
+        // A secret of an earlier release is replaced.
+        write_private(&directory.path("tokens.key"), "0123456789abcdef").unwrap();
+        let first = keys(false);
+        assert_eq!(keys(false), first);
+        let rotated = keys(true);
+        assert_eq!(rotated.matches(KEY_END).count(), 2);
+        assert!(rotated.contains(first.trim_end()) && !rotated.starts_with(first.trim_end()));
+        assert_eq!(keys(false), rotated);
+        let again = keys(true);
+        assert_eq!(again.matches(KEY_END).count(), 2);
+        assert!(!again.contains(first.trim_end()), "the oldest key is removed");
     }
 
     #[test]

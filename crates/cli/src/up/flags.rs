@@ -45,6 +45,10 @@ pub struct Flags {
     /// Also add the contexts to your kubeconfig ($KUBECONFIG, or ~/.kube/config)
     #[arg(long)]
     pub merge_kubeconfig: bool,
+    /// Sign service account tokens with a new key from this start on. Tokens of the previous key stay valid
+    /// until they expire, or until the next rotation
+    #[arg(long)]
+    pub rotate_token_key: bool,
     /// Keep instances running when `polis up` stops; the next `polis up` adopts them
     #[arg(long)]
     pub keep_instances: bool,
@@ -174,6 +178,7 @@ mod tests {
             ephemeral: false,
             listen: "127.0.0.1:0".parse().unwrap(),
             merge_kubeconfig: false,
+            rotate_token_key: false,
             keep_instances: false,
             allow_read: Vec::new(),
             require_isolation: false,

@@ -1,11 +1,12 @@
 //! `polis up`: a complete installation in one process.
 //!
 //! ```text
-//!   data ─► planes (embedded API server) ─► bootstrap ─► supervisor ─► summary
+//!   data ─► planes (embedded API server) ─► bootstrap ─► supervisor ─► admin's kubeconfig ─► summary
 //! ```
 //!
 //! It runs the same controllers as a production installation, on embedded planes.
 
+mod admin;
 mod admission;
 mod bootstrap;
 mod data;
@@ -22,9 +23,10 @@ pub use flags::Flags;
 
 use std::io::{IsTerminal as _, Write as _};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use futures::FutureExt as _;
 use indicatif::ProgressBar;
 use polis_api::karmada::Cluster;
@@ -36,6 +38,7 @@ use polis_runtime::Isolation;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
+use admin::AdminKubeconfig;
 use admission::InProcessWebhooks;
 use data::DataDir;
 use planes::{PlaneBackend, PlaneCrds, Planes};
@@ -70,7 +73,7 @@ async fn serve(flags: Flags) -> Result<()> {
         }
     };
     flags.check_readable(data.folder())?;
-    let authority = data.authority()?;
+    let authority = Arc::new(data.authority()?);
     let listener = listen(flags.listen).await?;
     let address = listener.local_addr()?;
 
@@ -91,10 +94,10 @@ async fn serve(flags: Flags) -> Result<()> {
         server.clone(),
         supervisor.runtimes.iter().map(|(city, run)| (city.clone(), run.logs())).collect(),
     );
-    let tls =
-        ServerTls::new(&authority.server(&[&address.ip().to_string(), "localhost"])?, Some(authority.pem()))?;
+    let tls = ServerTls::renewing(authority.clone(), [address.ip().to_string(), "localhost".to_owned()])?;
     let failed = server.failed();
     let serving = tokio::spawn(async move { server.serve(listener, tls).await });
+    let mut renewing = None;
 
     let shutdown_signal = shutdown_signal()?;
     tokio::pin!(shutdown_signal, failed);
@@ -121,7 +124,10 @@ async fn serve(flags: Flags) -> Result<()> {
     progress.finish_and_clear();
     let outcome = match outcome {
         Ok(Some(served)) => {
-            let summary = write_kubeconfig(&flags, &data, &authority, address, &planes)?;
+            let kubeconfig = admin_kubeconfig(&flags, &data, authority, address, &planes)?;
+            let client = kubeconfig.write().await?;
+            let summary = summary(&flags, &data, &kubeconfig, &planes);
+            renewing = Some(tokio::spawn(kubeconfig.keep_valid(client)));
             let waiting = summary.cities.iter().filter(|city| !served.contains(city)).cloned().collect();
             println!("{}", Summary { took: start.elapsed(), waiting, ..summary });
             tokio::select! {
@@ -143,6 +149,9 @@ async fn serve(flags: Flags) -> Result<()> {
     }
     let shut_down = supervisor.shut_down(keep_instances).await;
     serving.abort();
+    if let Some(renewing) = renewing {
+        renewing.abort();
+    }
     outcome.and(shut_down)
 }
 
@@ -184,7 +193,8 @@ async fn server(
     logs: logs::Reader,
 ) -> Result<Server> {
     let storage = if flags.ephemeral { Storage::Memory } else { Storage::Redb(data.path("store.redb")) };
-    let access = Access::default().authority(authority.pem()).signing_key(&data.token_key()?);
+    let access =
+        Access::default().authority(authority.pem()).token_keys(data.token_keys(flags.rotate_token_key)?);
     let builder = Server::builder().storage(storage).access(access).webhooks(webhooks);
     let builder = builder.subresource("compute.datumapis.com", "instances", "log", move |request| {
         logs.clone().answer(request)
@@ -251,37 +261,46 @@ fn engines_not_ready(supervisor: &Supervisor) -> Option<String> {
     (!words.is_empty()).then(|| format!("waiting: {}", words.join("; ")))
 }
 
-fn write_kubeconfig(
+/// The kubeconfig of the administrator, with a context for each embedded plane.
+fn admin_kubeconfig(
     flags: &Flags,
     data: &DataDir,
-    authority: &Authority,
+    authority: Arc<Authority>,
     address: SocketAddr,
     planes: &Planes,
-) -> Result<Summary> {
+) -> Result<AdminKubeconfig> {
     let is_embedded = |backend: &PlaneBackend| matches!(backend, PlaneBackend::Embedded(_));
     let cells = planes.cells.iter().filter(|(_, backend)| is_embedded(backend)).map(|(city, _)| city.clone());
     let entries = kubeconfig::entries(&flags.projects, &cells.collect::<Vec<_>>(), is_embedded(&planes.hub));
     let host = if address.ip().is_unspecified() { "127.0.0.1".to_owned() } else { address.ip().to_string() };
-    let url = format!("https://{host}:{}", address.port());
-    let client = authority.client("polis-admin", &[polis_apiserver::MASTERS])?;
-    let text = kubeconfig::render(&url, authority.pem(), &client, &entries);
-    let path = data.path("kubeconfig");
-    data::write_private(&path, &text).with_context(|| format!("failed to write {}", path.display()))?;
-    if flags.merge_kubeconfig {
-        let Some(own) = kubeconfig::user_kubeconfig() else {
-            bail!("failed to find your kubeconfig: the home directory is unknown. Set $KUBECONFIG")
-        };
-        kubeconfig::merge(&text, &own)?;
-    }
-    Ok(Summary {
-        url,
+    let merge_into = match flags.merge_kubeconfig {
+        true => Some(
+            kubeconfig::user_kubeconfig()
+                .context("failed to find your kubeconfig: the home directory is unknown. Set $KUBECONFIG")?,
+        ),
+        false => None,
+    };
+    Ok(AdminKubeconfig {
+        server: planes.server.clone(),
+        authority,
+        url: format!("https://{host}:{}", address.port()),
+        entries,
+        path: data.path("kubeconfig"),
+        merge_into,
+        validity: admin::VALIDITY,
+    })
+}
+
+fn summary(flags: &Flags, data: &DataDir, kubeconfig: &AdminKubeconfig, planes: &Planes) -> Summary {
+    Summary {
+        url: kubeconfig.url.clone(),
         projects: flags.projects.clone(),
         cities: planes.cells.iter().map(|(city, _)| city.clone()).collect(),
         data: (!flags.ephemeral).then(|| data.folder().to_owned()),
         waiting: Vec::new(),
-        kubeconfig: path,
+        kubeconfig: kubeconfig.path.clone(),
         took: Duration::ZERO,
-    })
+    }
 }
 
 fn shutdown_signal() -> Result<impl Future<Output = ()>> {

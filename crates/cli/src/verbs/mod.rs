@@ -3,6 +3,7 @@
 
 mod cities;
 mod completion;
+mod credentials;
 mod deploy;
 mod destroy;
 mod doctor;
@@ -52,6 +53,7 @@ pub enum Verb {
     Cities(cities::Flags),
     Quota(quota::Flags),
     Projects(projects::Flags),
+    Credentials(credentials::Flags),
     Doctor(doctor::Flags),
     Version(version::Flags),
     Completion(completion::Flags),
@@ -90,6 +92,7 @@ async fn perform(verb: Verb) -> Result<Exit, CliError> {
         Verb::Cities(flags) => cities::run(flags).await,
         Verb::Quota(flags) => quota::run(flags).await,
         Verb::Projects(flags) => projects::run(flags).await,
+        Verb::Credentials(flags) => credentials::run(flags).await,
         Verb::Doctor(flags) => doctor::run(flags).await,
         Verb::Version(flags) => version::run(flags).await,
         Verb::Completion(flags) => completion::run(flags),

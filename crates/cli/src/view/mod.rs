@@ -4,6 +4,7 @@
 //! tested with the text that a user reads.
 
 pub mod age;
+pub mod credentials;
 pub mod diagnosis;
 pub mod diff;
 pub mod escape;

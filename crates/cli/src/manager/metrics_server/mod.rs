@@ -14,11 +14,10 @@ use anyhow::{Context, Result};
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
-use polis_apiserver::Authority;
+use polis_apiserver::ServerTls;
 use polis_engine::{CertificateSecret, Engine, Handle, Metrics};
-use polis_tls::{AcceptorProvider, ClientAuth, ConnectionLimits, Pem, RequestBody};
+use polis_tls::{AcceptorProvider, ConnectionLimits, RequestBody};
 use tokio::net::TcpListener;
-use tokio_rustls::TlsAcceptor;
 
 use super::certificates::{self, CertificateSource};
 use super::config::{MetricsServer, SecretRef};
@@ -66,7 +65,7 @@ pub(crate) async fn open(
             tracing::warn!(
                 "metrics are served with a self-signed certificate, which clients cannot verify; set metricsServer.tls"
             );
-            Box::new(self_signed_certificate()?)
+            Box::new(ServerTls::self_signed(["localhost".to_owned()])?)
         }
     };
     let listener = TcpListener::bind(address)
@@ -76,13 +75,6 @@ pub(crate) async fn open(
     engine.disable_admin_metrics();
     let access = Arc::new(MetricsAuthorizer::new(planes.own.with_role("own")));
     Ok(SecureMetricsServer { listener, acceptor, secret, access, handle: engine.handle() })
-}
-
-/// A self-signed certificate for this process.
-fn self_signed_certificate() -> Result<TlsAcceptor> {
-    let made = Authority::new()?.server(&["localhost"])?;
-    let (certificate, key) = (Pem::new("self-signed certificate", made.cert), Pem::new("key", made.key));
-    Ok(TlsAcceptor::from(Arc::new(polis_tls::server_config(&certificate, &key, ClientAuth::Disabled)?)))
 }
 
 /// Serves until the process exits; without a server, waits forever.
