@@ -73,6 +73,8 @@ pub struct PolicyDecision {
     pub denials: Vec<Denial>,
     /// Audit annotations by key.
     pub annotations: Vec<(String, String)>,
+    /// An expression exceeded its limit of cost or memory.
+    pub exhausted: bool,
 }
 
 #[derive(Debug)]
@@ -222,7 +224,7 @@ pub struct MatchConditions {
 impl MatchConditions {
     /// Evaluates the conditions on a request.
     pub fn matches(&self, inputs: &PolicyInputs<'_>) -> MatchResult {
-        matches_all(&self.programs, inputs)
+        matches_all(&self.programs, inputs).0
     }
 }
 
@@ -312,20 +314,23 @@ impl CompiledPolicy {
 
     /// Evaluates the policy on a request.
     pub fn evaluate(&self, inputs: &PolicyInputs<'_>) -> PolicyDecision {
-        match matches_all(&self.conditions, inputs) {
-            MatchResult::No => return PolicyDecision::default(),
-            MatchResult::Failed(why) if !self.ignores_failures => {
-                return PolicyDecision {
-                    denials: vec![Denial { validation: None, message: why, reason: "Invalid".to_owned() }],
-                    annotations: Vec::new(),
-                };
+        let (matched, exhausted) = matches_all(&self.conditions, inputs);
+        let mut decision = PolicyDecision { exhausted, ..PolicyDecision::default() };
+        match matched {
+            MatchResult::Failed(message) if !self.ignores_failures => {
+                let denial = Denial { validation: None, message, reason: "Invalid".to_owned() };
+                return PolicyDecision { denials: vec![denial], ..decision };
             }
-            MatchResult::Failed(_) => return PolicyDecision::default(),
+            MatchResult::No | MatchResult::Failed(_) => return decision,
             MatchResult::Yes => {}
         }
-        let variables =
-            Variables { policy: self, inputs, generated: RefCell::default(), memory: Cell::default() };
-        let mut decision = PolicyDecision::default();
+        let variables = Variables {
+            policy: self,
+            inputs,
+            generated: RefCell::default(),
+            memory: Cell::default(),
+            exhausted: Cell::new(exhausted),
+        };
         let mut budget = BUDGET;
         for (i, validation) in self.validations.iter().enumerate() {
             let denied = match evaluate(&validation.expression, inputs, &variables, &mut budget) {
@@ -363,6 +368,7 @@ impl CompiledPolicy {
                 }),
             }
         }
+        decision.exhausted = variables.exhausted.get();
         decision
     }
 }
@@ -401,24 +407,30 @@ fn evaluation_error(source: &str, why: &EvalError) -> String {
     }
 }
 
-fn matches_all(conditions: &[Program], inputs: &PolicyInputs<'_>) -> MatchResult {
+/// The result of match conditions, and whether one of them exceeded its limit.
+fn matches_all(conditions: &[Program], inputs: &PolicyInputs<'_>) -> (MatchResult, bool) {
     let mut budget = MATCH_BUDGET;
+    let mut exhausted = false;
     let mut failures = Vec::new();
     for condition in conditions {
         let (result, used) =
             run(condition, inputs, None, Budget { cost: CALL_MAX.min(budget), memory: MEMORY_MAX });
         budget = budget.saturating_sub(used.cost);
         match result {
-            Ok(Val::Bool(false)) => return MatchResult::No,
+            Ok(Val::Bool(false)) => return (MatchResult::No, exhausted),
             Ok(_) => {}
-            Err(why) => failures.push(evaluation_error(condition.source(), &why)),
+            Err(why) => {
+                exhausted |= why.is_limit();
+                failures.push(evaluation_error(condition.source(), &why));
+            }
         }
     }
-    match failures.as_slice() {
+    let result = match failures.as_slice() {
         [] => MatchResult::Yes,
         [one] => MatchResult::Failed(one.clone()),
         many => MatchResult::Failed(format!("[{}]", many.join(", "))),
-    }
+    };
+    (result, exhausted)
 }
 
 /// Evaluates an expression of a policy; the cost limit of an expression applies within the `budget` of the
@@ -433,6 +445,9 @@ fn evaluate<'a>(
     let (result, used) =
         run(program, inputs, Some(variables), Budget { cost: CALL_MAX.min(*budget), memory });
     *budget = budget.saturating_sub(used.cost);
+    if result.as_ref().is_err_and(EvalError::is_limit) {
+        variables.exhausted.set(true);
+    }
     result
 }
 
@@ -461,6 +476,8 @@ struct Variables<'p, 'a> {
     generated: RefCell<BTreeMap<usize, EvalResult<'a>>>,
     /// Memory that the evaluated variables take.
     memory: Cell<u64>,
+    /// An expression exceeded its limit.
+    exhausted: Cell<bool>,
 }
 
 impl<'a> LazyVariables<'a> for Variables<'_, 'a> {

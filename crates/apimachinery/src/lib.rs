@@ -28,6 +28,8 @@
 //! | [`jsonpath`], [`table`] | printer columns and the tables of `kubectl get` |
 //! | [`names`], [`mod@format`], [`quantity`], [`time`] | rules of names and strings; quantities; times and ages |
 //! | [`go_format`] | values as Go prints them |
+//! | [`fair_queue`] | priority and fairness: whose request computes next |
+//! | [`storage_quota`] | limits of the objects and bytes of a plane |
 //! | [`clock`], [`random`] | wall-clock time and randomness, which tests replace |
 //!
 //! Any crate may depend on this one; it depends on no other crate of the workspace.
@@ -152,6 +154,7 @@ pub mod clock;
 pub mod crd;
 pub mod decode;
 mod error;
+pub mod fair_queue;
 pub mod format;
 pub mod go_format;
 pub mod jsonpath;
@@ -164,6 +167,7 @@ pub mod quantity;
 pub mod random;
 pub mod schema;
 pub mod selector;
+pub mod storage_quota;
 pub mod table;
 pub mod time;
 

@@ -56,6 +56,7 @@ pub(crate) fn respond(
         (root @ ("healthz" | "livez" | "readyz"), check, None, _) => {
             health(core, root, check, parts.uri.query().unwrap_or_default())
         }
+        ("metrics", None, ..) if plane.name.is_empty() => Ok(metrics(core)),
         ("api", None, ..) if output.aggregated => Ok(aggregated(&kinds.discovery().aggregated(true))),
         ("apis", None, ..) if output.aggregated => Ok(aggregated(&kinds.discovery().aggregated(false))),
         ("api", None, ..) => Ok(object(
@@ -105,6 +106,15 @@ fn openid(media: &'static str, doc: &Value) -> Response<ResponseBody> {
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, http::HeaderValue::from_static(media));
     headers.insert(header::CACHE_CONTROL, http::HeaderValue::from_static("public, max-age=3600"));
+    response
+}
+
+fn metrics(core: &Core) -> Response<ResponseBody> {
+    let mut response = plain(200, core.metrics.text());
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        http::HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8"),
+    );
     response
 }
 

@@ -5,8 +5,8 @@
 //! Controllers call it in process; [`Server::serve`] serves it over TLS to kubectl and other clients.
 //!
 //! ```text
-//!   request ─► route ─► authentication, authorization ─► endpoint ─► verb ─► admission ─► store ─► response
-//!                                                                              watchers, controllers ◄─┘
+//!   request ─► route ─► authentication, authorization ─► endpoint ─► seat ─► verb ─► admission ─► store ─► response
+//!                                                                                       watchers, controllers ◄─┘
 //! ```
 //!
 //! | module | contents |
@@ -18,6 +18,7 @@
 //! | `access` | authentication, RBAC, audit |
 //! | `admission` | policies and webhooks |
 //! | `controllers` | garbage collection, deletion of namespaces and CRDs, token secrets, event expiry |
+//! | `flow` | priority and fairness: who computes when, and outside of which threads |
 //! | `docs` | discovery and OpenAPI |
 //! | `subresource` | subresources that the embedding program serves |
 //!
@@ -35,9 +36,11 @@ mod controllers;
 mod docs;
 mod endpoint;
 mod events;
+mod flow;
 mod health;
 mod http;
 mod kinds;
+mod metrics;
 mod ownership;
 mod plane;
 mod route;
@@ -57,6 +60,7 @@ pub use admission::{TlsWebhooks, WebhookCall, WebhookTransport};
 pub use controllers::EnabledControllers;
 pub use http::ResponseBody;
 pub use plane::PlaneSpec;
+pub use polis_apimachinery::storage_quota::StorageQuota;
 pub use route::project_plane;
 pub use serve::{Authority, Certificate, ServerTls, ServerTlsError, kubeconfig};
 pub use server::{Builder, Error, Server, Storage};

@@ -10,6 +10,11 @@ use serde_json::{Value, json};
 
 use crate::{access::RoleIndex, kinds::Catalogue};
 
+/// Whether a plane is that of a project.
+pub(crate) fn is_project(name: &str) -> bool {
+    name.starts_with("project:")
+}
+
 /// The definition of a plane.
 #[derive(Clone, Debug, Default)]
 pub struct PlaneSpec {

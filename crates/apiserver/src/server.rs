@@ -1,22 +1,26 @@
 //! The API server: its builder, and the management of planes and their catalogues.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     path::PathBuf,
     sync::Arc,
 };
 
 use parking_lot::{Mutex, RwLock};
-use polis_apimachinery::{clock::Clock, object, random::Random};
+use polis_apimachinery::{
+    clock::Clock, fair_queue::FlowKey, object, random::Random, storage_quota::StorageQuota,
+};
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
 use crate::{
     access::{Access, Credential, Credentials, Revocation, certificates::ClientCertificate},
-    admission::{Configurations, Policies, TlsWebhooks, WebhookTransport},
+    admission::{Configurations, Policies, Quarantine, TlsWebhooks, WebhookTransport},
     builtins,
     controllers::{self, EnabledControllers},
+    flow::{Caller, Flows, PriorityLevel},
     kinds::Catalogue,
+    metrics::{Metrics, StorageCollector},
     plane::{Plane, PlaneSpec},
     route::Verb,
     service::Service,
@@ -26,11 +30,10 @@ use crate::{
         RedbStore, Store, Stored, Write,
     },
     subresource::{SubresourceHandler, SubresourceHandlers},
-    user::UserInfo,
     verbs::Call,
 };
 
-/// Most concurrent watches of one user; members of `system:masters` have no limit.
+/// Most concurrent watches of one user on one plane; members of `system:masters` have no limit.
 const WATCHES_MAX: usize = 10_000;
 /// Plane and resource of the collection that records the planes.
 const RECORDS: (&str, &str) = ("@server", "planes");
@@ -86,6 +89,8 @@ pub struct Builder {
     webhooks: Arc<dyn WebhookTransport>,
     subresources: SubresourceHandlers,
     root: PlaneSpec,
+    project_quota: Option<StorageQuota>,
+    suspended: Vec<String>,
 }
 
 impl Builder {
@@ -145,6 +150,20 @@ impl Builder {
         self
     }
 
+    /// Limits the objects and bytes of each plane of a project; by default they have no limit. The platform's
+    /// own writes count, but are not refused.
+    pub fn project_quota(mut self, quota: StorageQuota) -> Self {
+        self.project_quota = Some(quota);
+        self
+    }
+
+    /// Switches off the admission policies and webhooks that these planes hold, so that a plane that refuses
+    /// every request can be repaired. Those of a shared catalogue stay in force.
+    pub fn suspend_admission(mut self, planes: impl IntoIterator<Item = String>) -> Self {
+        self.suspended.extend(planes);
+        self
+    }
+
     /// Makes the root plane serve the kinds of a shared catalogue. By default it has its own catalogue.
     pub fn root_catalogue(mut self, catalogue: impl Into<String>) -> Self {
         self.root.catalogue = Some(catalogue.into());
@@ -163,6 +182,7 @@ impl Builder {
             }
         };
         let writes = store.view().subscribe();
+        let metrics = Metrics::new(StorageCollector::new(store.clone()));
         let core = Arc::new(Core {
             store,
             clock: self.clock,
@@ -170,12 +190,17 @@ impl Builder {
             planes: RwLock::default(),
             catalogues: RwLock::default(),
             watches: Mutex::default(),
+            flows: Arc::new(Flows::new(metrics.clone())),
+            metrics,
             access: self.access,
             credentials: Credentials::default(),
             webhooks: self.webhooks,
             policies: Policies::default(),
             configurations: Configurations::default(),
             subresources: Arc::new(self.subresources),
+            project_quota: self.project_quota,
+            suspended: self.suspended.into_iter().collect(),
+            quarantine: Quarantine::default(),
         });
         for (_, stored) in core.store.view().all(&records()) {
             core.serve_plane(&PlaneSpec::from_record(&stored.value()));
@@ -225,6 +250,8 @@ impl Server {
             webhooks: Arc::new(TlsWebhooks::default()),
             subresources: SubresourceHandlers::default(),
             root: PlaneSpec::default(),
+            project_quota: None,
+            suspended: Vec::new(),
         }
     }
 
@@ -406,28 +433,39 @@ pub(crate) struct Core {
     planes: RwLock<BTreeMap<Arc<str>, Arc<Plane>>>,
     /// By the plane that holds the catalogue's CRDs.
     catalogues: RwLock<BTreeMap<Arc<str>, Arc<Catalogue>>>,
-    /// Open watches per user.
-    watches: Mutex<HashMap<String, usize>>,
+    /// Open watches per plane and user.
+    watches: Mutex<HashMap<FlowKey, usize>>,
+    pub(crate) flows: Arc<Flows>,
+    pub(crate) metrics: Arc<Metrics>,
     pub(crate) access: Access,
     pub(crate) credentials: Credentials,
     pub(crate) webhooks: Arc<dyn WebhookTransport>,
     pub(crate) policies: Policies,
     pub(crate) configurations: Configurations,
     subresources: Arc<SubresourceHandlers>,
+    /// The storage quota of each project.
+    pub(crate) project_quota: Option<StorageQuota>,
+    /// Planes whose own admission configurations are switched off.
+    pub(crate) suspended: BTreeSet<String>,
+    pub(crate) quarantine: Quarantine,
 }
 
 /// Counts one watch against the user's limit until it is dropped.
-pub(crate) struct WatchQuotaGuard(Option<(Arc<Core>, String)>);
+pub(crate) struct WatchQuotaGuard {
+    core: Arc<Core>,
+    /// `None` without a limit.
+    key: Option<FlowKey>,
+}
 
 impl Drop for WatchQuotaGuard {
     fn drop(&mut self) {
-        if let Some((core, user)) = &self.0 {
-            let mut watches = core.watches.lock();
-            if let Some(count) = watches.get_mut(user) {
-                *count -= 1;
-                if *count == 0 {
-                    watches.remove(user);
-                }
+        self.core.metrics.watches.dec();
+        let Some(key) = &self.key else { return };
+        let mut watches = self.core.watches.lock();
+        if let Some(count) = watches.get_mut(key) {
+            *count -= 1;
+            if *count == 0 {
+                watches.remove(key);
             }
         }
     }
@@ -474,21 +512,27 @@ impl Core {
         self.planes.write().entry(name.clone()).or_insert_with(|| Arc::new(Plane::new(name, catalogue)));
     }
 
-    /// Counts a watch of `user`, or refuses it with 429.
-    pub(crate) fn acquire_watch(self: &Arc<Self>, user: &UserInfo) -> Result<WatchQuotaGuard, StatusError> {
-        if user.is_master() {
-            return Ok(WatchQuotaGuard(None));
+    /// Counts a watch of the caller on a plane, or refuses it with 429.
+    pub(crate) fn acquire_watch(
+        self: &Arc<Self>,
+        caller: &Caller,
+        plane: &Arc<str>,
+    ) -> Result<WatchQuotaGuard, StatusError> {
+        let key = (caller.level != PriorityLevel::Exempt).then(|| caller.key(plane));
+        if let Some(key) = &key {
+            let mut watches = self.watches.lock();
+            let count = watches.entry(key.clone()).or_default();
+            if *count >= WATCHES_MAX {
+                self.metrics.watches_refused.inc();
+                return Err(StatusError::too_many(format!(
+                    "{} holds {WATCHES_MAX} watches already; end some first",
+                    caller.identity()
+                )));
+            }
+            *count += 1;
         }
-        let mut watches = self.watches.lock();
-        let count = watches.entry(user.name.clone()).or_default();
-        if *count >= WATCHES_MAX {
-            return Err(StatusError::too_many(format!(
-                "{} holds {WATCHES_MAX} watches already; end some first",
-                user.name
-            )));
-        }
-        *count += 1;
-        Ok(WatchQuotaGuard(Some((self.clone(), user.name.clone()))))
+        self.metrics.watches.inc();
+        Ok(WatchQuotaGuard { core: self.clone(), key })
     }
 
     /// Updates an object without admission. Returns `None` if it does not exist.

@@ -7,6 +7,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
+    time::Instant,
 };
 
 use bytes::Bytes;
@@ -16,10 +17,11 @@ use parking_lot::Mutex;
 use percent_encoding::percent_decode_str;
 
 use crate::{
-    access::{self, Attributes},
+    access::{self, Attributes, Peer},
     endpoint::{self, Endpoint},
+    flow::{Caller, DEADLINE, Origin, PriorityLevel},
     health,
-    http::{Content, Options, ResponseBody, failure, read},
+    http::{BODY_MAX, Content, Options, ResponseBody, failure, read},
     plane::Plane,
     route::{self, ResourcePath, Target, Verb},
     server::Core,
@@ -117,6 +119,7 @@ impl Service {
             }
         };
         let mut user = access::authenticate(&self.core, &name, &parts)?;
+        let caller = Caller::of(origin(&parts), &name, &user);
         if let Some(project) = project {
             access::add_project(&mut user, project);
         }
@@ -140,7 +143,7 @@ impl Service {
                 Ok(response)
             }
             Target::Resource(target) => {
-                self.dispatch_resource(plane.as_ref(), user, &target, &parts, body).await
+                self.dispatch_resource(plane.as_ref(), user, caller, &target, &parts, body).await
             }
         }
     }
@@ -149,6 +152,7 @@ impl Service {
         &self,
         plane: Option<&Arc<Plane>>,
         user: UserInfo,
+        caller: Caller,
         target: &ResourcePath<'_>,
         parts: &Parts,
         body: B,
@@ -180,10 +184,15 @@ impl Service {
         if verb == Verb::Create && name.is_some() && subresource.is_none() && !endpoint.kind.is_custom() {
             return Err(StatusError::method_not_allowed());
         }
+        let held = match verb.is_write() {
+            true => self.core.flows.hold_body(&caller, &plane.name, expected_bytes(&body))?,
+            false => None,
+        };
         let payload = match verb.is_write() {
             true => Payload { content: Content::of(&parts.headers), bytes: read(body).await? },
             false => Payload { content: None, bytes: Bytes::new() },
         };
+        let deadline = (caller.level != PriorityLevel::Exempt).then(|| Instant::now() + DEADLINE);
         let call = Call {
             core: self.core.clone(),
             plane: plane.clone(),
@@ -195,13 +204,17 @@ impl Service {
             name,
             subresource,
             user,
+            caller,
             options,
             output,
             read_uncommitted: self.read_uncommitted,
             agent: agent(&parts.headers),
+            deadline,
             warnings: Mutex::default(),
         };
-        Ok(execute(call, payload, parts).await)
+        let response = execute(call, payload, parts).await;
+        drop(held);
+        Ok(response)
     }
 
     /// The request for a handler of the embedding program, with the object whose subresource it serves.
@@ -237,7 +250,10 @@ impl Service {
 
 /// Runs the verb, records a write in the audit log, and adds the warnings to the response.
 async fn execute(call: Call, payload: Payload, parts: &Parts) -> Response<ResponseBody> {
-    let result = Box::pin(call.run(payload)).await.map_err(|failure| match failure.code {
+    let work = call.estimate(payload.bytes.len()).work(call.caller.level);
+    let request = Box::pin(call.run(payload));
+    let result = call.core.flows.run(&call.caller, &call.plane.name, work, request).await;
+    let result = result.map_err(|failure| match failure.code {
         405 if call.kind.is_custom() => {
             StatusError::not_supported(&call.kind.group_resource(), call.verb.as_str())
         }
@@ -262,6 +278,22 @@ async fn execute(call: Call, payload: Payload, parts: &Parts) -> Response<Respon
         }
     }
     response
+}
+
+/// How the identity of a request is established.
+fn origin(parts: &Parts) -> Origin {
+    match (parts.extensions.get::<UserInfo>(), parts.extensions.get::<Peer>()) {
+        (Some(_), _) => Origin::InProcess,
+        _ if parts.headers.contains_key(header::AUTHORIZATION) => Origin::Token,
+        (None, None) => Origin::InProcess,
+        (None, Some(_)) => Origin::Connection,
+    }
+}
+
+/// Bytes that the body of a request may have: as announced, or the most that is read.
+fn expected_bytes(body: &impl http_body::Body) -> usize {
+    let announced = body.size_hint().upper().and_then(|bytes| usize::try_from(bytes).ok());
+    announced.unwrap_or(BODY_MAX).min(BODY_MAX)
 }
 
 /// The object name to which the field selector of a list or watch restricts it, if it can be a name.

@@ -293,6 +293,12 @@ impl StatusError {
         failure
     }
 
+    /// 504: the request was not answered in time.
+    pub(crate) fn deadline_exceeded(deadline: std::time::Duration) -> Self {
+        let why = format!("the request was not answered within {} s: send a smaller one", deadline.as_secs());
+        Self::new(504, "Timeout", why)
+    }
+
     /// 500; `why` is in the message and in the causes.
     pub(crate) fn internal(why: &str) -> Self {
         Self::new(500, "InternalError", format!("Internal error occurred: {why}")).causes([StatusCause {

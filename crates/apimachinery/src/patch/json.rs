@@ -15,6 +15,88 @@ use crate::go_format;
 const OPERATIONS_MAX: usize = 10_000;
 /// Maximum number of bytes that all `copy` operations together may add.
 const COPIED_MAX: usize = 3 << 20;
+/// Maximum number of values that all operations together may visit or shift; about a tenth of a second. An
+/// operation costs the values that it moves, so that 10,000 moves of a large subtree end early.
+const WORK_MAX: usize = 8 << 20;
+/// Elements of a list that cost as much to shift as one value costs to visit.
+const SHIFTED_PER_VISIT: usize = 8;
+
+/// What the operations of a patch may still cost.
+struct Budget {
+    work: usize,
+    copied: usize,
+}
+
+impl Budget {
+    fn charge(&mut self, values: usize) -> Result<(), PatchError> {
+        self.work = self.work.checked_sub(values).ok_or_else(|| {
+            PatchError::TooLarge(format!(
+                "The operations of a JSON patch may move {WORK_MAX} values in total: split the patch"
+            ))
+        })?;
+        Ok(())
+    }
+
+    /// Charges the shift of the elements of a list from `at` on.
+    fn charge_shift(&mut self, length: usize, at: usize) -> Result<(), PatchError> {
+        self.charge(length.saturating_sub(at) / SHIFTED_PER_VISIT)
+    }
+
+    /// The depth of a value. Charges every value in it.
+    fn depth(&mut self, value: &Value) -> Result<usize, PatchError> {
+        self.charge(1)?;
+        let mut deepest = None;
+        match value {
+            Value::Array(items) => {
+                deepest = Some(0);
+                for item in items {
+                    deepest = deepest.max(Some(self.depth(item)?));
+                }
+            }
+            Value::Object(map) => {
+                deepest = Some(0);
+                for item in map.values() {
+                    deepest = deepest.max(Some(self.depth(item)?));
+                }
+            }
+            _ => {}
+        }
+        Ok(deepest.map_or(0, |deepest| deepest + 1))
+    }
+
+    /// Charges the bytes of a value before it is copied.
+    fn charge_copy(&mut self, value: &Value) -> Result<(), PatchError> {
+        let size = match value {
+            Value::String(text) => text.len() + 2,
+            Value::Array(items) => 2 + items.len(),
+            Value::Object(map) => 2 + map.keys().map(|key| key.len() + 4).sum::<usize>(),
+            _ => 5,
+        };
+        self.copied += size;
+        if self.copied > COPIED_MAX {
+            return Err(PatchError::Unfit(format!(
+                "unable to complete the copy, the accumulated size increase of copy exceeds the limit {COPIED_MAX}"
+            )));
+        }
+        match value {
+            Value::Array(items) => items.iter().try_for_each(|item| self.charge_copy(item)),
+            Value::Object(map) => map.values().try_for_each(|item| self.charge_copy(item)),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl From<String> for PatchError {
+    fn from(why: String) -> Self {
+        Self::Unfit(why)
+    }
+}
+
+impl From<&str> for PatchError {
+    fn from(why: &str) -> Self {
+        Self::Unfit(why.to_owned())
+    }
+}
 
 /// Applies the operations in order. If one fails, the whole patch fails.
 pub fn patch(object: &Value, operations: &Value) -> Result<Value, PatchError> {
@@ -37,9 +119,9 @@ pub fn patch(object: &Value, operations: &Value) -> Result<Value, PatchError> {
         )));
     }
     let mut out = object.clone();
-    let mut copied = 0;
+    let mut budget = Budget { work: WORK_MAX, copied: 0 };
     for operation in operations {
-        apply_operation(&mut out, operation, &mut copied).map_err(PatchError::Unfit)?;
+        apply_operation(&mut out, operation, &mut budget)?;
     }
     Ok(out)
 }
@@ -59,34 +141,30 @@ pub fn unknown_fields(operations: &Value) -> Vec<String> {
     unknown
 }
 
-fn apply_operation(object: &mut Value, operation: &Value, copied: &mut usize) -> Result<(), String> {
+fn apply_operation(object: &mut Value, operation: &Value, budget: &mut Budget) -> Result<(), PatchError> {
     let text = |key: &str| operation.get(key).and_then(Value::as_str);
     let path = text("path").ok_or("operation missing path field")?;
     let value = || operation.get("value").cloned().unwrap_or_default();
     match text("op").unwrap_or_default() {
-        "add" => add(object, path, value()),
-        "remove" => remove(object, path).map(drop),
-        "replace" => replace(object, path, value()),
-        "test" => test(object, path, &value()),
+        "add" => add(object, path, value(), budget),
+        "remove" => remove(object, path, budget).map(drop),
+        "replace" => replace(object, path, value(), budget),
+        "test" => Ok(test(object, path, &value())?),
         "move" => {
             let from = text("from").ok_or("operation missing from field")?;
-            let taken = remove(object, from)?;
-            add(object, path, taken)
+            let taken = remove(object, from, budget)?;
+            add(object, path, taken, budget)
         }
         "copy" => {
             let from = text("from").ok_or("operation missing from field")?;
             let tokens = tokens(from)?;
             let (parent, key) = locate(object, &tokens)?;
-            let value = get(parent, key)?.cloned().unwrap_or_default();
-            *copied += value.to_string().len();
-            if *copied > COPIED_MAX {
-                return Err(format!(
-                    "unable to complete the copy, the accumulated size increase of copy is {copied}, exceeding the limit {COPIED_MAX}"
-                ));
-            }
-            add(object, path, value)
+            let source = get(parent, key)?.unwrap_or(&Value::Null);
+            budget.charge_copy(source)?;
+            let value = source.clone();
+            add(object, path, value, budget)
         }
-        other => Err(format!("unexpected kind of operation: {other}")),
+        other => Err(format!("unexpected kind of operation: {other}").into()),
     }
 }
 
@@ -137,26 +215,17 @@ fn get<'v>(parent: &'v Value, key: &str) -> Result<Option<&'v Value>, String> {
     }
 }
 
-fn depth(value: &Value) -> usize {
-    match value {
-        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
-        Value::Object(map) => 1 + map.values().map(depth).max().unwrap_or(0),
-        _ => 0,
-    }
-}
-
-fn fits_depth(tokens: &[String], value: &Value) -> Result<(), String> {
+fn check_depth(tokens: &[String], value: &Value, budget: &mut Budget) -> Result<(), PatchError> {
     // Moves could otherwise increase the nesting without increasing the size.
-    if tokens.len() + depth(value) > DEPTH_MAX {
-        Err(format!("the result would be nested deeper than {DEPTH_MAX}"))
-    } else {
-        Ok(())
+    if tokens.len() + budget.depth(value)? > DEPTH_MAX {
+        return Err(format!("the result would be nested deeper than {DEPTH_MAX}").into());
     }
+    Ok(())
 }
 
-fn add(object: &mut Value, path: &str, value: Value) -> Result<(), String> {
+fn add(object: &mut Value, path: &str, value: Value, budget: &mut Budget) -> Result<(), PatchError> {
     let tokens = tokens(path)?;
-    fits_depth(&tokens, &value)?;
+    check_depth(&tokens, &value, budget)?;
     let (parent, key) = locate(object, &tokens)?;
     match parent {
         Value::Object(map) => drop(map.insert(key.to_owned(), value)),
@@ -165,8 +234,9 @@ fn add(object: &mut Value, path: &str, value: Value) -> Result<(), String> {
             // The index after the last element is valid: it appends.
             let at = index(key, items.len() + 1)?;
             if at > items.len() {
-                return Err(format!("unable to access invalid index: {at}"));
+                return Err(format!("unable to access invalid index: {at}").into());
             }
+            budget.charge_shift(items.len(), at)?;
             items.insert(at, value);
         }
         _ => {}
@@ -174,28 +244,28 @@ fn add(object: &mut Value, path: &str, value: Value) -> Result<(), String> {
     Ok(())
 }
 
-fn remove(object: &mut Value, path: &str) -> Result<Value, String> {
+fn remove(object: &mut Value, path: &str, budget: &mut Budget) -> Result<Value, PatchError> {
     let tokens = tokens(path)?;
     let (parent, key) = locate(object, &tokens)?;
     match parent {
         Value::Object(map) => {
-            map.remove(key).ok_or_else(|| format!("unable to remove nonexistent key: {key}"))
+            map.remove(key).ok_or_else(|| format!("unable to remove nonexistent key: {key}").into())
         }
         Value::Array(items) => {
             let at = index(key, items.len())?;
-            if at < items.len() {
-                Ok(items.remove(at))
-            } else {
-                Err(format!("unable to access invalid index: {at}"))
+            if at >= items.len() {
+                return Err(format!("unable to access invalid index: {at}").into());
             }
+            budget.charge_shift(items.len(), at)?;
+            Ok(items.remove(at))
         }
-        _ => Err(format!("unable to remove nonexistent key: {key}")),
+        _ => Err(format!("unable to remove nonexistent key: {key}").into()),
     }
 }
 
-fn replace(object: &mut Value, path: &str, value: Value) -> Result<(), String> {
+fn replace(object: &mut Value, path: &str, value: Value, budget: &mut Budget) -> Result<(), PatchError> {
     let tokens = tokens(path)?;
-    fits_depth(&tokens, &value)?;
+    check_depth(&tokens, &value, budget)?;
     let (parent, key) = locate(object, &tokens)?;
     match parent {
         Value::Object(map) => drop(map.insert(key.to_owned(), value)),
@@ -339,6 +409,35 @@ mod tests {
             })
             .collect();
         assert_eq!(patch(&object(), &Value::from(nest[..9999].to_vec())).unwrap_err().code(), 422);
+    }
+
+    #[test]
+    fn moves_of_large_values_and_shifts_of_long_lists_end_at_the_budget() {
+        let large = json!({"data": {"a": vec![0; 100_000]}, "list": vec![0; 400_000]});
+        let swap = |from: &str, to: &str| {
+            [json!({"op": "move", "from": from, "path": to}), json!({"op": "move", "from": to, "path": from})]
+        };
+        let attacks = [
+            (0..5000).flat_map(|_| swap("/data/a", "/data/b")).collect::<Vec<_>>(),
+            (0..5000).flat_map(|_| swap("/list/0", "/data/b")).collect(),
+        ];
+        for attack in attacks {
+            let error = patch(&large, &Value::from(attack[..50].to_vec())).map(drop);
+            assert_eq!(error, Ok(()), "an ordinary patch of a large object applies");
+            assert_eq!(patch(&large, &Value::from(attack)).unwrap_err().code(), 413);
+        }
+        let small: Vec<Value> = (0..5000).flat_map(|_| swap("/data/a", "/data/b")).collect();
+        patch(&json!({"data": {"a": "x"}}), &Value::from(small)).expect("10,000 moves of a small value");
+    }
+
+    #[test]
+    fn a_copy_is_charged_before_it_is_made() {
+        let mut budget = Budget { work: WORK_MAX, copied: 0 };
+        let mut object = json!({"data": {"k": "x".repeat(2 << 20)}});
+        let copy = |to: &str| json!({"op": "copy", "from": "/data/k", "path": to});
+        apply_operation(&mut object, &copy("/data/n"), &mut budget).unwrap();
+        apply_operation(&mut object, &copy("/data/o"), &mut budget).unwrap_err();
+        assert!(object["data"].get("o").is_none());
     }
 
     proptest! {

@@ -7,12 +7,14 @@
 mod configuration;
 mod matching;
 mod policy;
+mod quarantine;
 #[cfg(test)]
 mod stored_tests;
 mod webhook;
 
 pub(crate) use configuration::{configuration_errors, prepare};
 pub(crate) use policy::Policies;
+pub(crate) use quarantine::Quarantine;
 pub use webhook::{TlsWebhooks, WebhookCall, WebhookTransport};
 
 use std::{collections::HashMap, sync::Arc};
@@ -25,6 +27,7 @@ use crate::{
     access::user_info,
     http::DryRun,
     kinds::{Subresource, Version},
+    plane::is_project,
     route::Verb,
     status::{StatusCause, StatusError},
     store::{Collection, Revision, Stored},
@@ -177,7 +180,10 @@ impl Configurations {
 
 /// All configurations of a kind that apply to a request.
 fn configurations(call: &Call, plural: &str) -> Vec<Configuration> {
-    let mut planes = vec![call.plane.name.clone()];
+    let mut planes = Vec::new();
+    if judges_itself(call) {
+        planes.push(call.plane.name.clone());
+    }
     if call.plane.catalogue.plane != call.plane.name {
         planes.push(call.plane.catalogue.plane.clone());
     }
@@ -195,6 +201,13 @@ fn configurations(call: &Call, plural: &str) -> Vec<Configuration> {
     found
 }
 
+/// Whether the configurations that the plane itself holds apply to a request. Those of a project are written
+/// by a tenant: they never judge the platform. An operator can suspend those of any plane.
+fn judges_itself(call: &Call) -> bool {
+    let tenant_judges_platform = call.caller.platform && is_project(&call.plane.name);
+    !tenant_judges_platform && !call.core.suspended.contains(&*call.plane.name)
+}
+
 /// Admission never applies to its own configurations: otherwise a broken one could not be repaired.
 fn is_exempt(call: &Call) -> bool {
     call.kind.group == "admissionregistration.k8s.io"
@@ -206,7 +219,9 @@ pub(crate) async fn mutate(call: &Call, object: &mut Value, old: Option<&Value>)
     if is_exempt(call) {
         return Ok(());
     }
-    webhook::mutate(call, object, old).await
+    let mutated = webhook::mutate(call, object, old).await;
+    call.core.quarantine.report(call).await;
+    mutated
 }
 
 /// Evaluates the policies and calls the validating webhooks. `new` is `None` for a delete.
@@ -219,6 +234,10 @@ pub(crate) async fn validate(
         return Ok(());
     }
     let request = Request::new(call, new, old);
-    policy::evaluate(&request)?;
-    webhook::validate(&request).await
+    let mut admitted = policy::evaluate(&request);
+    if admitted.is_ok() {
+        admitted = webhook::validate(&request).await;
+    }
+    call.core.quarantine.report(call).await;
+    admitted
 }

@@ -1,6 +1,10 @@
 //! Evaluates ValidatingAdmissionPolicies and their bindings.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 
 use parking_lot::Mutex;
 use polis_apimachinery::{
@@ -10,7 +14,10 @@ use polis_apimachinery::{
 };
 use serde_json::{Value, json};
 
-use super::{Configuration, Request, configurations, matching};
+use super::{
+    Configuration, Request, configurations, matching,
+    quarantine::{HardFailure, QUARANTINED, Subject},
+};
 use crate::{
     status::{StatusCause, StatusError},
     store::{Revision, Stored},
@@ -74,11 +81,20 @@ pub(super) fn evaluate(request: &Request<'_>) -> Result<(), StatusError> {
             if match_resources.is_object() && matching::resources_cover(match_resources, request).is_none() {
                 continue;
             }
-            let compiled = match call.core.policies.compiled(plane, name, stored) {
+            call.check_deadline()?;
+            let subject = Subject::of(plane, "validatingadmissionpolicies", name, policy);
+            let compiled = match call.core.quarantine.holds(subject.as_ref(), call.core.clock.now()) {
+                true => Err(QUARANTINED.to_owned()),
+                false => call
+                    .core
+                    .policies
+                    .compiled(plane, name, stored)
+                    .map_err(|why| format!("compilation failed: {why}")),
+            };
+            let compiled = match compiled {
                 Ok(compiled) => compiled,
                 Err(_) if spec["failurePolicy"] == "Ignore" => continue,
-                Err(why) => {
-                    let message = format!("compilation failed: {why}");
+                Err(message) => {
                     enforce(
                         request,
                         name,
@@ -98,13 +114,38 @@ pub(super) fn evaluate(request: &Request<'_>) -> Result<(), StatusError> {
                     params: &params,
                     namespace_object: &namespace,
                 };
-                for denial in compiled.evaluate(&inputs).denials {
+                for denial in judge(request, &compiled, subject.as_ref(), spec, &inputs) {
                     enforce(request, name, binding, &denial)?;
                 }
             }
         }
     }
     Ok(())
+}
+
+/// Evaluates a policy, and records whether it failed hard. A panic is handled like an evaluation error.
+fn judge(
+    request: &Request<'_>,
+    policy: &CompiledPolicy,
+    subject: Option<&Subject>,
+    spec: &Value,
+    inputs: &PolicyInputs<'_>,
+) -> Vec<Denial> {
+    let core = &request.call.core;
+    let evaluated = catch_unwind(AssertUnwindSafe(|| policy.evaluate(inputs)));
+    let failure = match &evaluated {
+        Err(_) => Some(HardFailure::Panicked),
+        Ok(decision) => decision.exhausted.then_some(HardFailure::Exhausted),
+    };
+    core.quarantine.record(subject, failure, core.clock.now());
+    match evaluated {
+        Ok(decision) => decision.denials,
+        Err(_) if spec["failurePolicy"] == "Ignore" => Vec::new(),
+        Err(_) => {
+            let message = "its evaluation made the server panic; the log has the cause".to_owned();
+            vec![Denial { validation: None, message, reason: "Invalid".into() }]
+        }
+    }
 }
 
 /// The parameter objects of a binding: the policy is evaluated once for each, and once with null if it has no

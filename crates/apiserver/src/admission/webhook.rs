@@ -17,7 +17,10 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::{Request, configurations, matching};
+use super::{
+    Request, configurations, matching,
+    quarantine::{HardFailure, QUARANTINED, Subject},
+};
 use crate::{kinds::Version, status::StatusError, verbs::Call};
 
 /// Largest response body of a webhook, in bytes.
@@ -111,15 +114,38 @@ impl WebhookTransport for TlsWebhooks {
     }
 }
 
+/// Why a webhook gave no response.
+#[derive(Debug, thiserror::Error)]
+enum CallError {
+    #[error("failed to call webhook: no response within {} s", .0.as_secs())]
+    TimedOut(Duration),
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl From<String> for CallError {
+    fn from(why: String) -> Self {
+        Self::Failed(why)
+    }
+}
+
+impl From<&str> for CallError {
+    fn from(why: &str) -> Self {
+        Self::Failed(why.to_owned())
+    }
+}
+
 /// A webhook that matches the request.
 struct Webhook {
     name: String,
+    /// Its configuration, if that can be quarantined.
+    subject: Option<Subject>,
     spec: Value,
     version: Arc<Version>,
 }
 
 /// The webhooks of a configuration kind that match the request.
-fn hooks(request: &Request<'_>, plural: &str) -> Result<Vec<Webhook>, StatusError> {
+fn hooks(request: &Request<'_>, plural: &'static str) -> Result<Vec<Webhook>, StatusError> {
     let mut found = Vec::new();
     for configuration in configurations(request.call, plural) {
         for spec in configuration.object["webhooks"].as_array().into_iter().flatten() {
@@ -132,6 +158,12 @@ fn hooks(request: &Request<'_>, plural: &str) -> Result<Vec<Webhook>, StatusErro
             }
             let hook = Webhook {
                 name: spec["name"].as_str().unwrap_or_default().to_owned(),
+                subject: Subject::of(
+                    &configuration.plane,
+                    plural,
+                    &configuration.name,
+                    &configuration.object,
+                ),
                 spec: spec.clone(),
                 version,
             };
@@ -195,7 +227,18 @@ impl Webhook {
                 self.name
             )));
         }
-        match self.try_call(request).await {
+        let (core, subject) = (&call.core, self.subject.as_ref());
+        let answer = match core.quarantine.holds(subject, core.clock.now()) {
+            true => Err(CallError::Failed(QUARANTINED.to_owned())),
+            false => {
+                let answer = self.try_call(request).await;
+                let timed_out = matches!(answer, Err(CallError::TimedOut(_)));
+                let failure = timed_out.then_some(HardFailure::TimedOut);
+                core.quarantine.record(subject, failure, core.clock.now());
+                answer
+            }
+        };
+        match answer {
             Ok(response) => Ok(Some(response)),
             Err(why) if self.spec["failurePolicy"] == "Ignore" => {
                 tracing::warn!(webhook = self.name, %why, "failed to call webhook; ignored because failurePolicy is Ignore");
@@ -207,7 +250,7 @@ impl Webhook {
         }
     }
 
-    async fn try_call(&self, request: &Request<'_>) -> Result<Value, String> {
+    async fn try_call(&self, request: &Request<'_>) -> Result<Value, CallError> {
         let call = request.call;
         let uid = call.core.random.uid();
         let mut admission_request = request.describe(&self.version, &uid);
@@ -218,13 +261,13 @@ impl Webhook {
         let post = call.core.webhooks.post(self.target()?, review.to_string().into());
         let response = tokio::time::timeout(timeout, post)
             .await
-            .map_err(|_| format!("failed to call webhook: no response within {} s", timeout.as_secs()))?
+            .map_err(|_| CallError::TimedOut(timeout))?
             .map_err(|why| format!("failed to call webhook: {why}"))?;
         let review: Value = serde_json::from_slice(&response)
             .map_err(|error| format!("received invalid webhook response: {error}"))?;
         let response = &review["response"];
         if response["uid"] != uid.as_str() {
-            return Err(format!("received invalid webhook response: expected response.uid={uid:?}"));
+            return Err(format!("received invalid webhook response: expected response.uid={uid:?}").into());
         }
         if !response["allowed"].is_boolean() {
             return Err("received invalid webhook response: response.allowed is missing".into());

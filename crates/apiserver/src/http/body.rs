@@ -19,7 +19,7 @@ use polis_apimachinery::{
 use crate::{status::StatusError, store::Stored, strict, verbs::WatchBody};
 
 /// Largest body of a request, in bytes. As kube-apiserver.
-const BODY_MAX: usize = 3 << 20;
+pub(crate) const BODY_MAX: usize = 3 << 20;
 /// Bytes of a list per frame.
 const CHUNK: usize = 64 << 10;
 

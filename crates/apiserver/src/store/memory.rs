@@ -2,7 +2,7 @@
 //! deterministic.
 
 use futures::future::{BoxFuture, ready};
-use polis_apimachinery::clock::Clock;
+use polis_apimachinery::{clock::Clock, storage_quota::StorageQuota};
 
 use super::{CommitError, HistoryLimits, Revision, Store, Stored, View, Write, sequencer::Sequencer};
 
@@ -21,8 +21,12 @@ impl Store for MemoryStore {
         &self.0.view
     }
 
-    fn commit(&self, write: Write) -> BoxFuture<'static, Result<Stored, CommitError>> {
-        Box::pin(ready(self.0.write(write, |_, _, _| {})))
+    fn commit_within(
+        &self,
+        write: Write,
+        quota: Option<StorageQuota>,
+    ) -> BoxFuture<'static, Result<Stored, CommitError>> {
+        Box::pin(ready(self.0.write(write, quota, |_, _, _| {})))
     }
 
     /// Nothing is persisted, so there is nothing to wait for.

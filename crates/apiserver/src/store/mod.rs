@@ -15,6 +15,7 @@
 
 #[cfg(test)]
 mod durability_tests;
+mod histories;
 mod memory;
 #[cfg(test)]
 mod model_tests;
@@ -36,6 +37,7 @@ pub(crate) use watch::{StoreWatch, WatchItem};
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
+use polis_apimachinery::storage_quota::{QuotaExceeded, StorageQuota};
 
 /// The position of a write in the log of the store, as in etcd.
 pub(crate) type Revision = u64;
@@ -84,6 +86,9 @@ pub(crate) enum CommitError {
     /// The precondition does not hold. Carries the current object.
     #[error("the object was modified concurrently")]
     Conflict(Option<Stored>),
+    /// The plane is at its storage quota.
+    #[error(transparent)]
+    OverQuota(#[from] QuotaExceeded),
     /// The store can no longer write; the write is lost.
     #[error("failed to write to the store: {0}")]
     Failed(Arc<str>),
@@ -149,7 +154,17 @@ pub(crate) trait Store: Send + Sync + 'static {
 
     /// Writes or deletes one object. The write is visible in the view when the call returns; the future only
     /// adds backpressure for callers that write faster than the disk.
-    fn commit(&self, write: Write) -> BoxFuture<'static, Result<Stored, CommitError>>;
+    fn commit(&self, write: Write) -> BoxFuture<'static, Result<Stored, CommitError>> {
+        self.commit_within(write, None)
+    }
+
+    /// [`Self::commit`] within the storage quota of the plane. It is checked together with the write, so
+    /// concurrent writes cannot exceed it.
+    fn commit_within(
+        &self,
+        write: Write,
+        quota: Option<StorageQuota>,
+    ) -> BoxFuture<'static, Result<Stored, CommitError>>;
 
     /// Waits until every write up to `revision` is durable; `None` if it is already.
     fn durable(&self, revision: Revision) -> Option<BoxFuture<'static, Result<(), CommitError>>>;

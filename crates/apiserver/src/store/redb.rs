@@ -20,7 +20,7 @@ use std::{
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use polis_apimachinery::clock::Clock;
+use polis_apimachinery::{clock::Clock, storage_quota::StorageQuota};
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition, TableError};
 use tokio::sync::watch;
 
@@ -169,11 +169,15 @@ impl Store for RedbStore {
         &self.sequencer.view
     }
 
-    fn commit(&self, write: Write) -> BoxFuture<'static, Result<Stored, CommitError>> {
+    fn commit_within(
+        &self,
+        write: Write,
+        quota: Option<StorageQuota>,
+    ) -> BoxFuture<'static, Result<Stored, CommitError>> {
         let failed = self.synced.borrow().failed.clone();
         let written = match failed {
             Some(why) => Err(CommitError::Failed(why)),
-            None => self.sequencer.write(write, |write, revision, object| {
+            None => self.sequencer.write(write, quota, |write, revision, object| {
                 let Write { collection, path, .. } = write;
                 // The thread ends only after a failure, which `durable` reports.
                 let _ = self

@@ -1,7 +1,7 @@
 //! Serializes all writes of a store: checks the precondition, assigns the revision and updates the view.
 
 use parking_lot::Mutex;
-use polis_apimachinery::clock::Clock;
+use polis_apimachinery::{clock::Clock, storage_quota::StorageQuota};
 
 use super::{CommitError, HistoryLimits, Precondition, Revision, Stored, View, Write};
 
@@ -30,6 +30,7 @@ impl Sequencer {
     pub(super) fn write(
         &self,
         write: Write,
+        quota: Option<StorageQuota>,
         next: impl FnOnce(Write, Revision, Option<Stored>),
     ) -> Result<Stored, CommitError> {
         let mut last = self.last.lock();
@@ -37,11 +38,17 @@ impl Sequencer {
         check(write.precondition, current.as_ref())?;
         let revision = *last + 1;
         let object = write.object.as_ref().map(|object| object.with_revision(revision));
+        let size = |object: Option<&Stored>| object.map(|object| object.json().len() as u64);
+        let (old, new) = (size(current.as_ref()), size(object.as_ref()));
+        if let Some(quota) = quota {
+            quota.admit(self.view.usage(&write.collection.plane), old, new)?;
+        }
         let stored = match (&object, current) {
             (Some(object), _) => object.clone(),
             (None, Some(current)) => current.with_revision(revision),
             (None, None) => return Err(CommitError::Conflict(None)),
         };
+        self.view.account(&write.collection.plane, old, new);
         self.view.apply(&write.collection, &write.path, revision, object.clone(), self.clock.now());
         *last = revision;
         next(write, revision, object);

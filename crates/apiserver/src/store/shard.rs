@@ -44,6 +44,11 @@ impl Event {
         Self { path, change: ChangeType::Put, object, before: None, at: Timestamp::UNIX_EPOCH }
     }
 
+    /// Bytes of the states that the event keeps in memory.
+    fn size(&self) -> usize {
+        self.object.json().len() + self.before.as_ref().map_or(0, |before| before.json().len())
+    }
+
     /// The revision of the write.
     pub(crate) fn revision(&self) -> Revision {
         self.object.revision()
@@ -110,7 +115,7 @@ impl Shard {
                 }
             }
         };
-        let size = event.object.json().len();
+        let size = event.size();
         self.history.push_back(event);
         for slot in &mut self.waiting {
             if let Some(waker) = slot.take() {
@@ -134,10 +139,20 @@ impl Shard {
         while self.history.len() > count || self.history.front().is_some_and(|event| event.at < before) {
             let Some(event) = self.history.pop_front() else { break };
             self.compact_revision = event.revision();
-            freed += event.object.json().len();
+            freed += event.size();
         }
         if self.history.is_empty() {
             self.history.shrink_to_fit();
+        }
+        freed
+    }
+
+    /// Drops the events up to a revision. Returns the bytes freed.
+    pub(super) fn compact_through(&mut self, revision: Revision) -> usize {
+        let mut freed = 0;
+        while let Some(event) = self.history.pop_front_if(|event| event.revision() <= revision) {
+            self.compact_revision = event.revision();
+            freed += event.size();
         }
         freed
     }

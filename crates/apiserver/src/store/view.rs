@@ -1,20 +1,21 @@
 //! The in-memory state of a store: every collection of every plane, at the current or a recent revision.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     ops::Bound,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use jiff::{SignedDuration, Timestamp};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
+use polis_apimachinery::storage_quota::StorageUsage;
 use tokio::sync::mpsc;
 
-use super::{Collection, Compacted, Event, Revision, StoreWatch, Stored, shard::Shard};
+use super::{Collection, Compacted, Event, Revision, StoreWatch, Stored, histories::Histories, shard::Shard};
 
 /// Limits of the history for resumed watches and continued lists.
 #[derive(Clone, Copy, Debug)]
@@ -23,14 +24,16 @@ pub(crate) struct HistoryLimits {
     pub count: usize,
     /// Age after which an event is dropped. Kubernetes compacts etcd every five minutes.
     pub age: Duration,
-    /// Most bytes of objects in all histories. Above it, a write cuts the history of its collection to 64
+    /// Most bytes of objects in all histories. Above it, the plane with the largest history loses its oldest
     /// events.
     pub bytes: usize,
+    /// Most bytes of objects in the histories of one plane. Above it, the plane loses its oldest events.
+    pub plane_bytes: usize,
 }
 
 impl Default for HistoryLimits {
     fn default() -> Self {
-        Self { count: 4096, age: Duration::from_secs(300), bytes: 256 << 20 }
+        Self { count: 4096, age: Duration::from_secs(300), bytes: 256 << 20, plane_bytes: 64 << 20 }
     }
 }
 
@@ -79,7 +82,8 @@ pub(crate) struct View {
     /// the lock of a shard sees no object with a later revision.
     revision: AtomicU64,
     limits: HistoryLimits,
-    history_bytes: AtomicUsize,
+    histories: Mutex<Histories>,
+    usage: Mutex<HashMap<Arc<str>, StorageUsage>>,
     /// Receives every write of every collection: the controllers of the server.
     subscriber: OnceLock<mpsc::UnboundedSender<(Collection, Event)>>,
 }
@@ -90,7 +94,8 @@ impl View {
             shards: RwLock::default(),
             revision: AtomicU64::new(revision),
             limits,
-            history_bytes: AtomicUsize::new(0),
+            histories: Mutex::default(),
+            usage: Mutex::default(),
             subscriber: OnceLock::new(),
         }
     }
@@ -101,6 +106,9 @@ impl View {
         objects: BTreeMap<Arc<str>, Stored>,
         compact_revision: Revision,
     ) {
+        for object in objects.values() {
+            self.account(&collection.plane, None, Some(object.json().len() as u64));
+        }
         self.shards
             .write()
             .insert(collection, Arc::new(RwLock::new(Shard::restored(objects, compact_revision))));
@@ -116,6 +124,26 @@ impl View {
     /// The revision of the latest write.
     pub(crate) fn revision(&self) -> Revision {
         self.revision.load(Ordering::Acquire)
+    }
+
+    /// The objects and bytes of a plane.
+    pub(crate) fn usage(&self, plane: &str) -> StorageUsage {
+        self.usage.lock().get(plane).copied().unwrap_or_default()
+    }
+
+    /// The objects and bytes of every plane that has any.
+    pub(crate) fn usages(&self) -> Vec<(Arc<str>, StorageUsage)> {
+        self.usage.lock().iter().map(|(plane, usage)| (plane.clone(), *usage)).collect()
+    }
+
+    /// Counts a write that replaces an object of `old` bytes by one of `new` bytes.
+    pub(super) fn account(&self, plane: &Arc<str>, old: Option<u64>, new: Option<u64>) {
+        let mut usage = self.usage.lock();
+        let after = usage.get(plane).copied().unwrap_or_default().after(old, new);
+        match after == StorageUsage::default() {
+            true => drop(usage.remove(plane)),
+            false => drop(usage.insert(plane.clone(), after)),
+        }
     }
 
     /// The current object at a path.
@@ -189,18 +217,20 @@ impl View {
         object: Option<Stored>,
         at: Timestamp,
     ) {
-        let shard = self.shard(collection);
-        let mut shard = shard.write();
+        let shared = self.shard(collection);
+        let mut shard = shared.write();
         let added = shard.apply(path, revision, object, at);
         if let (Some(subscriber), Some(event)) = (self.subscriber.get(), shard.last()) {
             // Fails once the controllers have stopped.
             let _ = subscriber.send((collection.clone(), event.clone()));
         }
-        let held = self.history_bytes.fetch_add(added, Ordering::Relaxed) + added;
-        let count = if held > self.limits.bytes { self.limits.count.min(64) } else { self.limits.count };
-        let freed = shard.compact(count, self.cutoff(at));
-        self.history_bytes.fetch_sub(freed, Ordering::Relaxed);
+        let freed = shard.compact(self.limits.count, self.cutoff(at));
         self.revision.store(revision, Ordering::Release);
+        drop(shard);
+        let mut histories = self.histories.lock();
+        histories.add(&collection.plane, revision, &shared, added);
+        histories.subtract(&collection.plane, freed);
+        histories.enforce(&self.limits, &collection.plane);
     }
 
     /// Every write from now on, of all collections, in order. There is one subscriber; a second one stays
@@ -226,11 +256,13 @@ impl View {
     /// Drops history beyond the limits, and unused collections.
     pub(crate) fn compact(&self, now: Timestamp) {
         let cutoff = self.cutoff(now);
-        let shards: Vec<_> = self.shards.read().values().cloned().collect();
-        for shard in shards {
+        let shards: Vec<_> =
+            self.shards.read().iter().map(|(of, shard)| (of.plane.clone(), shard.clone())).collect();
+        for (plane, shard) in shards {
             let freed = shard.write().compact(self.limits.count, cutoff);
-            self.history_bytes.fetch_sub(freed, Ordering::Relaxed);
+            self.histories.lock().subtract(&plane, freed);
         }
+        self.histories.lock().forget();
         // An emptied collection must keep its compact revision: otherwise a watcher could resume before the
         // last deletion and miss it.
         self.shards.write().retain(|_, shard| {

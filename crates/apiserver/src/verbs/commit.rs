@@ -1,13 +1,15 @@
 //! The last steps of every write: converts to the storage version, checks the size and commits to the store.
 
 use http::Response;
-use polis_apimachinery::object;
+use polis_apimachinery::{object, storage_quota::StorageQuota};
 use serde_json::Value;
 
 use super::Call;
 use crate::{
     builtins, events,
     http::{DryRun, ResponseBody},
+    plane::is_project,
+    route::Verb,
     status::StatusError,
     store::{CommitError, EncodedObject, Precondition, Stored, Write},
 };
@@ -71,11 +73,23 @@ impl Call {
         object: Option<EncodedObject>,
     ) -> Result<WriteResult, StatusError> {
         let write = Write { collection: self.collection(), path: path.to_owned(), precondition, object };
-        match self.core.store.commit(write).await {
+        match self.core.store.commit_within(write, self.storage_quota()).await {
             Ok(stored) => Ok(WriteResult::Stored(stored)),
             Err(CommitError::Conflict(_)) => Ok(WriteResult::Conflict),
+            Err(CommitError::OverQuota(exceeded)) => {
+                self.core.metrics.quota_refused.inc();
+                let name = path.rsplit('/').next().unwrap_or_default();
+                Err(StatusError::forbidden(&self.kind.group_resource(), name, &exceeded.to_string()))
+            }
             Err(error @ CommitError::Failed(_)) => Err(StatusError::internal(&error.to_string())),
         }
+    }
+
+    /// The storage quota that the write must keep. Deletion is free: an object with finalizers grows by its
+    /// deletionTimestamp. The platform's writes count and are not refused, so that a full plane still works.
+    fn storage_quota(&self) -> Option<StorageQuota> {
+        let deletes = matches!(self.verb, Verb::Delete | Verb::DeleteCollection);
+        self.core.project_quota.filter(|_| is_project(&self.plane.name) && !self.caller.platform && !deletes)
     }
 
     /// The response to a successful write.

@@ -148,10 +148,12 @@ impl Call {
             name: self.name.clone(),
             subresource: self.subresource,
             user: self.user.clone(),
+            caller: self.caller.clone(),
             options,
             output: self.output,
             read_uncommitted: self.read_uncommitted,
             agent: self.agent.clone(),
+            deadline: self.deadline,
             warnings: parking_lot::Mutex::default(),
         }
     }

@@ -26,10 +26,12 @@ impl Call {
         for (path, stored) in page.items.iter().filter(|(path, stored)| filter.accepts(path, stored)) {
             let (namespace, name) =
                 path.split_once('/').map_or((None, &**path), |(namespace, name)| (Some(namespace), name));
+            self.check_deadline()?;
             let mut one =
                 Self::internal(&self.core, &self.plane, &self.kind, self.verb, namespace, Some(name));
             one.version = self.version.clone();
             one.user = self.user.clone();
+            one.caller = self.caller.clone();
             one.options.dry_run = each.options.dry_run;
             let exact = DeleteOptions {
                 uid: options.uid.clone().or_else(|| Some(object::meta(&stored.value(), "uid").to_owned())),

@@ -17,13 +17,14 @@ pub(crate) use convert::convert_value;
 pub(crate) use delete::{DeleteOptions, Propagation};
 pub(crate) use watch::WatchBody;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use http::Response;
 use parking_lot::Mutex;
 
 use crate::{
+    flow::{Caller, DEADLINE, Estimate},
     http::{Content, Options, Output, ResponseBody},
     kinds::{Kind, Kinds, Subresource, Version},
     plane::Plane,
@@ -46,12 +47,16 @@ pub(crate) struct Call {
     pub(crate) name: Option<String>,
     pub(crate) subresource: Option<Subresource>,
     pub(crate) user: UserInfo,
+    /// The authenticated sender, whatever user it acts as.
+    pub(crate) caller: Caller,
     pub(crate) options: Options,
     pub(crate) output: Output,
     /// Whether the caller sees writes that are not durable yet.
     pub(crate) read_uncommitted: bool,
     /// The field manager if the query names none.
     pub(crate) agent: String,
+    /// When the request must be answered; `None` for requests of the platform.
+    pub(crate) deadline: Option<Instant>,
     /// Warning headers of the response.
     pub(crate) warnings: Mutex<Vec<String>>,
 }
@@ -83,10 +88,12 @@ impl Call {
             name: name.map(str::to_owned),
             subresource: None,
             user: UserInfo::admin(),
+            caller: Caller::internal(),
             options: Options::default(),
             output: Output::default(),
             read_uncommitted: true,
             agent: "polis".into(),
+            deadline: None,
             warnings: Mutex::default(),
         }
     }
@@ -113,6 +120,29 @@ impl Call {
             (Verb::Delete, None) => self.delete(&payload).await,
             (Verb::DeleteCollection, None) => self.delete_collection(&payload).await,
             _ => Err(StatusError::method_not_allowed()),
+        }
+    }
+
+    /// Refuses to continue after the deadline. Long loops call it, which nothing else interrupts.
+    pub(crate) fn check_deadline(&self) -> Result<(), StatusError> {
+        match self.deadline {
+            Some(deadline) if Instant::now() >= deadline => Err(StatusError::deadline_exceeded(DEADLINE)),
+            _ => Ok(()),
+        }
+    }
+
+    /// What the request may compute, with a body of this many bytes.
+    pub(crate) fn estimate(&self, body: usize) -> Estimate {
+        let view = self.core.store.view();
+        let named =
+            self.name.as_deref().filter(|_| matches!(self.verb, Verb::Get | Verb::Update | Verb::Patch));
+        let stored = named.and_then(|name| view.get(&self.collection(), &self.path(name)));
+        let lists = matches!(self.verb, Verb::List | Verb::Watch | Verb::DeleteCollection);
+        Estimate {
+            verb: self.verb,
+            body,
+            stored: stored.map_or(0, |stored| stored.json().len()),
+            listed: if lists { view.count(&self.collection()) } else { 0 },
         }
     }
 

@@ -103,7 +103,7 @@ impl Call {
         let requested =
             parse_version(&self.options.resource_version).map_err(|why| StatusError::new(500, "", why))?;
         self.check_watch_options()?;
-        let quota = self.core.acquire_watch(&self.user)?;
+        let quota = self.core.acquire_watch(&self.caller, &self.plane.name)?;
         let start = self.watch_start(&filter, requested)?;
         let watch = match self.core.store.view().watch(&self.collection(), start.from) {
             Ok(watch) => watch,

@@ -1,0 +1,164 @@
+//! Futures that compute outside of the threads that serve connections, with and without a seat.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
+
+use polis_apimachinery::fair_queue::{FlowKey, Ticket};
+use tokio::{
+    runtime::{Handle, RuntimeFlavor},
+    time::Sleep,
+};
+
+use super::{caller::Caller, level::Level};
+use crate::status::StatusError;
+
+/// Longest wait for the first seat; a quarter of the deadline, as in Kubernetes.
+const QUEUE_WAIT: Duration = Duration::from_secs(15);
+
+/// Computes outside of the threads that serve connections: tokio moves the other tasks of this thread to
+/// another one. Only its runtime with several threads can; on others the work stays here.
+fn off_reactor<T>(compute: impl FnOnce() -> T) -> T {
+    match Handle::try_current().map(|handle| handle.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(compute),
+        _ => compute(),
+    }
+}
+
+/// A future each of whose steps is computed outside of the threads that serve connections.
+pub(super) struct OffReactor<F: ?Sized>(pub(super) Pin<Box<F>>);
+
+impl<F: Future + ?Sized> Future for OffReactor<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        off_reactor(|| self.0.as_mut().poll(context))
+    }
+}
+
+/// Why a request was not computed to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SeatError {
+    QueueFull,
+    TimedOut,
+    Panicked,
+}
+
+impl SeatError {
+    pub(super) fn status(self, caller: &Caller) -> StatusError {
+        let identity = caller.identity();
+        match self {
+            Self::QueueFull => StatusError::too_many(format!(
+                "too many requests of {identity} or of its priority level wait: try again later"
+            )),
+            Self::TimedOut => StatusError::too_many(format!(
+                "the request of {identity} waited {} s for its turn: try again later",
+                QUEUE_WAIT.as_secs()
+            )),
+            Self::Panicked => {
+                StatusError::internal("the request made the server panic; the log has the cause")
+            }
+        }
+    }
+}
+
+enum State {
+    /// Not queued yet.
+    New,
+    Waiting(Ticket),
+    /// Between two steps: the future waits for something else than a seat.
+    Paused(Ticket),
+    Done,
+}
+
+/// A future that computes on a seat of its level, and waits without one.
+pub(super) struct Seated<F: ?Sized> {
+    level: Arc<Level>,
+    key: FlowKey,
+    state: State,
+    arrived: Instant,
+    /// The end of the wait for the first seat.
+    patience: Option<Pin<Box<Sleep>>>,
+    request: Pin<Box<F>>,
+}
+
+impl<F: Future + ?Sized> Seated<F> {
+    pub(super) fn new(level: Arc<Level>, key: FlowKey, request: Pin<Box<F>>) -> Self {
+        Self { level, key, state: State::New, arrived: Instant::now(), patience: None, request }
+    }
+
+    /// Waits for a seat. `None` when there is one.
+    fn poll_seat(&mut self, context: &mut Context<'_>) -> Poll<Result<Ticket, SeatError>> {
+        let ticket = match self.state {
+            State::New => {
+                let Ok(ticket) = self.level.arrive(&self.key) else {
+                    self.state = State::Done;
+                    self.level.metrics.reject("queue-full");
+                    return Poll::Ready(Err(SeatError::QueueFull));
+                };
+                self.patience = Some(Box::pin(tokio::time::sleep(QUEUE_WAIT)));
+                ticket
+            }
+            State::Paused(ticket) => {
+                self.level.resume(&self.key, ticket);
+                ticket
+            }
+            State::Waiting(ticket) => ticket,
+            State::Done => return Poll::Pending,
+        };
+        self.state = State::Waiting(ticket);
+        if self.level.poll_seat(ticket, context) {
+            if self.patience.take().is_some() {
+                self.level.metrics.dispatch(self.arrived.elapsed());
+            }
+            // The seat is taken: from here on `abandon` must not be called.
+            self.state = State::Done;
+            return Poll::Ready(Ok(ticket));
+        }
+        if let Some(patience) = &mut self.patience
+            && patience.as_mut().poll(context).is_ready()
+        {
+            self.level.abandon(&self.key, ticket);
+            self.state = State::Done;
+            self.level.metrics.reject("time-out");
+            return Poll::Ready(Err(SeatError::TimedOut));
+        }
+        Poll::Pending
+    }
+}
+
+impl<F: Future + ?Sized> Future for Seated<F> {
+    type Output = Result<F::Output, SeatError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let ticket = match this.poll_seat(context) {
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+            Poll::Ready(Ok(ticket)) => ticket,
+        };
+        let start = Instant::now();
+        let step = catch_unwind(AssertUnwindSafe(|| off_reactor(|| this.request.as_mut().poll(context))));
+        this.level.finish(&this.key, start.elapsed());
+        match step {
+            Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
+            Ok(Poll::Pending) => {
+                this.state = State::Paused(ticket);
+                Poll::Pending
+            }
+            Err(_) => Poll::Ready(Err(SeatError::Panicked)),
+        }
+    }
+}
+
+impl<F: ?Sized> Drop for Seated<F> {
+    fn drop(&mut self) {
+        if let State::Waiting(ticket) = self.state {
+            self.level.abandon(&self.key, ticket);
+        }
+    }
+}
