@@ -9,8 +9,8 @@ use hyper::service::service_fn;
 use polis_tls::{ConnectionLimits, RequestBody};
 use tokio::net::TcpListener;
 
-use crate::Metrics;
 use crate::engine::Handle;
+use crate::{FailingRequests, Metrics};
 
 /// Probes and scrapers are few and send one request at a time. The server has no client certificates, so
 /// nothing is reserved for them.
@@ -68,7 +68,7 @@ fn respond(
             let (ready, report) = readiness(handle);
             let code = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
             let short = if ready {
-                "ok\n".to_owned()
+                format!("ok\n{}", erring(handle))
             } else {
                 "not ready; use /readyz?verbose for details\n".to_owned()
             };
@@ -111,9 +111,24 @@ fn readiness(handle: &Handle) -> (bool, String) {
             report.push_str(&format!("      {plane}: engaging\n"));
         }
     }
+    report.push_str(&erring(handle));
     let ready = handle.is_ready();
     report.push_str(if ready { "ready\n" } else { "not ready\n" });
     (ready, report)
+}
+
+/// One line for each verb that a plane has answered with nothing but errors for a minute.
+fn erring(handle: &Handle) -> String {
+    let mut lines = String::new();
+    for (set, readiness) in handle.readiness() {
+        for (plane, FailingRequests { verb, code, since }) in readiness.erring.iter().take(MAX_NAMES) {
+            let seconds = since.as_secs();
+            lines.push_str(&format!(
+                "[!] {set} {plane}: only errors for {verb} for {seconds}s, last {code}\n"
+            ));
+        }
+    }
+    lines
 }
 
 fn text(code: StatusCode, text: String) -> Response<Full<Bytes>> {

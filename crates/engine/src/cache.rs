@@ -16,9 +16,11 @@ use std::fmt;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::error::field_at;
 use crate::hold::Hold;
@@ -36,6 +38,8 @@ pub(crate) struct InformerStore {
     stores: Box<[Mutex<Store>]>,
     /// Every kind has been listed, or found not to be served, at least once.
     engaged: AtomicBool,
+    /// When the server was last found to be restored from a backup.
+    restored: Mutex<Option<Instant>>,
     /// Receives the changes of own writes. It lives as long as the reflectors of the plane.
     observer: OnceLock<Weak<dyn Observer>>,
 }
@@ -185,6 +189,17 @@ impl Store {
     /// Records that the watch has shown every change up to a version.
     pub(crate) fn set_shown(&mut self, version: &str) {
         self.own_writes.set_shown(version);
+    }
+
+    /// The version up to which the watch has shown every change; none if it is not known.
+    pub(crate) fn shown(&self) -> Option<ResourceVersion> {
+        self.own_writes.shown()
+    }
+
+    /// The server was restored from a backup: the next list replaces every object, also newer ones. Own
+    /// writes that the server has lost are forgotten.
+    pub(crate) fn restored(&mut self) {
+        self.own_writes = OwnWrites::default();
     }
 
     /// Completes a list at a version: removes the objects that it does not contain, because they were deleted
@@ -345,7 +360,14 @@ impl Store {
 impl InformerStore {
     pub(crate) fn new(set: usize, watches: Arc<[Watch]>) -> Self {
         let stores = watches.iter().map(|_| Mutex::default()).collect();
-        Self { set, watches, stores, engaged: AtomicBool::new(false), observer: OnceLock::new() }
+        Self {
+            set,
+            watches,
+            stores,
+            engaged: AtomicBool::new(false),
+            restored: Mutex::default(),
+            observer: OnceLock::new(),
+        }
     }
 
     /// Routes the changes of own writes to the observer of the reflectors, as long as it exists.
@@ -361,6 +383,11 @@ impl InformerStore {
     /// Marks the plane as engaged. True if it was not engaged before.
     pub(crate) fn set_engaged(&self) -> bool {
         !self.engaged.swap(true, Ordering::AcqRel)
+    }
+
+    /// Records that the server was restored from a backup.
+    pub(crate) fn set_restored(&self) {
+        *self.restored.lock() = Some(Instant::now());
     }
 
     pub(crate) fn store(&self, watch: usize) -> &Mutex<Store> {
@@ -391,6 +418,15 @@ impl InformerStore {
 impl fmt::Debug for InformerStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("InformerStore").field("set", &self.set).field("stores", &self.stores).finish()
+    }
+}
+
+impl Plane {
+    /// Whether the server of a watched plane was found to be restored from a backup within this time. Then
+    /// also an uncached read that finds nothing may only show that the backup is older than the object.
+    pub fn was_restored_within(&self, time: Duration) -> bool {
+        let restored = self.informers().and_then(|informers| *informers.restored.lock());
+        restored.is_some_and(|restored| restored.elapsed() < time)
     }
 }
 

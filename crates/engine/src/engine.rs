@@ -574,12 +574,12 @@ async fn reconcile(router: &Router, active: ActiveTask) {
                 ErrorClass::Conflict | ErrorClass::AlreadyExists => tracing::debug!(error = %chain(&*error), failures, "reconcile failed; will retry"),
                 _ => tracing::warn!(error = %chain(&*error), class = class.as_str(), failures, "reconcile failed; will retry"),
             });
-            active.fail();
+            active.fail(class);
         }
         Err(_) => {
             metrics.reconciled(controller.name, took, Some(ErrorClass::Other));
             span.in_scope(|| tracing::error!("reconcile panicked; will retry"));
-            active.fail();
+            active.fail(ErrorClass::Other);
         }
     }
 }

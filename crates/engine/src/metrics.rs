@@ -62,6 +62,12 @@ struct ByReason {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ByVerb {
+    set: &'static str,
+    verb: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct ByCertificate {
     certificate: &'static str,
 }
@@ -75,6 +81,8 @@ struct Request {
 
 /// Reason of a watch restart whose resource version has expired on the server (410). This is not an error.
 pub(crate) const EXPIRED: &str = "expired";
+/// Reason of a watch restart after the server was restored from a backup.
+pub(crate) const RESTORED: &str = "restored";
 
 /// The metrics of one engine.
 pub struct Metrics {
@@ -94,6 +102,7 @@ pub struct Metrics {
     decode_failures: Family<ByKind, Counter>,
     planes: Family<ByState, Gauge>,
     failing: Family<ByReason, Gauge>,
+    erring: Family<ByVerb, Gauge>,
     requests: Family<Request, Counter>,
     events_dropped: Counter,
     leader: Gauge,
@@ -132,6 +141,7 @@ impl Default for Metrics {
             decode_failures: Family::default(),
             planes: Family::default(),
             failing: Family::default(),
+            erring: Family::default(),
             requests: Family::default(),
             events_dropped: Counter::default(),
             leader: Gauge::default(),
@@ -211,6 +221,11 @@ impl Default for Metrics {
             "planes_failing",
             "Number of planes with a failing watch, by set and reason",
             metrics.failing.clone(),
+        );
+        registry.register(
+            "planes_erring",
+            "Number of planes that have answered nothing but errors for a minute, by set and verb",
+            metrics.erring.clone(),
         );
         registry.register(
             "api_requests",
@@ -356,6 +371,10 @@ impl Metrics {
 
     pub(crate) fn failing(&self, set: &'static str, reason: &'static str, count: usize) {
         self.failing.get_or_create(&ByReason { set, reason }).set(gauge(count));
+    }
+
+    pub(crate) fn erring(&self, set: &'static str, verb: &'static str, count: usize) {
+        self.erring.get_or_create(&ByVerb { set, verb }).set(gauge(count));
     }
 
     pub(crate) fn request(&self, verb: &'static str, code: String, plane: &'static str) {

@@ -17,6 +17,7 @@ use tokio::time::timeout;
 
 use crate::cache::InformerStore;
 use crate::discovery::Discovery;
+use crate::health::PlaneHealth;
 use crate::metrics::Metrics;
 use crate::transport::retry::{Failure, Retry, retry_delay};
 use crate::transport::{Body, BoxError, Purpose, Transport, TransportError};
@@ -51,6 +52,7 @@ struct Core {
     prefix: Box<str>,
     transport: Transport,
     discovery: Arc<Discovery>,
+    health: Arc<PlaneHealth>,
     env: Arc<Env>,
 }
 
@@ -64,6 +66,7 @@ impl Plane {
                 prefix: "".into(),
                 transport,
                 discovery: Arc::default(),
+                health: Arc::default(),
                 env: Arc::default(),
             }),
             informers: None,
@@ -90,13 +93,15 @@ impl Plane {
             "" => self.core.prefix.to_string(),
             path => format!("{}/{path}", self.core.prefix),
         };
-        Self::uncached_with(Core { name: name.into(), prefix: prefix.into(), ..self.core() })
+        let (name, health) = (name.into(), Arc::default());
+        Self::uncached_with(Core { name, prefix: prefix.into(), health, ..self.core() })
     }
 
     /// A plane at another host, with the credentials and the CA of this one and without a path prefix.
     pub(crate) fn at_host(&self, name: impl Into<PlaneName>, host: &str, port: u16) -> Self {
         let transport = self.core.transport.at_host(host, port);
-        Self::uncached_with(Core { name: name.into(), prefix: "".into(), transport, ..self.core() })
+        let (name, health) = (name.into(), Arc::default());
+        Self::uncached_with(Core { name, prefix: "".into(), transport, health, ..self.core() })
     }
 
     /// The same plane with `role` (`project`, `hub`, `cell`) as the label of its requests in metrics.
@@ -165,6 +170,11 @@ impl Plane {
 
     pub(crate) fn discovery(&self) -> &Arc<Discovery> {
         &self.core.discovery
+    }
+
+    /// Which requests the plane answers.
+    pub(crate) fn health(&self) -> &PlaneHealth {
+        &self.core.health
     }
 
     pub(crate) fn env(&self) -> &Arc<Env> {
@@ -262,6 +272,8 @@ impl Plane {
         let code = response
             .as_ref()
             .map_or_else(|error| error.reason().to_owned(), |(status, ..)| status.as_str().to_owned());
+        let status = response.as_ref().ok().map(|(status, ..)| status.as_u16());
+        self.core.health.record(call.verb, status, &code);
         self.core.env.metrics.request(call.verb, code, self.core.role);
         response
     }
@@ -271,6 +283,8 @@ impl Plane {
             Ok(response) => response.status().as_str().to_owned(),
             Err(error) => error.reason().to_owned(),
         };
+        let status = response.as_ref().ok().map(|response| response.status().as_u16());
+        self.core.health.record(verb, status, &code);
         self.core.env.metrics.request(verb, code, self.core.role);
     }
 

@@ -11,7 +11,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Backoff;
 use crate::schedule::{Priority, QueueStats, Schedule, Task, TaskResult};
-use crate::{Action, PlaneName, Random};
+use crate::{Action, ErrorClass, PlaneName, Random};
+
+/// Longest back-off after a transient error: a plane that does not respond, or answers 429 or 503. It comes
+/// back without an event, and a person who has repaired it is watching. The workers bound the requests that
+/// many such keys make.
+const TRANSIENT_CAP: Duration = Duration::from_secs(10);
 
 /// The work queue. Cheap to clone.
 #[derive(Clone)]
@@ -127,10 +132,14 @@ impl ActiveTask {
         self.queue.done(&self.task, TaskResult::Deferred(delay));
     }
 
-    /// Queues the key again with back-off.
-    pub(crate) fn fail(mut self) {
+    /// Queues the key again with back-off, and if the error is transient with at most [`TRANSIENT_CAP`].
+    pub(crate) fn fail(mut self, class: ErrorClass) {
         self.finished = true;
-        let delay = self.queue.0.backoff.delay(self.failures.saturating_add(1), &self.queue.0.random);
+        let mut backoff = self.queue.0.backoff;
+        if class == ErrorClass::Transient {
+            backoff.cap = backoff.cap.min(TRANSIENT_CAP);
+        }
+        let delay = backoff.delay(self.failures.saturating_add(1), &self.queue.0.random);
         self.queue.done(&self.task, TaskResult::Failed(delay));
     }
 }
@@ -167,7 +176,7 @@ mod tests {
         while start.elapsed() < Duration::from_secs(3600) {
             let active = queue.next().await.unwrap();
             attempts += 1;
-            active.fail();
+            active.fail(ErrorClass::Other);
             // Another key is added and is next at once.
             queue.add(mk_task("p", "good"), Priority::Fresh);
             let before = Instant::now();

@@ -297,6 +297,7 @@ impl Router {
             let readiness = set.readiness();
             counts.engaging.extend(readiness.engaging);
             counts.failing.extend(readiness.failing.into_iter().map(|(plane, reason, _)| (plane, reason)));
+            counts.erring.extend(readiness.erring.into_iter().map(|(plane, it)| (it.verb, plane)));
         }
         for (name, counts) in by_name {
             self.env.metrics.planes(name, "engaged", counts.planes.difference(&counts.engaging).count());
@@ -310,6 +311,10 @@ impl Router {
             for (reason, count) in reasons {
                 self.env.metrics.failing(name, reason, count);
             }
+            for verb in VERBS {
+                let of_verb = counts.erring.iter().filter(|(erring, _)| *erring == verb).count();
+                self.env.metrics.erring(name, verb, of_verb);
+            }
         }
     }
 }
@@ -320,7 +325,12 @@ struct PlaneCounts {
     planes: BTreeSet<PlaneName>,
     engaging: BTreeSet<PlaneName>,
     failing: BTreeMap<PlaneName, &'static str>,
+    /// By verb, so that a plane counts once for each.
+    erring: BTreeSet<(&'static str, PlaneName)>,
 }
+
+/// The verbs of the requests of an engine.
+const VERBS: [&str; 9] = ["apply", "create", "delete", "discover", "get", "list", "patch", "update", "watch"];
 
 /// Reasons that always have a series, so that a reason that no longer applies drops to 0.
 const FAILING_REASONS: [&str; 12] = [

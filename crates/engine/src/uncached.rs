@@ -157,6 +157,11 @@ pub(crate) async fn page(
         path.push_str("&continue=");
         escape(next, &mut path);
     }
+    one(plane, kind, path).await
+}
+
+/// One LIST request.
+pub(crate) async fn one(plane: &Plane, kind: &Kind, path: String) -> Result<Vec<u8>, Error> {
     let about = kind.to_string();
     let call = Call {
         verb: "list",

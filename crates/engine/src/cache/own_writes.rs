@@ -128,6 +128,11 @@ impl OwnWrites {
         admitted
     }
 
+    /// The version up to which the watch has shown every change.
+    pub(super) fn shown(&self) -> Option<ResourceVersion> {
+        self.shown
+    }
+
     /// Records that the watch has shown every change up to a version.
     pub(super) fn set_shown(&mut self, version: &str) {
         self.shown = ResourceVersion::parse(version);

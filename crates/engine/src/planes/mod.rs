@@ -22,7 +22,7 @@ use crate::cache::InformerStore;
 use crate::plane::Env;
 use crate::router::Router;
 use crate::watch::{ListLimiter, Observer, Reflector, Watch};
-use crate::{Error, Key, Plane, PlaneName};
+use crate::{Error, FailingRequests, Key, Plane, PlaneName};
 
 pub use fixed::FixedPlanes;
 pub use milo::MiloProjects;
@@ -123,6 +123,9 @@ pub struct Readiness {
     pub engaging: Vec<PlaneName>,
     /// Planes whose watches fail, engaged or not: name, reason (a metric label) and message.
     pub failing: Vec<(PlaneName, &'static str, String)>,
+    /// Planes that have answered a verb with nothing but errors for a minute. They do not make the set
+    /// unready: the other planes, and the webhooks of the same process, still work.
+    pub erring: Vec<(PlaneName, FailingRequests)>,
     /// Why the provider cannot list the planes.
     pub error: Option<String>,
 }
@@ -160,6 +163,8 @@ impl Set {
             if let Some((kind, error)) = member.plane.informers().and_then(|informers| informers.error()) {
                 readiness.failing.push((name.clone(), error.reason, format!("{kind}: {}", error.message)));
             }
+            let erring = member.plane.health().failing();
+            readiness.erring.extend(erring.into_iter().map(|requests| (name.clone(), requests)));
         }
         readiness
     }

@@ -18,9 +18,10 @@ use super::line_reader::LineReader;
 use super::{ListLimiter, Observer, Watch};
 use crate::backoff::Backoff;
 use crate::cache::{InformerStore, WatchError, parse_object};
-use crate::metrics::EXPIRED;
+use crate::metrics::{EXPIRED, RESTORED};
+use crate::resource_version::ResourceVersion;
 use crate::transport::{BoxError, TransportError};
-use crate::uncached::{Page, page};
+use crate::uncached::{Page, one, page};
 use crate::{Error, Plane};
 
 /// `timeoutSeconds` of a watch, plus up to 100 % of jitter so that reflectors that start together do not
@@ -38,8 +39,11 @@ const MIN_WATCH_DURATION: Duration = Duration::from_secs(1);
 const BACKOFF_RESET_AFTER: Duration = Duration::from_secs(30);
 /// Timeout of a discovery request. A plane that does not respond delays only itself.
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Back-off after failures.
-const BACKOFF: Backoff = Backoff { first: Duration::from_millis(500), cap: Duration::from_secs(60) };
+/// Back-off after failures. It ends early when the plane answers another request (see [`crate::health`]).
+const BACKOFF: Backoff = Backoff { first: Duration::from_millis(500), cap: Duration::from_secs(10) };
+/// Back-off of an optional watch that is forbidden. Nothing is wrong with the plane.
+const FORBIDDEN_BACKOFF: Backoff =
+    Backoff { first: Duration::from_millis(500), cap: Duration::from_secs(60) };
 
 /// How a watch ended.
 enum WatchEnd {
@@ -69,6 +73,8 @@ struct ReflectorState {
     /// The ids of the objects that the running list has returned so far; none while no list is running.
     listed: Option<BTreeSet<Arc<str>>>,
     failures: u32,
+    /// The last watch did not end at its timeout: the server may be another one now.
+    interrupted: bool,
     /// When the current watch stream was opened; none before that.
     watching_since: Option<Instant>,
 }
@@ -96,6 +102,9 @@ impl Reflector {
         state: &mut ReflectorState,
     ) -> Result<(LineReader, Pin<Box<Sleep>>), WatchEnd> {
         state.watching_since = None;
+        if state.interrupted {
+            Box::pin(self.check_not_restored(state)).await?;
+        }
         let mut permit = None;
         if state.version.is_none() {
             permit = self.acquire_list_permit(state).await;
@@ -119,6 +128,11 @@ impl Reflector {
         if lasted >= BACKOFF_RESET_AFTER {
             state.failures = 0;
         }
+        state.interrupted |= match ended {
+            WatchEnd::TimedOut => lasted < WATCH_TIMEOUT,
+            WatchEnd::Expired | WatchEnd::Failed(_) => true,
+            WatchEnd::NotServed => false,
+        };
         match ended {
             WatchEnd::TimedOut if lasted < MIN_WATCH_DURATION => {
                 self.failed(state, self.broken("the stream ended at once")).await
@@ -139,13 +153,40 @@ impl Reflector {
         state.version = None;
         env.metrics.watch_restarted(&self.declared().kind, EXPIRED);
         if state.failures > 0 {
-            tokio::time::sleep(BACKOFF.delay(state.failures, &env.random)).await;
+            self.plane.health().pause(BACKOFF.delay(state.failures, &env.random)).await;
         }
         state.failures = state.failures.saturating_add(1);
     }
 
     fn declared(&self) -> &Watch {
         &self.informers.watches[self.watch]
+    }
+
+    /// After an interruption: finds out whether the server was restored from a backup, with one list of one
+    /// object. Such a server has older resource versions than the watch has shown. It would accept the watch
+    /// and stay silent until its versions catch up, so the kind is listed again.
+    ///
+    /// A server that has caught up already is not recognised: restore etcd with a higher revision
+    /// (`--bump-revision`, `--mark-compacted`).
+    async fn check_not_restored(&self, state: &mut ReflectorState) -> Result<(), WatchEnd> {
+        let store = self.informers.store(self.watch);
+        let shown = store.lock().shown();
+        if let Some(shown) = shown {
+            let kind = &self.declared().kind;
+            let path = format!("{}limit=1", self.declared().path());
+            let content = one(&self.plane, kind, path).await.map_err(|error| self.ended(error))?;
+            let page = Page::parse(&self.plane, kind, &content).map_err(|error| self.ended(error))?;
+            let current = ResourceVersion::parse(&page.metadata.resource_version);
+            if current.is_some_and(|current| current < shown) {
+                tracing::warn!(plane = %self.plane.name(), %kind, "the server has an older state than before: it was restored; listing again");
+                self.plane.env().metrics.watch_restarted(kind, RESTORED);
+                store.lock().restored();
+                self.informers.set_restored();
+                state.version = None;
+            }
+        }
+        state.interrupted = false;
+        Ok(())
     }
 
     /// Whether the plane serves the kind.
@@ -174,9 +215,10 @@ impl Reflector {
     /// An optional watch is forbidden: waits with back-off.
     async fn forbidden(&self, state: &mut ReflectorState) {
         self.mark_absent("watch is forbidden; it starts when it is allowed");
+        self.plane.health().expected("watch");
         state.version = None;
         state.failures = state.failures.saturating_add(1);
-        tokio::time::sleep(BACKOFF.delay(state.failures, &self.plane.env().random)).await;
+        tokio::time::sleep(FORBIDDEN_BACKOFF.delay(state.failures, &self.plane.env().random)).await;
     }
 
     /// Marks the kind as absent, and logs that once.
@@ -448,7 +490,7 @@ impl Reflector {
                 self.observer.error_changed(plane, self.watch);
             }
         }
-        tokio::time::sleep(BACKOFF.delay(state.failures, &plane.env().random)).await;
+        plane.health().pause(BACKOFF.delay(state.failures, &plane.env().random)).await;
     }
 
     fn broken(&self, why: &str) -> Error {

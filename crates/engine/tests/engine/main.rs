@@ -11,4 +11,5 @@ mod harness;
 mod network;
 mod planes;
 mod read_your_writes;
+mod restored;
 mod watching;

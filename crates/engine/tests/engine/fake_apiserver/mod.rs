@@ -22,7 +22,7 @@ use polis_engine::{Plane, Random};
 use serde_json::{Value, json};
 
 use body::FakeBody;
-use store::{Collection, StatusError, Store};
+use store::{Backup, Collection, StatusError, Store};
 
 /// The fake server. Cheap to clone; clones are the same server.
 #[derive(Clone)]
@@ -149,6 +149,16 @@ impl FakeApiServer {
     /// Compacts the history: a watch that resumes fails with 410.
     pub fn compact(&self) {
         self.0.lock().planes.values_mut().for_each(Store::compact);
+    }
+
+    /// The state of the root plane, as a backup has it.
+    pub fn backup(&self) -> Backup {
+        self.0.lock().planes.entry(String::new()).or_default().backup()
+    }
+
+    /// Replaces the state of the root plane by a backup. Watches end.
+    pub fn restore(&self, backup: &Backup) {
+        self.0.lock().planes.entry(String::new()).or_default().restore(backup);
     }
 
     /// Makes watches late: they send nothing until they are no longer late, and then every event.

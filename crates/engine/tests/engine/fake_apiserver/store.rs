@@ -22,6 +22,12 @@ impl Collection {
     }
 }
 
+/// The state of a store at one revision, as a backup has it.
+pub struct Backup {
+    revision: u64,
+    objects: BTreeMap<Collection, BTreeMap<String, Value>>,
+}
+
 pub struct StatusError {
     pub code: u16,
     reason: String,
@@ -125,6 +131,18 @@ impl Store {
         // succeed.
         self.revision += 1;
         self.compacted = self.revision;
+    }
+
+    pub fn backup(&self) -> Backup {
+        Backup { revision: self.revision, objects: self.objects.clone() }
+    }
+
+    /// Replaces the state by an earlier one, as a restored etcd has it: watches end, and revisions continue
+    /// from that of the backup.
+    pub fn restore(&mut self, backup: &Backup) {
+        self.end_watches();
+        (self.revision, self.objects) = (backup.revision, backup.objects.clone());
+        self.history.retain(|event| event.revision <= backup.revision);
     }
 
     pub fn watches(&mut self) -> usize {
@@ -239,7 +257,8 @@ impl Store {
             let open = unsent
                 .map(|event| line(event.event_type, &event.object))
                 .all(|line| watcher.lines.send(line).is_ok());
-            watcher.sent = revision;
+            // A watch from a future revision stays silent until the store reaches it.
+            watcher.sent = watcher.sent.max(revision);
             open
         });
     }

@@ -1,0 +1,175 @@
+//! [`PlaneHealth`]: which verbs a plane answers with nothing but errors, and when it answers again.
+//!
+//! Every response is recorded by its verb. A response that shows that the plane works (also a refusal such as
+//! a conflict) ends the back-off of the plane's watches at once: a person who has repaired a plane does not
+//! wait for timers. A verb that gets only errors for a minute is named in `/readyz` and in a metric, for
+//! example a write verb that is missing in a role.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+
+/// A verb that gets only errors is reported after this time.
+pub(crate) const FAILING_AFTER: Duration = Duration::from_secs(60);
+/// Without a request for this long, the failures of a verb are forgotten: nothing needs it any more. Longer
+/// than every back-off.
+const FORGET_AFTER: Duration = Duration::from_secs(600);
+/// The shortest pause of a watch that waits for its plane. A plane that answers one kind and not another
+/// would otherwise be asked for the other in a tight loop.
+const MIN_PAUSE: Duration = Duration::from_secs(1);
+
+/// The last responses of one plane.
+#[derive(Debug, Default)]
+pub(crate) struct PlaneHealth {
+    /// Verbs whose last response was an error.
+    failing: Mutex<BTreeMap<&'static str, FailingVerb>>,
+    /// Notified when the plane answers after a request without a useful answer.
+    recovered: watch::Sender<()>,
+}
+
+#[derive(Clone, Debug)]
+struct FailingVerb {
+    since: Instant,
+    last: Instant,
+    /// The HTTP status code, or the reason why there is none.
+    code: String,
+    /// The plane did not answer, or answered that it cannot work.
+    unavailable: bool,
+}
+
+/// A verb that a plane has answered with nothing but errors for [`FAILING_AFTER`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailingRequests {
+    /// The verb.
+    pub verb: &'static str,
+    /// The HTTP status code of the last response, or the reason why there is none.
+    pub code: String,
+    /// How long the plane has answered with errors only.
+    pub since: Duration,
+}
+
+impl PlaneHealth {
+    /// Records a response: an HTTP status code, or the reason why there is none.
+    pub(crate) fn record(&self, verb: &'static str, status: Option<u16>, code: &str) {
+        let unavailable = status.is_none_or(|status| status >= 500 || status == 429);
+        let failed = unavailable || matches!(status, Some(401 | 403));
+        let now = Instant::now();
+        let mut failing = self.failing.lock();
+        if failed {
+            let fresh = || FailingVerb { since: now, last: now, code: String::new(), unavailable };
+            let known = failing.entry(verb).or_insert_with(fresh);
+            if now - known.last > FORGET_AFTER {
+                *known = fresh();
+            }
+            (known.last, known.code, known.unavailable) = (now, code.to_owned(), unavailable);
+            return;
+        }
+        let was_unavailable = failing.values().any(|verb| verb.unavailable);
+        failing.remove(verb);
+        failing.values_mut().for_each(|verb| verb.unavailable = false);
+        drop(failing);
+        if was_unavailable {
+            self.recovered.send_replace(());
+        }
+    }
+
+    /// The last error of a verb was expected.
+    pub(crate) fn expected(&self, verb: &'static str) {
+        self.failing.lock().remove(verb);
+    }
+
+    /// The verbs that got only errors for [`FAILING_AFTER`].
+    pub(crate) fn failing(&self) -> Vec<FailingRequests> {
+        let now = Instant::now();
+        let failing = self.failing.lock();
+        let reported = failing
+            .iter()
+            .filter(|(_, it)| it.last - it.since >= FAILING_AFTER && now - it.last <= FORGET_AFTER);
+        let report = |(verb, it): (&&'static str, &FailingVerb)| FailingRequests {
+            verb,
+            code: it.code.clone(),
+            since: now - it.since,
+        };
+        reported.map(report).collect()
+    }
+
+    /// Waits for the back-off of a watch, or until the plane answers another request.
+    pub(crate) async fn pause(&self, delay: Duration) {
+        let mut recovered = self.recovered.subscribe();
+        let least = delay.min(MIN_PAUSE);
+        sleep(least).await;
+        // Cannot fail: `self` owns the sender.
+        drop(timeout(delay - least, recovered.changed()).await);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::advance;
+
+    const LONG: Duration = Duration::from_secs(10);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_verb_is_reported_after_a_minute_of_errors_and_until_it_succeeds() {
+        let health = PlaneHealth::default();
+        health.record("create", Some(403), "403");
+        advance(FAILING_AFTER).await;
+        assert_eq!(health.failing(), [], "one error long ago is not a minute of errors");
+        health.record("create", Some(403), "403");
+        health.record("list", Some(200), "200");
+        let reported = health.failing();
+        assert_eq!(
+            (reported[0].verb, reported[0].code.as_str(), reported[0].since),
+            ("create", "403", FAILING_AFTER)
+        );
+        health.record("create", Some(409), "409");
+        assert_eq!(health.failing(), [], "a conflict is an answer");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_verb_that_is_not_used_any_more_is_forgotten() {
+        let health = PlaneHealth::default();
+        health.record("create", None, "connect");
+        advance(FAILING_AFTER).await;
+        health.record("create", None, "connect");
+        advance(FORGET_AFTER).await;
+        assert_eq!(health.failing().len(), 1);
+        advance(LONG).await;
+        assert_eq!(health.failing(), []);
+        health.record("create", None, "connect");
+        assert_eq!(health.failing(), [], "the minute starts again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_ends_when_the_plane_answers_again() {
+        let health = PlaneHealth::default();
+        let started = Instant::now();
+        health.record("watch", None, "connect");
+        let answer = async {
+            sleep(Duration::from_secs(3)).await;
+            health.record("get", Some(404), "404");
+        };
+        tokio::join!(health.pause(LONG), answer);
+        assert_eq!(started.elapsed(), Duration::from_secs(3));
+        // Nothing was wrong, so the next answer ends no pause.
+        let answer = async { health.record("get", Some(200), "200") };
+        tokio::join!(health.pause(LONG), answer);
+        assert_eq!(started.elapsed(), Duration::from_secs(3) + LONG);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_plane_that_answers_one_kind_only_is_asked_at_most_once_a_second() {
+        let health = PlaneHealth::default();
+        let started = Instant::now();
+        for _ in 0..5 {
+            health.record("watch", Some(503), "503");
+            let answer = async { health.record("get", Some(200), "200") };
+            tokio::join!(health.pause(LONG), answer);
+        }
+        assert_eq!(started.elapsed(), 5 * MIN_PAUSE);
+    }
+}
