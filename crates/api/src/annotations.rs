@@ -10,6 +10,17 @@ pub const RESTARTED_AT: &str = "compute.datumapis.com/restartedAt";
 pub const REVISIONS: &str = "compute.datumapis.com/revisions";
 /// The hub namespace of a project's WorkloadDeployment, recorded before the first write on the hub.
 pub const FEDERATION_NAMESPACE: &str = "compute.datumapis.com/federation-namespace";
+/// On the hub copy of a WorkloadDeployment, and through the federation in the cell: the RFC 3339 time at which
+/// the project's deployment was found deleted. The cell ends the instances and reports that in the condition
+/// `Withdrawn`; then the hub copy is deleted. Only the federator sets it.
+pub const WITHDRAWN_AT: &str = "compute.datumapis.com/withdrawn-at";
+/// On the hub copy of a WorkloadDeployment, and through the federation in the cell: `<UID>.<number>` of the
+/// project's deployment. The number grows with each change of the spec. A cell does not follow a revision
+/// that is older than one it has acted on: a restored hub shows such revisions.
+pub const SOURCE_REVISION: &str = "compute.datumapis.com/source-revision";
+/// On a Workload or WorkloadDeployment of a project that is being deleted: comma-separated city codes. The
+/// deletion no longer waits for the cells of these cities.
+pub const ABANDON: &str = "compute.datumapis.com/abandon";
 /// `true` or `false`, on a WorkloadDeployment; copied from the project through the hub to the cell.
 pub const SUSPENDED: &str = "compute.datumapis.com/suspended";
 /// JSON array of sorted `Kind/name` tokens that a WorkloadDeployment waits for.

@@ -8,6 +8,11 @@ pub const AVAILABLE: &str = "Available";
 pub const LOCATIONS_BOUND: &str = "LocationsBound";
 /// WorkloadDeployment: nothing blocks its replicas.
 pub const REPLICAS_READY: &str = "ReplicasReady";
+/// WorkloadDeployment of a project: its copy is on the hub. Absent unless it is False.
+pub const FEDERATED: &str = "Federated";
+/// WorkloadDeployment and Workload that are being deleted: the cell has ended the instances. Absent before a
+/// deletion, and absent from a deletion that takes less than two seconds.
+pub const WITHDRAWN: &str = "Withdrawn";
 /// Instance: the provider has accepted the spec.
 pub const PROGRAMMED: &str = "Programmed";
 /// Instance: it runs.

@@ -21,8 +21,15 @@ pub const CITY_CONTESTED: &str = "CityContested";
 pub const RECORD_CONTRADICTED: &str = "RecordContradicted";
 /// The hub namespace of the deployment has the labels of another tenant.
 pub const HUB_NAMESPACE_TAKEN: &str = "HubNamespaceTaken";
+/// The hub namespace had no labels of its project; the federator has written them.
+pub const HUB_NAMESPACE_RELABELLED: &str = "HubNamespaceRelabelled";
 /// The hub copy of a deleted deployment cannot be deleted.
 pub const HUB_CLEANUP_FAILED: &str = "HubCleanupFailed";
+/// The deletion of the deployment no longer waits for a cell, by the annotation `abandon` or because the
+/// cell left the federation. Instances may still run there.
+pub const CELL_ABANDONED: &str = "CellAbandoned";
+/// The cell has not confirmed in time that the instances have ended.
+pub const WITHDRAWAL_UNCONFIRMED: &str = "WithdrawalUnconfirmed";
 
 // === Instance of a project ===
 
@@ -36,7 +43,13 @@ pub const CITY_LABEL_LOST: &str = "CityLabelLost";
 /// Namespace, WorkloadDeployment, Instance, PropagationPolicy: its project cannot be determined.
 pub const PROJECT_UNKNOWN: &str = "ProjectUnknown";
 
+/// WorkloadDeployment: its project has no deployment of this name, so the copy is withdrawn.
+pub const SOURCE_GONE: &str = "SourceGone";
+
 // === WorkloadDeployment of a cell ===
+
+/// The hub shows an older spec than the cell has acted on; the cell keeps its instances.
+pub const SPEC_OUTDATED: &str = "SpecOutdated";
 
 /// An Instance was created.
 pub const INSTANCE_CREATED: &str = "InstanceCreated";
@@ -53,6 +66,8 @@ pub const NAME_TOO_LONG: &str = "NameTooLong";
 
 /// The Instance cannot be copied to the hub, because a reference cannot be resolved or its name is taken.
 pub const NOT_SHOWN_ON_HUB: &str = "NotShownOnHub";
+/// The hub has had no deployment for the Instance for a minute; the Instance keeps running.
+pub const UNKNOWN_ON_HUB: &str = "UnknownOnHub";
 /// The hub rejects the copy of the Instance.
 pub const HUB_REFUSED: &str = "HubRefused";
 /// The hub does not respond, and the deletion of the Instance waits for it.

@@ -46,6 +46,26 @@ pub const REPLICAS_AVAILABLE: &str = "ReplicasAvailable";
 /// Referenced data is being propagated.
 pub const AWAITING_PROPAGATION: &str = "AwaitingPropagation";
 
+// === WorkloadDeployment: Federated ===
+
+/// The hub namespace of the deployment has the labels of another tenant. Also the reason of the event.
+pub const HUB_NAMESPACE_TAKEN: &str = "HubNamespaceTaken";
+
+// === WorkloadDeployment, Workload: Withdrawn ===
+
+/// The cell is ending the instances; the message counts them.
+pub const INSTANCES_ENDING: &str = "InstancesEnding";
+/// Every instance has ended.
+pub const INSTANCES_ENDED: &str = "InstancesEnded";
+/// The API server of the cell does not respond to the hub; instances may still run.
+pub const CELL_UNREACHABLE: &str = "CellUnreachable";
+/// The cell has not confirmed the deletion yet.
+pub const AWAITING_CELL: &str = "AwaitingCell";
+/// The hub has not finished the deletion yet.
+pub const AWAITING_HUB: &str = "AwaitingHub";
+/// The hub does not respond. Also the reason of an event on an Instance of a cell.
+pub const HUB_UNREACHABLE: &str = "HubUnreachable";
+
 // === Instance: Programmed, Running, Available, Ready ===
 
 /// Nothing has happened yet; the schema default.

@@ -9,20 +9,25 @@
 //!
 //! A new instance has its labels, owner, finalizers and the gates that are still closed from its first write.
 //! The deployment has no finalizer of its own: the garbage collector deletes its instances, and each instance
-//! has finalizers. Nothing is polled: every reconcile waits for an event of an instance or of a network.
+//! has finalizers. A deployment that its project has deleted is marked before it is deleted here: its
+//! instances end first, and the status reports that. Nothing is polled: every reconcile waits for an event of an instance or of a network.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use polis_api::compute::{GATE_NETWORK, GATE_QUOTA, Instance, LocationReference, WorkloadDeployment};
+use polis_api::compute::{
+    GATE_NETWORK, GATE_QUOTA, Instance, LocationReference, WorkloadDeployment, WorkloadDeploymentStatus,
+};
+use polis_api::conditions::WITHDRAWN;
 use polis_api::networking::{Location, NetworkBinding, NetworkContext, Subnet, SubnetClaim};
 use polis_api::{ObjectExt, events, finalizers, labels, names};
 use polis_core::deployment_status::{self, DeploymentStatusInput};
 use polis_core::instances::{self, DeleteReason, InstanceAction, InstanceDefaults, InstancePlan, WaitReason};
 use polis_core::networks::{self, NetworkState};
-use polis_core::owner::DeletionPlan;
-use polis_core::{Time, gates, owner, significant_change};
+use polis_core::owner::{DeletionPlan, ObjectRef};
+use polis_core::{Time, conditions, gates, owner, significant_change, source_revision, withdrawal};
 use polis_engine::{
-    Action, Clock, Engine, EventRecorder, Index, Key, Plane, Reconciler, StatusCoalescer, Unresolved, Watch,
+    Action, Clock, Engine, EventRecorder, Index, Key, ListOptions, Plane, Reconciler, StatusCoalescer,
+    Unresolved, Watch,
 };
 
 use crate::networks::NetworkObjects;
@@ -107,6 +112,12 @@ impl DeploymentController {
         let existing = self.existing_instances(key, &deployment)?;
         if deployment.is_deleting() {
             return self.finalize(key, &deployment, &existing).await;
+        }
+        if source_revision::is_outdated(&deployment) {
+            return self.keep(key, &deployment, &existing).await;
+        }
+        if withdrawal::requested(&deployment) {
+            return self.withdraw(key, &deployment, existing).await;
         }
         let (networks, location) = self.ensure_networks(&deployment).await?;
         let plan = instances::plan(&deployment, &existing, &self.initial_metadata(&networks, location));
@@ -284,6 +295,52 @@ impl DeploymentController {
         Ok(Action::AwaitChange)
     }
 
+    /// The hub shows an older spec than the cell has acted on: changes no instance until the newer one is
+    /// back, and keeps the status current.
+    async fn keep(
+        &self,
+        key: &Key,
+        deployment: &WorkloadDeployment,
+        existing: &[Instance],
+    ) -> Result<Action, Error> {
+        let note = "The hub shows an older spec than this cell has acted on; the instances are kept until the federator has written the newer one";
+        self.recorder.warn(&self.cell, deployment, events::SPEC_OUTDATED, "Scale", note);
+        self.update_status(key, deployment, existing, &NetworkState::Ready, None).await
+    }
+
+    /// The project has deleted the deployment: deletes all instances at once, and reports how many are left.
+    /// That none is left follows from an uncached list, because the cache may lack the newest instance.
+    async fn withdraw(
+        &self,
+        key: &Key,
+        deployment: &WorkloadDeployment,
+        mut existing: Vec<Instance>,
+    ) -> Result<Action, Error> {
+        let ended = |status: &WorkloadDeploymentStatus| conditions::is_true(&status.conditions, WITHDRAWN);
+        let mut plan = instances::deletion_plan(deployment, &existing);
+        if plan == DeletionPlan::Done && !deployment.status.as_ref().is_some_and(ended) {
+            let of_deployment = ListOptions::within(key.namespace()).labels(format!(
+                "{}={}",
+                labels::WORKLOAD_DEPLOYMENT_UID,
+                deployment.uid()
+            ));
+            existing = self.cell.uncached().list::<Instance>(&of_deployment).await?;
+            plan = instances::deletion_plan(deployment, &existing);
+        }
+        if let DeletionPlan::Delete(objects) = plan {
+            self.delete_instances(key, objects).await?;
+        }
+        self.update_status(key, deployment, &existing, &NetworkState::Ready, None).await
+    }
+
+    async fn delete_instances(&self, key: &Key, objects: Vec<ObjectRef>) -> Result<(), Error> {
+        for object in objects {
+            let name = (key.namespace(), object.name.as_str());
+            self.cell.delete_at::<Instance>(name, &object.uid, None).await?;
+        }
+        Ok(())
+    }
+
     /// Deletes the instances and then removes the finalizer that other implementations put on deployments of
     /// a cell.
     async fn finalize(
@@ -297,13 +354,7 @@ impl DeploymentController {
                 DeletionPlan::Done => {
                     _ = self.cell.remove_finalizer(deployment, finalizers::DEPLOYMENT).await?
                 }
-                DeletionPlan::Delete(objects) => {
-                    for object in objects {
-                        self.cell
-                            .delete_at::<Instance>((key.namespace(), object.name.as_str()), &object.uid, None)
-                            .await?;
-                    }
-                }
+                DeletionPlan::Delete(objects) => self.delete_instances(key, objects).await?,
             }
         }
         Ok(Action::AwaitChange)

@@ -43,16 +43,19 @@ pub(crate) enum UnresolvedReference {
     Project,
     /// The owner of an Instance on the hub that has the name of the copy.
     Copy,
+    /// The deployment on the hub: the hub has had none for a minute.
+    Deployment,
 }
 
 impl UnresolvedReference {
-    const ALL: [Self; 3] = [Self::Origin, Self::Project, Self::Copy];
+    const ALL: [Self; 4] = [Self::Origin, Self::Project, Self::Copy, Self::Deployment];
 
     fn as_str(self) -> &'static str {
         match self {
             Self::Origin => "origin",
             Self::Project => "project",
             Self::Copy => "copy",
+            Self::Deployment => "deployment",
         }
     }
 }

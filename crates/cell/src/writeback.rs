@@ -5,8 +5,10 @@
 //! an uncached read of the hub's WorkloadDeployment, so that an instance of a deleted deployment is never
 //! recreated on the hub. The labels of the hub namespace alone determine the project.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use polis_api::compute::{Instance, WorkloadDeployment};
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -18,6 +20,7 @@ use polis_core::writeback::{self, WriteBackRefusal};
 use polis_engine::{
     Engine, ErrorClass, EventRecorder, Key, Plane, PlaneName, PlaneSet, StatusCoalescer, Watch,
 };
+use tokio::time::Instant;
 
 use crate::Error;
 use crate::circuit_breaker::{CallError, CircuitBreaker};
@@ -43,6 +46,8 @@ pub(crate) struct WriteBack {
     breaker: CircuitBreaker,
     recorder: EventRecorder,
     metrics: Metrics,
+    /// Since when the hub has had no deployment for an instance.
+    unknown: Mutex<BTreeMap<Key, Instant>>,
     /// Delays insignificant status updates and tracks instances that differ from their copies.
     coalescer: StatusCoalescer,
 }
@@ -55,6 +60,8 @@ enum CopyState {
     Delayed(Duration),
     /// Not on the hub: the hub has no deployment for it, or the copy of another cell has the name.
     Withheld,
+    /// Not on the hub: an uncached read of the hub finds no deployment for it.
+    Unknown,
     /// Not on the hub, until an operator resolves the reference.
     Unresolved(UnresolvedReference, String),
 }
@@ -80,6 +87,7 @@ impl WriteBack {
             breaker: CircuitBreaker::default(),
             recorder: engine.recorder("instance"),
             metrics,
+            unknown: Mutex::default(),
             coalescer: engine.handle().registry().status_coalescer("instance"),
         }
     }
@@ -103,6 +111,10 @@ impl WriteBack {
             }
             Ok(CopyState::Delayed(left)) => Ok(Some(left)),
             Ok(CopyState::Withheld) => Ok(Some(RECHECK_INTERVAL)),
+            Ok(CopyState::Unknown) => {
+                self.record_unknown(cell, key, instance);
+                Ok(Some(RECHECK_INTERVAL))
+            }
             Ok(CopyState::Unresolved(reference, why)) => {
                 if self.metrics.add_unresolved(reference, key) {
                     tracing::error!(%key, %why, "failed to copy the instance to the hub; it is not visible in its project");
@@ -140,6 +152,23 @@ impl WriteBack {
         self.coalescer.mark_current(key);
         self.metrics.remove_unresolved(UnresolvedReference::Origin, key);
         self.metrics.remove_unresolved(UnresolvedReference::Copy, key);
+        if self.unknown.lock().remove(key).is_some() {
+            self.metrics.remove_unresolved(UnresolvedReference::Deployment, key);
+        }
+    }
+
+    /// Reports an instance that runs while the hub has no deployment for it, once that has lasted: a deployment
+    /// that is being deleted disappears on the hub shortly before it does here. The instance keeps running:
+    /// the hub may have lost the deployment, which is no evidence that its project has deleted it.
+    fn record_unknown(&self, cell: &Plane, key: &Key, instance: &Instance) {
+        let since = *self.unknown.lock().entry(key.clone()).or_insert_with(Instant::now);
+        if since.elapsed() >= RECHECK_INTERVAL
+            && self.metrics.add_unresolved(UnresolvedReference::Deployment, key)
+        {
+            tracing::error!(%key, "the hub has no deployment for a running instance; it is not visible in its project");
+            let note = "The hub has no deployment for this instance, so it is not visible in its project. It keeps running. If its project has deleted it, delete the deployment in the cell";
+            self.recorder.warn(cell, instance, events::UNKNOWN_ON_HUB, "WriteBack", note);
+        }
     }
 
     async fn try_sync(&self, key: &Key, instance: &Instance) -> Result<CopyState, CallError> {
@@ -205,9 +234,10 @@ impl WriteBack {
             .breaker
             .call(&self.hub, hub.uncached().get::<WorkloadDeployment>((key.namespace(), deployment)))
             .await?;
-        let Some(owner) = owner.filter(|owner| !owner.is_deleting()) else {
+        let Some(owner) = owner else { return Ok(Err(CopyState::Unknown)) };
+        if owner.is_deleting() {
             return Ok(Err(CopyState::Withheld));
-        };
+        }
         let Some(namespace) =
             self.breaker.call(&self.hub, hub.uncached().get::<Namespace>(key.namespace())).await?
         else {

@@ -8,15 +8,16 @@
 //!
 //! `Available` is True when one instance is ready; otherwise its reason is the worst cause. `ReplicasReady`
 //! reports only what blocks replicas from outside (quota), so it is True even while no instance has started.
+//! `Withdrawn` exists only while the project is deleting the deployment (see [`crate::withdrawal`]).
 
 use polis_api::compute::{Instance, WorkloadDeployment, WorkloadDeploymentStatus};
-use polis_api::conditions::{AVAILABLE, PROGRAMMED, QUOTA_GRANTED, READY, REPLICAS_READY};
+use polis_api::conditions::{AVAILABLE, PROGRAMMED, QUOTA_GRANTED, READY, REPLICAS_READY, WITHDRAWN};
 use polis_api::{ObjectExt, labels, reasons};
 
 use crate::conditions::{self, DesiredCondition};
 use crate::instances::{self, InstanceAction, WaitReason};
 use crate::networks::NetworkState;
-use crate::{Time, canonical, ranking, suspension, template};
+use crate::{Time, canonical, ranking, source_revision, suspension, template, withdrawal};
 
 /// The observed state that the status of a deployment is computed from.
 #[derive(Clone, Copy, Debug)]
@@ -58,12 +59,17 @@ pub fn status(
     status.observed_generation = deployment.metadata.generation;
     status.selector = Some(format!("{}={}", labels::WORKLOAD_DEPLOYMENT_UID, deployment.uid()));
     status.suspended = suspension::requested(deployment);
+    status.source_revision = source_revision::observed(deployment);
     if let Some(cell) = input.cell {
         status.cell = Some(cell.to_owned());
     }
     let generation = deployment.metadata.generation;
     for condition in [available(deployment, &owned, input), replicas_ready(&owned)] {
         conditions::set(&mut status.conditions, &condition, generation, now);
+    }
+    match withdrawal::cell_report(deployment, &owned) {
+        Some(report) => _ = conditions::set(&mut status.conditions, &report, generation, now),
+        None => status.conditions.retain(|condition| condition.type_ != WITHDRAWN),
     }
     let unchanged = existing.is_some_and(|existing| canonical::same(&existing, &status));
     (!unchanged).then_some(status)
@@ -168,7 +174,7 @@ mod tests {
         at, deleting, mk_condition, mk_deployment, mk_deployment_of, mk_instance, mk_template, ready,
         with_conditions,
     };
-    use polis_api::annotations::SUSPENDED;
+    use polis_api::annotations::{SUSPENDED, WITHDRAWN_AT};
 
     const READY_NETWORKS: NetworkState = NetworkState::Ready;
 
@@ -307,6 +313,24 @@ mod tests {
     #[test]
     fn a_terminating_deployment_desires_no_replicas() {
         assert_eq!(status_of(&deleting(mk_deployment_of("web", 3)), input(&[])).desired_replicas, 0);
+    }
+
+    #[test]
+    fn a_withdrawn_deployment_reports_the_instances_that_are_left_until_it_lives_again() {
+        let mut deployment = mk_deployment_of("web", 2);
+        deployment.metadata.annotations = Some(metadata::map([(WITHDRAWN_AT, "2026-01-01T00:00:00Z")]));
+        let instances = [mk_instance(&deployment, 0), mk_instance(&deployment, 1)];
+        let status = status_of(&deployment, input(&instances));
+        assert_eq!((status.replicas, status.desired_replicas), (2, 0));
+        assert_eq!(condition(&status, "Withdrawn"), ("False", "InstancesEnding"));
+        let message = &conditions::find(&status.conditions, "Withdrawn").unwrap().message;
+        assert_eq!(message, "2 instances are ending: web-0 to web-1");
+        deployment.status = Some(status);
+        let status = status_of(&deployment, input(&[]));
+        assert_eq!(condition(&status, "Withdrawn"), ("True", "InstancesEnded"));
+        deployment.status = Some(status);
+        deployment.metadata.annotations = None;
+        assert_eq!(conditions::find(&status_of(&deployment, input(&[])).conditions, "Withdrawn"), None);
     }
 
     #[test]

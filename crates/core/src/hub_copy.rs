@@ -12,20 +12,26 @@
 //! they count changes on another plane, and a client that compares them with the project's generation would
 //! wait forever.
 
-use polis_api::annotations::{EXPECTED_REFERENCED_DATA, FEDERATION_NAMESPACE, SUSPENDED};
+use polis_api::annotations::{
+    EXPECTED_REFERENCED_DATA, FEDERATION_NAMESPACE, SOURCE_REVISION, SUSPENDED, WITHDRAWN_AT,
+};
 use polis_api::compute::{WorkloadDeployment, WorkloadDeploymentStatus};
-use polis_api::conditions::AVAILABLE;
+use polis_api::conditions::{AVAILABLE, FEDERATED};
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use polis_api::{ObjectExt, finalizers, labels, reasons};
 
 use crate::conditions::{self, DesiredCondition};
 use crate::deployments::InitialMetadata;
 use crate::metadata::{self, Map};
-use crate::tenant::Tenant;
-use crate::{Time, canonical};
+use crate::tenant::{Tenant, TenantError};
+use crate::{Time, canonical, source_revision};
 
 /// Annotations of the project's deployment that are copied to the hub because the cell reads them.
 pub const MIRRORED_ANNOTATIONS: [&str; 2] = [SUSPENDED, EXPECTED_REFERENCED_DATA];
+
+/// Annotations of the hub copy that only the federator sets. The mark of a withdrawal is removed from the
+/// copy of a deployment that lives, for example after the hub or the project was restored.
+const OWNED_ANNOTATIONS: [&str; 3] = [SUSPENDED, EXPECTED_REFERENCED_DATA, WITHDRAWN_AT];
 
 /// What to do about the hub copy.
 #[derive(Clone, Debug, PartialEq)]
@@ -121,7 +127,11 @@ pub fn plan(
     existing: Option<&WorkloadDeployment>,
 ) -> Result<HubCopyAction, CityError> {
     check_city(source)?;
-    let (labels, annotations) = (copy_labels(source, tenant), mirrored(source));
+    let (labels, mut annotations) = (copy_labels(source, tenant), mirrored(source));
+    let spec_changed = existing.is_none_or(|existing| !canonical::same(&source.spec, &existing.spec));
+    if let Some(revision) = source_revision::of_copy(source, existing, spec_changed) {
+        annotations.insert(SOURCE_REVISION.to_owned(), revision);
+    }
     let Some(existing) = existing else {
         let metadata = ObjectMeta {
             name: source.metadata.name.clone(),
@@ -140,12 +150,12 @@ pub fn plan(
         return Ok(HubCopyAction::AwaitDeletion);
     }
     let mut new = existing.clone();
-    let mut changed = !canonical::same(&source.spec, &existing.spec);
+    let mut changed = spec_changed;
     if changed {
         new.spec = source.spec.clone();
     }
     changed |= metadata::merge_labels(&mut new.metadata, &labels, &[]);
-    changed |= metadata::merge_annotations(&mut new.metadata, &annotations, &MIRRORED_ANNOTATIONS);
+    changed |= metadata::merge_annotations(&mut new.metadata, &annotations, &OWNED_ANNOTATIONS);
     Ok(if changed { HubCopyAction::Update(Box::new(new)) } else { HubCopyAction::None })
 }
 
@@ -171,6 +181,18 @@ pub fn unserved_status(source: &WorkloadDeployment, now: &Time) -> Option<Worklo
     let message = format!("no cell serves city {}; the deployment waits for one", source.spec.city_code);
     let available = DesiredCondition::new_false(AVAILABLE, reasons::NO_MATCHING_LOCATION, message);
     conditions::set(&mut status.conditions, &available, source.metadata.generation, now).then_some(status)
+}
+
+/// The status of a deployment whose hub namespace belongs to another tenant; `None` if it is up to date. The
+/// next status of the hub copy replaces it.
+pub fn unfederated_status(
+    source: &WorkloadDeployment,
+    why: &TenantError,
+    now: &Time,
+) -> Option<WorkloadDeploymentStatus> {
+    let mut status = source.status.clone().unwrap_or_default();
+    let federated = DesiredCondition::new_false(FEDERATED, reasons::HUB_NAMESPACE_TAKEN, why.to_string());
+    conditions::set(&mut status.conditions, &federated, source.metadata.generation, now).then_some(status)
 }
 
 fn copy_labels(source: &WorkloadDeployment, tenant: &Tenant) -> Map {
@@ -221,7 +243,7 @@ mod tests {
                     ("topology.datum.net/city-code", "dfw"),
                     ("meta.datumapis.com/upstream-namespace", "shop")
                 ])),
-                annotations: Some(map([(SUSPENDED, "true")])),
+                annotations: Some(map([(SUSPENDED, "true"), (SOURCE_REVISION, "uid-web.1")])),
                 ..Default::default()
             }
         );
@@ -244,7 +266,8 @@ mod tests {
     fn a_changed_spec_is_copied_and_foreign_metadata_is_kept() {
         let mut source = mk_deployment("web");
         let mut copy = mk_copy(&source);
-        copy.metadata.annotations = Some(map([("propagationpolicy.karmada.io/name", "city-dfw")]));
+        let marks = [("propagationpolicy.karmada.io/name", "city-dfw"), (SOURCE_REVISION, "uid-web.1")];
+        copy.metadata.annotations = Some(map(marks));
         source.spec.template = mk_template("app:2");
         let HubCopyAction::Update(new) = after(&source, &copy) else { panic!() };
         assert_eq!(new.spec, source.spec);
@@ -258,7 +281,18 @@ mod tests {
         let copy = mk_copy(&source);
         source.metadata.annotations = None;
         let HubCopyAction::Update(new) = after(&source, &copy) else { panic!() };
-        assert_eq!(new.metadata.annotations, None);
+        assert_eq!(new.metadata.annotations, Some(map([(SOURCE_REVISION, "uid-web.1")])));
+    }
+
+    #[test]
+    fn the_mark_of_a_withdrawal_is_removed_from_the_copy_of_a_living_deployment() {
+        let mut source = mk_deployment("web");
+        let mut copy = mk_copy(&source);
+        copy.metadata.annotations = Some(map([(WITHDRAWN_AT, "2026-01-01T00:00:00Z"), ("karmada", "x")]));
+        // A user of the project cannot set it.
+        source.metadata.annotations = Some(map([(WITHDRAWN_AT, "2026-01-01T00:00:00Z")]));
+        let HubCopyAction::Update(new) = after(&source, &copy) else { panic!() };
+        assert_eq!(new.metadata.annotations, Some(map([("karmada", "x")])));
     }
 
     #[test]

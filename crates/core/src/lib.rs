@@ -22,6 +22,8 @@
 //! - [`tenant`]: the project that a hub namespace belongs to;
 //! - [`hub_copy`]: the copy of a deployment on the hub, and the status that the project gets from it;
 //! - [`policy`]: the propagation policy of a city;
+//! - [`source_revision`]: which of two specs of a deployment is the newer one;
+//! - [`withdrawal`]: how a deleted deployment leaves the hub and its cells;
 //! - [`writeback`]: the copy of an instance on the hub.
 //!
 //! Cell
@@ -59,9 +61,11 @@ pub mod quota;
 pub mod ranking;
 pub mod ready;
 pub mod significant_change;
+pub mod source_revision;
 pub mod suspension;
 pub mod template;
 pub mod tenant;
+pub mod withdrawal;
 pub mod workload_status;
 pub mod writeback;
 

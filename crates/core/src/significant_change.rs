@@ -6,7 +6,7 @@
 //! are never written lasted too briefly to be useful.
 
 use polis_api::compute::{InstanceStatus, WorkloadDeploymentStatus, WorkloadStatus};
-use polis_api::conditions::{AVAILABLE, READY};
+use polis_api::conditions::{AVAILABLE, READY, WITHDRAWN};
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::conditions;
@@ -16,9 +16,14 @@ pub fn of_instance(before: Option<&InstanceStatus>, after: &InstanceStatus) -> b
     changed(before.map(|status| &*status.conditions), &after.conditions, READY)
 }
 
-/// Whether the availability of a deployment or its number of ready instances changes.
+/// Whether the availability of a deployment, its number of ready instances or the state of its withdrawal
+/// changes.
 pub fn of_deployment(before: Option<&WorkloadDeploymentStatus>, after: &WorkloadDeploymentStatus) -> bool {
+    let withdrawn = |conditions: &[Condition]| {
+        conditions::find(conditions, WITHDRAWN).map(|condition| condition.status.clone())
+    };
     changed(before.map(|status| &*status.conditions), &after.conditions, AVAILABLE)
+        || before.and_then(|status| withdrawn(&status.conditions)) != withdrawn(&after.conditions)
         || before.map_or(0, |status| status.ready_replicas) != after.ready_replicas
 }
 
@@ -66,6 +71,10 @@ mod tests {
         assert!(of_deployment(Some(&mk("False", 1, 0)), &mk("True", 1, 1)));
         assert!(!of_deployment(Some(&mk("True", 1, 1)), &mk("True", 2, 1)));
         assert!(of_deployment(Some(&mk("True", 2, 1)), &mk("True", 2, 2)));
+        let mut ending = mk("False", 1, 0);
+        ending.conditions.push(mk_condition(WITHDRAWN, "False", "InstancesEnding"));
+        assert!(of_deployment(Some(&mk("False", 1, 0)), &ending), "the cell reports on a withdrawal");
+        assert!(!of_deployment(Some(&ending), &ending.clone()));
     }
 
     #[test]

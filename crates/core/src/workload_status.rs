@@ -20,7 +20,7 @@ use polis_api::reasons;
 use crate::cities::{Cities, SkippedBinding, skipped_message};
 use crate::conditions::{self, ConditionStatus, DesiredCondition};
 use crate::ranking::NO_MATCHING_LOCATIONS;
-use crate::{Time, canonical, deployments, ranking};
+use crate::{Time, canonical, deployments, ranking, withdrawal};
 
 /// The observed state that the status of a workload is computed from.
 #[derive(Clone, Copy, Debug)]
@@ -87,6 +87,18 @@ pub fn status(workload: &Workload, input: &WorkloadStatusInput, now: &Time) -> O
 
     let unchanged = existing.is_some_and(|existing| canonical::same(&existing, &status));
     (!unchanged).then_some(status)
+}
+
+/// The status of a workload that is being deleted: as [`status`], with the condition `Withdrawn`. None if it
+/// is up to date, and while no deployment reports what it waits for.
+pub fn of_deleted(workload: &Workload, input: &WorkloadStatusInput, now: &Time) -> Option<WorkloadStatus> {
+    let owned: Vec<_> =
+        input.deployments.iter().filter(|d| deployments::belongs(d, workload)).cloned().collect();
+    let withdrawn = withdrawal::of_workload(&owned)?;
+    let existing = workload.status.clone().unwrap_or_default();
+    let mut desired = status(workload, input, now).unwrap_or_else(|| existing.clone());
+    conditions::set(&mut desired.conditions, &withdrawn, workload.metadata.generation, now);
+    (!canonical::same(&existing, &desired)).then_some(desired)
 }
 
 /// One placement: the cities of the spec, and the existing deployments sorted by name.

@@ -5,17 +5,19 @@
 //! Writes  project: WorkloadDeployment (finalizer, hub namespace annotation, status), Event
 //!         hub: Namespace, WorkloadDeployment, PropagationPolicy
 //! Order   annotate the project object → hub namespace → policy → hub copy → status back.
-//!         Deletion runs in reverse.
+//!         Deletion: see `withdrawal`.
 //!
 //! Keys are WorkloadDeployments of projects. Events of the hub (status of a copy, deletion of a policy) are
 //! mapped to the deployments they concern, and every reconcile compares the whole state; nothing is polled.
 //!
 //! An annotation that names the hub namespace of another tenant is reported as an event and not followed.
 
-use polis_api::compute::WorkloadDeployment;
+mod withdrawal;
+
+use polis_api::compute::{Workload, WorkloadDeployment};
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::karmada::{Cluster, PropagationPolicy};
-use polis_api::{ObjectExt, annotations, events, finalizers, labels, names};
+use polis_api::{ObjectExt, annotations, events, labels, names};
 use polis_core::deployments::InitialMetadata;
 use polis_core::hub_copy::{self, CityError, RecordAction};
 use polis_core::tenant::{self, Tenant};
@@ -32,7 +34,11 @@ use crate::{Error, Management};
 
 /// The watches of the controller in projects.
 pub(crate) fn project_watches() -> Vec<Watch> {
-    vec![Watch::of::<WorkloadDeployment>().index(by_city()), Watch::of::<Namespace>()]
+    vec![
+        Watch::of::<WorkloadDeployment>().index(by_city()),
+        Watch::of::<Namespace>(),
+        Watch::of::<Workload>(),
+    ]
 }
 
 /// The watches of the controller on the hub.
@@ -62,6 +68,7 @@ pub(crate) fn declare(engine: &mut Engine, management: &Management) {
     engine
         .controller("federator", projects, federator)
         .for_kind::<WorkloadDeployment>()
+        .watches::<Workload>(projects, withdrawal::keys_of_abandoning)
         .watches::<WorkloadDeployment>(hub, move |hub, copy| of_copies.keys_of_copy(hub, copy))
         .watches::<Namespace>(hub, move |hub, namespace| {
             of_namespaces.keys_of_namespace::<WorkloadDeployment>(hub, namespace)
@@ -114,7 +121,7 @@ impl Federator {
     async fn reconcile_key(&self, key: &Key) -> Result<Action, Error> {
         let project = self.projects.plane(key)?;
         let Some(deployment) = project.get::<WorkloadDeployment>(key)? else {
-            return Ok(Action::AwaitChange); // deleted; its finalizer has cleaned up
+            return self.withdraw_unknown(&project, key).await;
         };
         if deployment.is_deleting() {
             return self.finalize(&project, key, &deployment).await;
@@ -187,18 +194,52 @@ impl Federator {
         hub_namespace: &HubNamespace,
         deployment: &WorkloadDeployment,
     ) -> Result<(), Error> {
-        let existing = self.hub.get::<Namespace>(&hub_namespace.name)?;
-        let city = &deployment.spec.city_code;
-        let record = |error: &tenant::TenantError| {
-            let (reason, note) = (events::HUB_NAMESPACE_TAKEN, error.to_string());
+        let cached = self.hub.get::<Namespace>(&hub_namespace.name)?;
+        match self.write_namespace(hub_namespace, deployment, cached.as_ref()).await {
+            // The cache has only namespaces with a project label: this one exists and has none.
+            Err(Error::Plane(error)) if cached.is_none() && error.is_already_exists() => {
+                let found = self.hub.uncached().get::<Namespace>(&hub_namespace.name).await?;
+                let written = self.write_namespace(hub_namespace, deployment, found.as_ref()).await;
+                if written.is_ok() {
+                    let note = format!("Hub namespace {} had no project label", hub_namespace.name);
+                    let reason = events::HUB_NAMESPACE_RELABELLED;
+                    self.recorder.warn(project, deployment, reason, "Federate", &note);
+                }
+                self.record_taken(project, deployment, written).await
+            }
+            written => self.record_taken(project, deployment, written).await,
+        }
+    }
+
+    /// Reports, in an event and a condition, that the hub namespace belongs to another tenant.
+    async fn record_taken(
+        &self,
+        project: &Plane,
+        deployment: &WorkloadDeployment,
+        written: Result<(), Error>,
+    ) -> Result<(), Error> {
+        if let Err(Error::Tenant(why)) = &written {
+            let (reason, note) = (events::HUB_NAMESPACE_TAKEN, why.to_string());
             self.recorder.warn(project, deployment, reason, "Federate", &note);
-        };
-        match tenant::plan_namespace(&hub_namespace.name, &hub_namespace.tenant, city, existing.as_ref())
-            .inspect_err(record)?
-        {
+            if let Some(status) = hub_copy::unfederated_status(deployment, why, &Time(self.clock.now())) {
+                project.write_status(deployment, status).await?;
+            }
+        }
+        written
+    }
+
+    /// Creates or labels the hub namespace.
+    async fn write_namespace(
+        &self,
+        hub_namespace: &HubNamespace,
+        deployment: &WorkloadDeployment,
+        existing: Option<&Namespace>,
+    ) -> Result<(), Error> {
+        let city = &deployment.spec.city_code;
+        match tenant::plan_namespace(&hub_namespace.name, &hub_namespace.tenant, city, existing)? {
             tenant::NamespaceAction::None => {}
             tenant::NamespaceAction::Create(desired) => _ = self.hub.create(&*desired).await?,
-            tenant::NamespaceAction::Relabel(desired) => match &existing {
+            tenant::NamespaceAction::Relabel(desired) => match existing {
                 Some(existing) => _ = self.hub.update(existing, &desired).await?,
                 None => unreachable!("only an existing namespace is relabelled"),
             },
@@ -292,70 +333,6 @@ impl Federator {
     fn is_served(&self, city: &str) -> Result<bool, Error> {
         Ok(!self.hub.serves::<Cluster>()?
             || !self.hub.names_within::<Cluster>("", &city_guard::by_city(), city)?.is_empty())
-    }
-
-    /// Deletes the hub copy and an unused policy, then removes the finalizer. The annotation names the hub
-    /// namespace; without it nothing was written to the hub.
-    async fn finalize(
-        &self,
-        project: &Plane,
-        key: &Key,
-        deployment: &WorkloadDeployment,
-    ) -> Result<Action, Error> {
-        if !deployment.has_finalizer(finalizers::FEDERATOR) {
-            return Ok(Action::AwaitChange);
-        }
-        if let Some(namespace) = hub_copy::recorded_namespace(deployment) {
-            let city = &deployment.spec.city_code;
-            let delete = async {
-                if !self.owns_hub_namespace(project, key, namespace)? {
-                    self.record_conflict(project, deployment, namespace, "belongs to another tenant");
-                    return Ok(true);
-                }
-                let deleted = self.delete_hub_copy(namespace, deployment).await?;
-                // A city that is not a label value was never federated, so it has no policy.
-                if deleted && hub_copy::check_city(deployment).is_ok() {
-                    self.delete_unused_policy(
-                        project,
-                        key,
-                        namespace,
-                        city,
-                        deployment.metadata.name.as_deref(),
-                    )
-                    .await?;
-                }
-                Ok::<_, Error>(deleted)
-            };
-            match delete.await {
-                Ok(true) => {}
-                Ok(false) => return Ok(Action::AwaitChange), // the deletion of the copy requeues the key
-                Err(error) => {
-                    let note = format!("Failed to delete the deployment from the hub; retrying: {error}");
-                    self.recorder.warn(project, deployment, events::HUB_CLEANUP_FAILED, "Withdraw", &note);
-                    return Err(error);
-                }
-            }
-        }
-        project.remove_finalizer(deployment, finalizers::FEDERATOR).await?;
-        Ok(Action::AwaitChange)
-    }
-
-    /// Whether the recorded hub namespace belongs to the tenant of the deployment. Users of the project can
-    /// change the annotation, so it must not lead to the copies of other tenants.
-    fn owns_hub_namespace(&self, project: &Plane, key: &Key, recorded: &str) -> Result<bool, Error> {
-        if self.hub_namespace(project, key).is_ok_and(|hub_namespace| hub_namespace.name == recorded) {
-            return Ok(true);
-        }
-        let tenant = Tenant::new(key.plane.as_str(), key.namespace()).map_err(tenant::TenantError::from)?;
-        let namespace = self.hub.get::<Namespace>(recorded)?;
-        Ok(namespace.is_some_and(|namespace| Tenant::of(&namespace).is_ok_and(|found| found == tenant)))
-    }
-
-    /// Returns true once the copy is gone.
-    async fn delete_hub_copy(&self, namespace: &str, deployment: &WorkloadDeployment) -> Result<bool, Error> {
-        let name = (namespace, deployment.name());
-        let Some(copy) = self.hub.uncached().get::<WorkloadDeployment>(name).await? else { return Ok(true) };
-        Ok(self.hub.delete_copy(&copy).await?)
     }
 
     /// Deletes the policies of cities that no deployment of the namespace names any more, for example after a

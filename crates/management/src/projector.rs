@@ -8,6 +8,8 @@
 //! name, and to nothing without these labels. A projection is deleted only if an uncached read of the hub
 //! does not find its copy, and only if this controller created it.
 
+use std::time::Duration;
+
 use polis_api::compute::{Instance, WorkloadDeployment};
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::{ObjectExt, events, labels, names};
@@ -57,6 +59,12 @@ pub(crate) fn declare(engine: &mut Engine, management: &Management) {
         });
 }
 
+/// After a hub was restored from a backup, a missing copy does not show that its instance has ended: the cell
+/// creates the copy again, once the federator has created its deployment. For this time projections stay.
+const RESTORE_TIME: Duration = Duration::from_secs(5 * 60);
+/// How often a projection without a copy is checked within that time.
+const RESTORE_RECHECK: Duration = Duration::from_secs(60);
+
 /// Projects the Instances of the hub into their projects.
 struct Projector {
     projects: PlaneSet,
@@ -86,6 +94,9 @@ impl Projector {
         match self.hub.get::<Instance>((hub_namespace.as_str(), &*key.name))? {
             Some(copy) if !copy.is_deleting() => {
                 self.ensure_projection(&project, key, &hub_namespace, &copy, existing).await
+            }
+            _ if existing.is_some() && self.hub.was_restored_within(RESTORE_TIME) => {
+                Ok(Action::RequeueAfter(RESTORE_RECHECK))
             }
             _ => {
                 self.delete_projection(&project, key, &hub_namespace, existing).await?;

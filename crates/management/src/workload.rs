@@ -234,9 +234,27 @@ impl WorkloadController {
                     let name = (key.namespace(), object.name.as_str());
                     project.delete_at::<WorkloadDeployment>(name, &object.uid, None).await?;
                 }
+                return self.report_waiting(project, key, workload).await;
             }
         }
-        Ok(Action::AwaitChange) // the deletion of each deployment requeues the key
+        Ok(Action::AwaitChange)
+    }
+
+    /// Writes the condition `Withdrawn` of a Workload that waits for its deployments, once one of them
+    /// reports what it waits for. The deletion of each deployment requeues the key.
+    async fn report_waiting(&self, project: &Plane, key: &Key, workload: &Workload) -> Result<Action, Error> {
+        let deployments = existing_deployments(project, key, workload)?;
+        let (cities, skipped) = cities(self.tenancy, project)?;
+        let input = WorkloadStatusInput {
+            deployments: &deployments,
+            cities: &cities,
+            skipped: &skipped,
+            missing_networks: &[],
+        };
+        if let Some(status) = workload_status::of_deleted(workload, &input, &Time(self.clock.now())) {
+            project.write_status(workload, status).await?;
+        }
+        Ok(Action::AwaitChange)
     }
 }
 

@@ -5,21 +5,27 @@ use std::time::Instant;
 use polis_api::{
     annotations,
     compute::{Instance, WorkloadDeployment},
+    conditions::WITHDRAWN,
     finalizers,
     k8s_openapi::api::core::v1::Namespace,
-    kube::{Api, ResourceExt as _, api::DeleteParams},
+    kube::{
+        Api, ResourceExt as _,
+        api::{DeleteParams, Patch, PatchParams},
+    },
     labels,
+    reasons::{CELL_UNREACHABLE, INSTANCES_ENDING},
 };
 use polis_e2e::{
     builders::{deployment, workload},
     fake_provider::{MachineOutcome, ProviderBehavior},
     manager_process::Role,
-    matchers::{deployment_named, instance, namespace, policy, workload_named},
+    matchers::{Matcher, deployment_named, instance, namespace, policy, workload_named},
     planes::PlaneComponent,
     project::retry,
     view::quiet_period,
     world::{disruptive_scenario, scenario},
 };
+use serde_json::json;
 
 use crate::rollout;
 
@@ -156,6 +162,81 @@ fn a_deletion_completes_without_the_cell_and_the_cell_cleans_up_when_it_returns(
             .await;
 
         world.restore_role(&cell).await;
+        rollout::until_clean(world, &project).await;
+    });
+}
+
+/// A deployment that is being deleted, and waits for this reason.
+fn waiting(name: &str, reason: &'static str) -> Matcher<WorkloadDeployment> {
+    deployment_named(name).that(reason, move |deployment| {
+        let conditions = deployment.status.as_ref().map(|status| &*status.conditions).unwrap_or_default();
+        let withdrawn = conditions.iter().find(|condition| condition.type_ == WITHDRAWN);
+        deployment.metadata.deletion_timestamp.is_some()
+            && withdrawn.is_some_and(|withdrawn| withdrawn.reason == reason)
+    })
+}
+
+/// O9: the instances of a cell that does not respond may still run.
+#[test]
+fn a_deletion_waits_for_an_unreachable_cell_and_completes_when_it_returns() {
+    disruptive_scenario(async |world| {
+        let project = world.project("shop").await;
+        let a = project.deploy(deployment("a").to("dfw").replicas(2)).await;
+        rollout::until_running(world, &project, "a", "dfw", 2).await;
+
+        let cell = PlaneComponent::ApiServer("dfw".to_owned());
+        world.kill(&cell).await;
+        a.delete().await;
+        project.view().eventually_has(waiting("a", CELL_UNREACHABLE)).await;
+        project.view().consistently_has(waiting("a", CELL_UNREACHABLE), quiet_period()).await;
+
+        world.restore(&cell).await;
+        rollout::until_clean(world, &project).await;
+    });
+}
+
+/// O9: an abandoned cell does not hold the deletion, and what returns with it is deleted.
+#[test]
+fn an_abandoned_cell_is_cleaned_up_when_it_returns() {
+    disruptive_scenario(async |world| {
+        let project = world.project("shop").await;
+        let a = project.deploy(deployment("a").to("dfw")).await;
+        rollout::until_running(world, &project, "a", "dfw", 1).await;
+
+        let cell = PlaneComponent::ApiServer("dfw".to_owned());
+        world.kill(&cell).await;
+        a.delete().await;
+        project.view().eventually_has(waiting("a", CELL_UNREACHABLE)).await;
+        a.merge(json!({"metadata": {"annotations": {annotations::ABANDON: "dfw"}}})).await;
+        project.view().until_gone(deployment_named("a")).await;
+
+        world.restore(&cell).await;
+        rollout::until_clean(world, &project).await;
+    });
+}
+
+/// O10.
+#[test]
+fn a_deployment_is_gone_only_after_its_instances_have_ended() {
+    scenario(async |world| {
+        let project = world.project("shop").await;
+        let a = project.deploy(deployment("a").to("dfw").replicas(2)).await;
+        rollout::until_running(world, &project, "a", "dfw", 2).await;
+        let cell = world.cell("dfw").namespace_of(&project);
+        let held = Patch::Merge(
+            json!({"metadata": {"finalizers": [finalizers::INSTANCE, "example.com/stops-slowly"]}}),
+        );
+        let instances = cell.api::<Instance>();
+        retry("hold an instance", async || instances.patch("a-1", &PatchParams::default(), &held).await)
+            .await;
+
+        a.delete().await;
+        project.view().eventually_has(waiting("a", INSTANCES_ENDING)).await;
+        cell.until_gone(instance("a-0")).await;
+        project.view().consistently_has(waiting("a", INSTANCES_ENDING), quiet_period()).await;
+
+        let released = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+        retry("release it", async || instances.patch("a-1", &PatchParams::default(), &released).await).await;
         rollout::until_clean(world, &project).await;
     });
 }

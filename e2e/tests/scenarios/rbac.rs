@@ -16,10 +16,10 @@ use polis_api::{
     compute::{API_VERSION, Instance, WorkloadDeployment},
     finalizers,
     k8s_openapi::api::core::v1::Namespace,
-    karmada::PropagationPolicy,
+    karmada::{PropagationPolicy, Work, WorkSpec, names as karmada},
     kube::{
         Api,
-        api::{Patch, PatchParams, PostParams},
+        api::{ObjectMeta, Patch, PatchParams, PostParams},
     },
     labels,
     milo::{EXTRA_PARENT_NAME, EXTRA_PARENT_TYPE, PROJECT_KIND},
@@ -162,9 +162,38 @@ async fn exercise_everything(world: &World) {
     retry("set the finalizer", async || deployments.patch("other", &merge, &with_finalizer).await).await;
     other.delete().await;
     cell.until_gone(deployment_named("other")).await;
+    unlabel_and_orphan(world, &project).await;
     repeat_events(world, &project).await;
     web.delete().await;
     view.until_gone(workload_named("web")).await;
+}
+
+/// A hub namespace without its project label, which the federator reads uncached; and a Work without a
+/// binding, which it deletes.
+async fn unlabel_and_orphan(world: &World, project: &Project) {
+    let (client, hub_namespace) = (world.hub().recorder.client().clone(), project.hub_namespace());
+    let merge = PatchParams::default();
+    let unlabelled = Patch::Merge(json!({"metadata": {"labels": {labels::UPSTREAM_CLUSTER_NAME: null}}}));
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    retry("remove the project", async || namespaces.patch(&hub_namespace, &merge, &unlabelled).await).await;
+    let stray = project.deploy(deployment("stray").to("dfw")).await;
+    let labelled = namespace(&hub_namespace)
+        .labelled(labels::UPSTREAM_CLUSTER_NAME, &format!("cluster-{}", project.name()));
+    world.hub().cluster_scope().eventually_has(labelled).await;
+    rollout::until_running(world, project, "stray", "dfw", 1).await;
+
+    let name = karmada::work("WorkloadDeployment", &hub_namespace, "stray");
+    let orphan = Work {
+        metadata: ObjectMeta { name: Some(name.clone()), ..ObjectMeta::default() },
+        spec: WorkSpec { suspend_dispatching: Some(true), ..WorkSpec::default() },
+        ..Work::default()
+    };
+    let works: Api<Work> = Api::namespaced(client, &karmada::execution_namespace("ord"));
+    retry("create a Work", async || works.create(&PostParams::default(), &orphan).await).await;
+    stray.delete().await;
+    project.view().until_gone(deployment_named("stray")).await;
+    let left = retry("read the Work", async || works.get_opt(&name).await).await;
+    assert!(left.is_none(), "the Work without a binding is deleted");
 }
 
 /// Sends a workload to the webhook, if the process serves one: the webhook checks the permissions of the

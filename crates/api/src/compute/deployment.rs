@@ -118,6 +118,10 @@ pub struct WorkloadDeploymentStatus {
     /// scale subresource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
+    /// The newest revision of the project's deployment that the cell has acted on, from the annotation
+    /// `compute.datumapis.com/source-revision`. The cell does not follow an older one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_revision: Option<String>,
     /// True while the deployment is suspended: its instances exist and do not run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended: Option<bool>,

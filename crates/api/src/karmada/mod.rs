@@ -7,6 +7,7 @@
 mod binding;
 mod cluster;
 mod interpreter;
+pub mod names;
 mod policy;
 mod work;
 

@@ -154,6 +154,27 @@ async fn a_deleted_instance_waits_until_its_hub_copy_is_deleted() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_instance_that_the_hub_does_not_know_is_reported_after_a_minute_and_keeps_running() {
+    let mut env = TestEnv::running(Setup::default()).await;
+    env.provider();
+    env.at_cell().create(&mk_deployment("web", 1)).await.unwrap();
+    eventually("the instance is ready in the cell", async || {
+        env.instance("web-0").await.filter(polis_core::instances::is_ready)
+    })
+    .await;
+    let reported =
+        |env: &TestEnv| env.metrics().contains("compute_instances_unresolved{what=\"deployment\"} 1");
+    env.idle(Duration::from_secs(50)).await;
+    assert!(!reported(&env), "the deployment may just be on its way");
+    eventually("it is reported", async || reported(&env).then_some(())).await;
+    env.at_cell().eventually_event("web-0", "UnknownOnHub").await;
+    assert!(env.instance("web-0").await.is_some());
+    env.at_hub().create(&mk_deployment("web", 1)).await.unwrap();
+    eventually("it is known again", async || (!reported(&env)).then_some(())).await;
+    assert!(env.copy("web-0").await.is_some());
+}
+
+#[tokio::test(start_paused = true)]
 async fn instances_of_a_deployment_deleted_on_the_hub_are_not_copied_again() {
     let mut env = TestEnv::running(Setup::default()).await;
     env.provider();

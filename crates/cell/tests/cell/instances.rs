@@ -283,3 +283,91 @@ async fn an_idle_cell_makes_no_requests() {
     env.idle(LONG).await;
     assert_eq!((env.cell.log(), env.hub.log()), (vec![], vec![]));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_withdrawn_deployment_ends_all_instances_at_once_and_reports_when_they_are_gone() {
+    let setup = Setup { instance_finalizers: &[finalizers::RUNTIME], ..Setup::default() };
+    let mut env = TestEnv::running(setup).await;
+    env.provider();
+    env.deploy(&mk_deployment("web", 2)).await;
+    env.until_ready(&["web-0", "web-1"]).await;
+
+    let mark = metadata::map([(annotations::WITHDRAWN_AT, "2026-01-01T00:00:00Z")]);
+    env.change("web", |deployment| {
+        metadata::merge_annotations(&mut deployment.metadata, &mark, &[]);
+    })
+    .await;
+    let withdrawn = async |status: &str, reason: &str| {
+        eventually(&format!("Withdrawn is {status}"), async || {
+            let status_now = env.deployment("web").await?.status?;
+            let found = polis_testing::builders::condition(&status_now.conditions, "Withdrawn")?;
+            (found == (status, reason)).then_some(status_now.replicas)
+        })
+        .await
+    };
+    assert_eq!(withdrawn("False", "InstancesEnding").await, 2);
+    let instances = env.instances().await;
+    assert!(instances.iter().all(ObjectExt::is_deleting), "both at once");
+
+    // The processes have ended.
+    for name in ["web-0", "web-1"] {
+        let release = |instance: &mut Instance| {
+            metadata::remove_finalizer(&mut instance.metadata, finalizers::RUNTIME);
+        };
+        env.at_cell().change((NAMESPACE, name), release).await;
+    }
+    assert_eq!(withdrawn("True", "InstancesEnded").await, 0);
+    env.cell.clear();
+    env.idle(LONG).await;
+    assert_eq!(env.cell.log(), [""; 0], "nothing is created again");
+
+    // A hub that was restored, or a deletion that was taken back: the deployment lives again.
+    env.change("web", |deployment| deployment.metadata.annotations = None).await;
+    for name in ["web-0", "web-1"] {
+        eventually("the instance is back", async || env.at_cell().read::<Instance>((NAMESPACE, name)).await)
+            .await;
+        let release = |instance: &mut Instance| {
+            metadata::remove_finalizer(&mut instance.metadata, finalizers::RUNTIME);
+        };
+        env.at_cell().change((NAMESPACE, name), release).await;
+    }
+    let status = env.deployment("web").await.unwrap().status.unwrap();
+    assert_eq!(polis_testing::builders::condition(&status.conditions, "Withdrawn"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_older_spec_than_the_one_acted_on_changes_no_instance() {
+    let mut env = TestEnv::running(Setup::default()).await;
+    env.provider();
+    let revise = |deployment: &mut WorkloadDeployment, revision: &str, image: &str| {
+        let revision = metadata::map([(annotations::SOURCE_REVISION, revision)]);
+        metadata::merge_annotations(&mut deployment.metadata, &revision, &[]);
+        deployment.spec.template = mk_template(image);
+    };
+    let mut deployment = mk_deployment("web", 1);
+    revise(&mut deployment, "uid.1", "app:1");
+    env.deploy(&deployment).await;
+    env.until_ready(&["web-0"]).await;
+    env.change("web", |deployment| revise(deployment, "uid.2", "app:2")).await;
+    let is_newer = async || {
+        let instance = env.instance("web-0").await?;
+        (instance.spec.runtime == mk_template("app:2").spec.runtime).then_some(instance)
+    };
+    eventually("the new template runs", is_newer).await;
+    env.until_ready(&["web-0"]).await;
+    let before = uids(&env.instances().await);
+
+    // The hub was restored, and shows the first spec and more replicas.
+    env.change("web", |deployment| {
+        revise(deployment, "uid.1", "app:1");
+        deployment.spec.scale_settings.min_replicas = 3;
+    })
+    .await;
+    env.at_cell().eventually_event("web", "SpecOutdated").await;
+    env.idle(LONG).await;
+    assert_eq!(uids(&env.instances().await), before);
+
+    env.change("web", |deployment| revise(deployment, "uid.3", "app:2")).await;
+    env.until_ready(&["web-0", "web-1", "web-2"]).await;
+    assert_eq!(uids(&env.instances().await)[0], before[0]);
+}

@@ -59,10 +59,28 @@ const TABLE: &[EventEntry] = &[
         "The hub namespace of the deployment has the labels of another tenant. Correct the labels, or delete the namespace.",
     ),
     event(
+        "HubNamespaceRelabelled",
+        "WorkloadDeployment (project)",
+        "platform operator",
+        "The hub namespace of the deployment existed without the labels of its project, and the federator has written them. Find out which client created the namespace or removed the labels.",
+    ),
+    event(
         "HubCleanupFailed",
         "WorkloadDeployment (project)",
         "none",
         "The hub copy of a deleted deployment cannot be deleted yet. The federator retries; if it does not succeed, the hub does not respond: ask the platform operator.",
+    ),
+    event(
+        "CellAbandoned",
+        "WorkloadDeployment (project)",
+        "none",
+        "The deletion no longer waits for a cell: its city was abandoned, or the cell has left the federation. Instances may still run there; the federation deletes them when an abandoned cell returns.",
+    ),
+    event(
+        "WithdrawalUnconfirmed",
+        "WorkloadDeployment (project)",
+        "platform operator",
+        "The cell did not report in time that the instances of a deleted deployment have ended, and the deletion continues. Check the controllers of the cell.",
     ),
     event(
         "ProjectionBlocked",
@@ -108,10 +126,28 @@ const TABLE: &[EventEntry] = &[
         "The name of an instance would have more than 63 characters. Use a shorter name for the workload.",
     ),
     event(
+        "SourceGone",
+        "WorkloadDeployment (hub)",
+        "none",
+        "The project has no deployment of this name, for example after the hub was restored from a backup. The hub copy is withdrawn.",
+    ),
+    event(
+        "SpecOutdated",
+        "WorkloadDeployment (cell)",
+        "none",
+        "The hub shows an older spec than the cell has acted on, for example after it was restored from a backup. The cell keeps its instances until the federator has written the newer spec.",
+    ),
+    event(
         "NotShownOnHub",
         "Instance (cell)",
         "platform operator",
         "The instance is not visible in its project: a label is missing, the project of the hub namespace cannot be determined, or another Instance on the hub has the name.",
+    ),
+    event(
+        "UnknownOnHub",
+        "Instance (cell)",
+        "platform operator",
+        "The hub has had no deployment for this instance for a minute. The instance keeps running and is not visible in its project. If the project has deleted it, delete the deployment in the cell.",
     ),
     event(
         "HubRefused",

@@ -5,8 +5,12 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use polis_api::ObjectExt;
+use polis_api::annotations;
 use polis_api::compute::Workload;
-use polis_api::kube::api::{DeleteParams, Preconditions};
+use polis_api::conditions::WITHDRAWN;
+use polis_api::kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use polis_core::conditions;
+use serde_json::json;
 
 use crate::exit::{CliError, Exit};
 use crate::session::{ConnectionFlags, Session};
@@ -20,16 +24,21 @@ const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Delete a workload and its instances in all cities
 ///
 /// Waits until its objects are gone from the project, and from the hub and the cells if the kubeconfig has
-/// contexts for them.
+/// contexts for them. A cell that does not respond holds the deletion, because its instances may still run.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  polis destroy web --yes")]
+  polis destroy web --yes
+  polis destroy web --yes --abandon dfw     # the cell of dfw never returns")]
 pub struct Flags {
     /// Name of the workload
     name: String,
     /// Delete without a prompt
     #[arg(short, long)]
     yes: bool,
+    /// Do not wait for the cells of this city; instances may still run there until the cell returns.
+    /// Repeat for several cities
+    #[arg(long, value_name = "CITY")]
+    abandon: Vec<String>,
     /// Return after the request, without waiting for completion
     #[arg(long)]
     no_wait: bool,
@@ -59,8 +68,15 @@ pub async fn run(flags: Flags) -> Result<Exit, CliError> {
     let uid = snapshot.workload.as_ref().map(|workload| workload.uid().to_owned());
     let only_this = Preconditions { uid, resource_version: None };
     let params = DeleteParams { preconditions: Some(only_this), ..DeleteParams::background() };
-    let deleted = session.api::<Workload>().delete(name, &params).await;
-    deleted.map_err(|error| CliError::request(format!("failed to destroy workload {name}"), &error))?;
+    let failed = |error| CliError::request(format!("failed to destroy workload {name}"), &error);
+    if !flags.abandon.is_empty() {
+        let cities = flags.abandon.join(",");
+        let abandon = json!({"metadata": {"annotations": {annotations::ABANDON: cities}}});
+        let patched =
+            session.api::<Workload>().patch(name, &PatchParams::default(), &Patch::Merge(abandon)).await;
+        drop(patched.map_err(failed)?);
+    }
+    drop(session.api::<Workload>().delete(name, &params).await.map_err(failed)?);
     if flags.no_wait {
         terminal::print(format!("workload {name} is being deleted"));
         return Ok(Exit::Done);
@@ -88,9 +104,14 @@ fn deletion_summary(name: &str, scope: &str, snapshot: &WorkloadSnapshot) -> Str
 
 /// The objects that are left in the project, for the progress line.
 fn remaining(snapshot: &WorkloadSnapshot) -> String {
-    match (snapshot.instances.len(), snapshot.deployments.len()) {
+    let left = match (snapshot.instances.len(), snapshot.deployments.len()) {
         (0, 0) => "only the workload is left".to_owned(),
         (instances, cities) => format!("{} left", progress::count_in_cities(instances, cities)),
+    };
+    let status = snapshot.workload.as_ref().and_then(|workload| workload.status.as_ref());
+    match status.and_then(|status| conditions::find(&status.conditions, WITHDRAWN)) {
+        Some(waits) if waits.status != "True" => format!("{left} ({})", waits.message),
+        _ => left,
     }
 }
 
@@ -160,5 +181,12 @@ mod tests {
     fn the_progress_line_counts_the_remaining_instances() {
         assert_eq!(remaining(&mk_snapshot(&["dfw"], 2)), "2 instances in 1 city left");
         assert_eq!(remaining(&mk_snapshot(&[], 2)), "only the workload is left");
+        let mut waiting = mk_snapshot(&["dfw"], 1);
+        let workload = waiting.workload.as_mut().unwrap();
+        let withdrawn =
+            conditions::DesiredCondition::new_false(WITHDRAWN, "CellUnreachable", "cell dfw is away");
+        let now = polis_core::Time(polis_api::k8s_openapi::jiff::Timestamp::UNIX_EPOCH);
+        conditions::set(&mut workload.status.get_or_insert_default().conditions, &withdrawn, None, &now);
+        assert_eq!(remaining(&waiting), "1 instance in 1 city left (cell dfw is away)");
     }
 }

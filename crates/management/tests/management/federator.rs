@@ -9,7 +9,9 @@ use polis_api::karmada::PropagationPolicy;
 use polis_api::{annotations, finalizers, labels};
 use polis_core::tenant::Tenant;
 use polis_core::{metadata, policy};
-use polis_testing::builders::{condition, mk_deployment, mk_hub_namespace, mk_member, mk_template};
+use polis_testing::builders::{
+    condition, mk_deployment, mk_hub_namespace, mk_member, mk_namespace, mk_template,
+};
 use polis_testing::{PlaneExt as _, RequestFault, consistently, eventually};
 
 use crate::env::{LONG, NAMESPACE, TestEnv};
@@ -183,11 +185,31 @@ async fn a_hub_namespace_of_another_project_is_reported_and_not_used() {
     env.deploy("web", "dfw").await;
     let note = env.acme().eventually_event("web", "HubNamespaceTaken").await;
     assert!(note.contains("globex"), "{note}");
+    let reported = |d: &WorkloadDeployment| {
+        d.status.as_ref().is_some_and(|status| {
+            condition(&status.conditions, "Federated") == Some(("False", "HubNamespaceTaken"))
+        })
+    };
+    env.acme().eventually_has((NAMESPACE, "web"), reported).await;
     env.idle(LONG).await;
     assert_eq!(env.copy("web").await, None);
     assert_eq!(policies(&env).await, [""; 0]);
     let found: Namespace = env.hub().read(&env.hub_namespace).await.unwrap();
     assert_eq!(found.metadata.labels, foreign.metadata.labels);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hub_namespace_without_labels_is_seen_labelled_and_reported() {
+    let mut env = TestEnv::new().await;
+    env.hub().create(&mk_namespace(&env.hub_namespace)).await.unwrap();
+    env.start();
+    env.federate("web", "dfw").await;
+    env.acme().eventually_event("web", "HubNamespaceRelabelled").await;
+    let unlabel = |namespace: &mut Namespace| namespace.metadata.labels = None;
+    env.hub().change::<Namespace>(&env.hub_namespace, unlabel).await;
+    env.federate("other", "dfw").await;
+    let found: Namespace = env.hub().read(&env.hub_namespace).await.unwrap();
+    assert_eq!(Tenant::of(&found).unwrap(), Tenant::new("acme", NAMESPACE).unwrap());
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,4 +9,6 @@ mod diagnostics;
 mod env;
 mod federator;
 mod projector;
+mod restored;
+mod withdrawal;
 mod workload;

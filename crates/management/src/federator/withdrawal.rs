@@ -1,0 +1,281 @@
+//! Withdrawal: finalization of a deployment that its project has deleted.
+//!
+//! Reads   project: WorkloadDeployment, Workload (annotation `abandon`)
+//!         hub: WorkloadDeployment, Cluster; uncached WorkloadDeployment, ResourceBinding, Work
+//! Writes  hub: WorkloadDeployment (mark, delete), Work (delete), PropagationPolicy (delete)
+//!         project: WorkloadDeployment (condition `Withdrawn`, finalizer), Event
+//! Order   mark the hub copy → the cell ends the instances → hub copy → Works → policy → finalizer.
+//!
+//! `core::withdrawal` decides. The hub copy and the Clusters are watched; the binding and the Works are read
+//! uncached, and only while a deployment of the project is being deleted: a few reads for each deletion that
+//! goes through, and one pair every ten seconds for one that waits.
+//!
+//! The hub namespace is the one that is recorded on the deployment, and also the one that follows from the
+//! project's namespace: a user of the project may have changed the record.
+
+use std::collections::BTreeSet;
+
+use polis_api::compute::{Workload, WorkloadDeployment};
+use polis_api::k8s_openapi::api::core::v1::Namespace;
+use polis_api::karmada::{Cluster, ResourceBinding, Work, names as karmada};
+use polis_api::{ObjectExt, annotations, events, finalizers};
+use polis_core::tenant::{self, Tenant};
+use polis_core::withdrawal::{self, Waiting, WithdrawalAction, WithdrawalInput};
+use polis_core::{Time, hub_copy};
+use polis_engine::{Action, ErrorClass, Key, ListOptions, Plane, Preconditions, Unresolved};
+
+use super::Federator;
+use crate::Error;
+
+/// Kind of the hub copy, for the names of its binding and Works.
+const COPY_KIND: &str = "WorkloadDeployment";
+
+/// A step that cannot go on yet, and the hub copy if it still exists.
+struct Blocked {
+    waiting: Waiting,
+    copy: Option<WorkloadDeployment>,
+}
+
+impl Federator {
+    /// Withdraws the deployment from the hub, then removes the finalizer. While that waits, a condition of the
+    /// deployment says what is left.
+    pub(super) async fn finalize(
+        &self,
+        project: &Plane,
+        key: &Key,
+        deployment: &WorkloadDeployment,
+    ) -> Result<Action, Error> {
+        if !deployment.has_finalizer(finalizers::FEDERATOR) {
+            return Ok(Action::AwaitChange);
+        }
+        match self.withdraw(project, key, deployment).await {
+            Ok(None) => {
+                project.remove_finalizer(deployment, finalizers::FEDERATOR).await?;
+                Ok(Action::AwaitChange)
+            }
+            Ok(Some(blocked)) => self.report_waiting(project, deployment, &blocked).await,
+            Err(error) => {
+                let note = format!("Failed to delete the deployment from the hub; retrying: {error}");
+                self.recorder.warn(project, deployment, events::HUB_CLEANUP_FAILED, "Withdraw", &note);
+                if ErrorClass::of(&error) == ErrorClass::Transient {
+                    let blocked = Blocked { waiting: withdrawal::hub_unreachable(&error), copy: None };
+                    self.report_waiting(project, deployment, &blocked).await?;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// The project has no deployment of this key. Normally its finalizer has cleaned up, and the hub has no
+    /// copy either. A copy that exists nevertheless, for example on a hub that was restored from a backup, is
+    /// withdrawn if an uncached read of the project does not find the deployment. The hub namespace contains
+    /// the UID of the project's namespace, so the read cannot be of another project.
+    pub(super) async fn withdraw_unknown(&self, project: &Plane, key: &Key) -> Result<Action, Error> {
+        let Ok(hub_namespace) = self.hub_namespace(project, key) else { return Ok(Action::AwaitChange) };
+        let name = (hub_namespace.name.as_str(), &*key.name);
+        let Some(copy) = self.hub.get::<WorkloadDeployment>(name)? else { return Ok(Action::AwaitChange) };
+        if project.uncached().get::<WorkloadDeployment>(key).await?.is_some() {
+            return Ok(Action::AwaitChange); // its event requeues the key
+        }
+        let note = format!("Project {} has no deployment {key}; this copy is withdrawn", project.name());
+        self.recorder.warn(&self.hub, &copy, events::SOURCE_GONE, "Withdraw", &note);
+        let mut source = copy;
+        source.metadata.namespace = key.namespace.as_deref().map(str::to_owned);
+        source.metadata.deletion_timestamp = Some(Time(self.clock.now()));
+        let blocked = self.withdraw_from(project, &hub_namespace.name, &source).await?;
+        let recheck = blocked.and_then(|blocked| blocked.waiting.recheck);
+        Ok(recheck.map_or(Action::AwaitChange, Action::RequeueAfter))
+    }
+
+    /// Takes the next steps of the withdrawal. Returns none when nothing is left.
+    async fn withdraw(
+        &self,
+        project: &Plane,
+        key: &Key,
+        deployment: &WorkloadDeployment,
+    ) -> Result<Option<Blocked>, Error> {
+        for namespace in self.namespaces_to_clean(project, key, deployment)? {
+            if let Some(blocked) = self.withdraw_from(project, &namespace, deployment).await? {
+                return Ok(Some(blocked));
+            }
+            // A city that is not a label value was never federated, so it has no policy.
+            if hub_copy::check_city(deployment).is_ok() {
+                let (city, leaving) = (&deployment.spec.city_code, deployment.metadata.name.as_deref());
+                self.delete_unused_policy(project, key, &namespace, city, leaving).await?;
+            }
+        }
+        Ok(None)
+    }
+
+    /// The hub namespaces that may have a copy: the recorded one, if it belongs to the tenant, and the true
+    /// one. Without a record nothing was written to the hub, unless a user has removed the record.
+    fn namespaces_to_clean(
+        &self,
+        project: &Plane,
+        key: &Key,
+        deployment: &WorkloadDeployment,
+    ) -> Result<BTreeSet<String>, Error> {
+        let recorded = hub_copy::recorded_namespace(deployment);
+        if recorded.is_none() && hub_copy::check_city(deployment).is_err() {
+            return Ok(BTreeSet::new()); // never federated
+        }
+        let mut namespaces = BTreeSet::from([self.hub_namespace(project, key)?.name]);
+        if let Some(recorded) = recorded.filter(|recorded| !namespaces.contains(*recorded)) {
+            match self.owns_hub_namespace(key, recorded)? {
+                true => _ = namespaces.insert(recorded.to_owned()),
+                false => self.record_conflict(project, deployment, recorded, "belongs to another tenant"),
+            }
+        }
+        Ok(namespaces)
+    }
+
+    /// Whether a recorded hub namespace belongs to the tenant of the deployment. Users of the project can
+    /// change the annotation, so it must not lead to the copies of other tenants.
+    fn owns_hub_namespace(&self, key: &Key, recorded: &str) -> Result<bool, Error> {
+        let tenant = Tenant::new(key.plane.as_str(), key.namespace()).map_err(tenant::TenantError::from)?;
+        let namespace = self.hub.get::<Namespace>(recorded)?;
+        Ok(namespace.is_some_and(|namespace| Tenant::of(&namespace).is_ok_and(|found| found == tenant)))
+    }
+
+    /// Takes the next steps in one hub namespace. Returns none when nothing is left in it.
+    async fn withdraw_from(
+        &self,
+        project: &Plane,
+        namespace: &str,
+        deployment: &WorkloadDeployment,
+    ) -> Result<Option<Blocked>, Error> {
+        let name = (namespace, deployment.name());
+        let workload_name = (deployment.namespace(), deployment.spec.workload_ref.name.as_str());
+        let workload = project.get::<Workload>(workload_name)?;
+        let abandoned = withdrawal::is_abandoned(deployment, workload.as_ref());
+        let has_members = self.hub.serves::<Cluster>()?;
+        let clusters = if has_members { self.hub.list::<Cluster>()? } else { Vec::new() };
+        let mut copy = match self.copy(namespace, deployment)? {
+            Some(copy) => Some(copy),
+            // The cache may lack the newest copy, and a missing entry is no evidence.
+            None => self.hub.uncached().get::<WorkloadDeployment>(name).await?,
+        };
+        loop {
+            let now = Time(self.clock.now());
+            // The binding first: while it exists, the federation may still create Works.
+            let bound = copy.is_none() && self.binding_exists(namespace, deployment.name()).await?;
+            let works = match withdrawal::needs_works(copy.as_ref(), &clusters, &now) {
+                true => self.works_of(namespace, deployment.name()).await?,
+                false => Vec::new(),
+            };
+            let input =
+                WithdrawalInput { copy: copy.as_ref(), bound, works: &works, clusters: &clusters, abandoned };
+            let action = withdrawal::plan(deployment, &input, &now);
+            if has_members {
+                self.record_leaving(project, deployment, &works, &clusters);
+            }
+            match action {
+                WithdrawalAction::Mark(marked) => match &copy {
+                    Some(current) => copy = self.hub.update(current, &marked).await?.into_object().or(copy),
+                    None => unreachable!("only an existing copy is marked"),
+                },
+                WithdrawalAction::DeleteCopy { unconfirmed } => {
+                    if let Some(why) = unconfirmed {
+                        let reason = events::WITHDRAWAL_UNCONFIRMED;
+                        self.recorder.warn(project, deployment, reason, "Withdraw", &why);
+                    }
+                    let Some(current) = copy.take() else { unreachable!("only an existing copy is deleted") };
+                    if !self.hub.delete_copy(&current).await? {
+                        copy = self.hub.uncached().get::<WorkloadDeployment>(name).await?;
+                    }
+                }
+                WithdrawalAction::DeleteWorks(waiting) => {
+                    for work in works.iter().filter(|work| !work.is_deleting()) {
+                        self.hub.delete(work, Preconditions::Uid).await?;
+                    }
+                    return Ok(Some(Blocked { waiting, copy }));
+                }
+                WithdrawalAction::Wait(waiting) => return Ok(Some(Blocked { waiting, copy })),
+                WithdrawalAction::Done { left_behind } => {
+                    if abandoned {
+                        self.record_abandoned(project, deployment, &left_behind);
+                    }
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    async fn binding_exists(&self, namespace: &str, name: &str) -> Result<bool, Error> {
+        let binding = karmada::binding(COPY_KIND, name);
+        Ok(self.hub.uncached().get::<ResourceBinding>((namespace, binding.as_str())).await?.is_some())
+    }
+
+    /// The Works of a hub copy, in the execution namespaces of all members: they all have the same name.
+    async fn works_of(&self, namespace: &str, name: &str) -> Result<Vec<Work>, Error> {
+        let of_name = format!("metadata.name={}", karmada::work(COPY_KIND, namespace, name));
+        let mut works = match self.hub.uncached().list::<Work>(&ListOptions::all().fields(of_name)).await {
+            Err(error) if error.code() == Some(404) => Vec::new(), // a hub without Works
+            listed => listed?,
+        };
+        works.retain(|work| {
+            let binding = work.annotation(annotations::karmada::BINDING_NAMESPACE);
+            binding.is_none_or(|bound_in| bound_in == namespace)
+        });
+        Ok(works)
+    }
+
+    /// Writes the condition `Withdrawn`, once the deletion has taken long enough to be worth a write.
+    async fn report_waiting(
+        &self,
+        project: &Plane,
+        deployment: &WorkloadDeployment,
+        blocked: &Blocked,
+    ) -> Result<Action, Error> {
+        let now = Time(self.clock.now());
+        let Blocked { waiting, copy } = blocked;
+        let report_in = withdrawal::report_after(deployment, &now);
+        if report_in.is_none()
+            && let Some(status) = withdrawal::status(deployment, copy.as_ref(), waiting, &now)
+        {
+            project.write_status(deployment, status).await?;
+        }
+        let delays = [waiting.recheck, report_in];
+        Ok(delays.into_iter().flatten().min().map_or(Action::AwaitChange, Action::RequeueAfter))
+    }
+
+    fn record_leaving(
+        &self,
+        project: &Plane,
+        deployment: &WorkloadDeployment,
+        works: &[Work],
+        clusters: &[Cluster],
+    ) {
+        for cell in withdrawal::leaving(works, clusters) {
+            let note = format!(
+                "Cell {cell} has left the federation, so the deletion does not wait for it. Instances of this deployment may still run there"
+            );
+            self.recorder.warn(project, deployment, events::CELL_ABANDONED, "Withdraw", &note);
+        }
+    }
+
+    fn record_abandoned(&self, project: &Plane, deployment: &WorkloadDeployment, left_behind: &[String]) {
+        let note = match left_behind {
+            [] => format!(
+                "City {} was abandoned; nothing of the deployment was left there",
+                deployment.spec.city_code
+            ),
+            cells => format!(
+                "City {} was abandoned: instances may still run in cell {}. The federation deletes them there when the cell returns",
+                deployment.spec.city_code,
+                cells.join(", ")
+            ),
+        };
+        self.recorder.warn(project, deployment, events::CELL_ABANDONED, "Withdraw", &note);
+    }
+}
+
+/// Maps a Workload that is being deleted, and that abandons cities, to its deployments.
+pub(super) fn keys_of_abandoning(project: &Plane, workload: &Workload) -> Result<Vec<Key>, Unresolved> {
+    if !workload.is_deleting() || workload.annotation(annotations::ABANDON).is_none() {
+        return Ok(Vec::new());
+    }
+    let deployments = project.list_within::<WorkloadDeployment>(workload.namespace())?;
+    let of_workload = |it: &&WorkloadDeployment| it.spec.workload_ref.uid == workload.uid();
+    Ok(deployments.iter().filter(of_workload).map(|deployment| Key::of(project, deployment)).collect())
+}
