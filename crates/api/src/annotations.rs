@@ -10,9 +10,9 @@ pub const RESTARTED_AT: &str = "compute.datumapis.com/restartedAt";
 pub const REVISIONS: &str = "compute.datumapis.com/revisions";
 /// The hub namespace of a project's WorkloadDeployment, recorded before the first write on the hub.
 pub const FEDERATION_NAMESPACE: &str = "compute.datumapis.com/federation-namespace";
-/// On the hub copy of a WorkloadDeployment, and through the federation in the cell: the RFC 3339 time at which
-/// the project's deployment was found deleted. The cell ends the instances and reports that in the condition
-/// `Withdrawn`; then the hub copy is deleted. Only the federator sets it.
+/// On the hub copy of a WorkloadDeployment, and through the federation in the cell: the RFC 3339 time at
+/// which the project's deployment was found deleted. The cell ends the instances and reports that in the
+/// condition `Withdrawn`; then the hub copy is deleted. Only the federator sets it.
 pub const WITHDRAWN_AT: &str = "compute.datumapis.com/withdrawn-at";
 /// On the hub copy of a WorkloadDeployment, and through the federation in the cell: `<UID>.<number>` of the
 /// project's deployment. The number grows with each change of the spec. A cell does not follow a revision

@@ -29,7 +29,7 @@ pub const HUB_CLEANUP_FAILED: &str = "HubCleanupFailed";
 /// cell left the federation. Instances may still run there.
 pub const CELL_ABANDONED: &str = "CellAbandoned";
 /// The cell has not confirmed in time that the instances have ended.
-pub const WITHDRAWAL_UNCONFIRMED: &str = "WithdrawalUnconfirmed";
+pub const TEARDOWN_UNCONFIRMED: &str = "TeardownUnconfirmed";
 
 // === Instance of a project ===
 

@@ -10,7 +10,8 @@
 //! A new instance has its labels, owner, finalizers and the gates that are still closed from its first write.
 //! The deployment has no finalizer of its own: the garbage collector deletes its instances, and each instance
 //! has finalizers. A deployment that its project has deleted is marked before it is deleted here: its
-//! instances end first, and the status reports that. Nothing is polled: every reconcile waits for an event of an instance or of a network.
+//! instances end first, and the status reports that. Nothing is polled: every reconcile waits for an event of
+//! an instance or of a network.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +25,7 @@ use polis_core::deployment_status::{self, DeploymentStatusInput};
 use polis_core::instances::{self, DeleteReason, InstanceAction, InstanceDefaults, InstancePlan, WaitReason};
 use polis_core::networks::{self, NetworkState};
 use polis_core::owner::{DeletionPlan, ObjectRef};
-use polis_core::{Time, conditions, gates, owner, significant_change, source_revision, withdrawal};
+use polis_core::{Time, conditions, gates, owner, significant_change, source_revision, teardown};
 use polis_engine::{
     Action, Clock, Engine, EventRecorder, Index, Key, ListOptions, Plane, Reconciler, StatusCoalescer,
     Unresolved, Watch,
@@ -116,7 +117,7 @@ impl DeploymentController {
         if source_revision::is_outdated(&deployment) {
             return self.keep(key, &deployment, &existing).await;
         }
-        if withdrawal::requested(&deployment) {
+        if teardown::requested(&deployment) {
             return self.withdraw(key, &deployment, existing).await;
         }
         let (networks, location) = self.ensure_networks(&deployment).await?;

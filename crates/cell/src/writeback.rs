@@ -157,9 +157,9 @@ impl WriteBack {
         }
     }
 
-    /// Reports an instance that runs while the hub has no deployment for it, once that has lasted: a deployment
-    /// that is being deleted disappears on the hub shortly before it does here. The instance keeps running:
-    /// the hub may have lost the deployment, which is no evidence that its project has deleted it.
+    /// Reports an instance that runs while the hub has no deployment for it, once that has lasted: a
+    /// deployment that is being deleted disappears on the hub shortly before it does here. The instance keeps
+    /// running: the hub may have lost the deployment, which is no evidence that its project has deleted it.
     fn record_unknown(&self, cell: &Plane, key: &Key, instance: &Instance) {
         let since = *self.unknown.lock().entry(key.clone()).or_insert_with(Instant::now);
         if since.elapsed() >= RECHECK_INTERVAL

@@ -8,7 +8,7 @@
 //!
 //! `Available` is True when one instance is ready; otherwise its reason is the worst cause. `ReplicasReady`
 //! reports only what blocks replicas from outside (quota), so it is True even while no instance has started.
-//! `Withdrawn` exists only while the project is deleting the deployment (see [`crate::withdrawal`]).
+//! `Withdrawn` exists only while the project is deleting the deployment (see [`crate::teardown`]).
 
 use polis_api::compute::{Instance, WorkloadDeployment, WorkloadDeploymentStatus};
 use polis_api::conditions::{AVAILABLE, PROGRAMMED, QUOTA_GRANTED, READY, REPLICAS_READY, WITHDRAWN};
@@ -17,7 +17,7 @@ use polis_api::{ObjectExt, labels, reasons};
 use crate::conditions::{self, DesiredCondition};
 use crate::instances::{self, InstanceAction, WaitReason};
 use crate::networks::NetworkState;
-use crate::{Time, canonical, ranking, source_revision, suspension, template, withdrawal};
+use crate::{Time, canonical, ranking, source_revision, suspension, teardown, template};
 
 /// The observed state that the status of a deployment is computed from.
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +67,7 @@ pub fn status(
     for condition in [available(deployment, &owned, input), replicas_ready(&owned)] {
         conditions::set(&mut status.conditions, &condition, generation, now);
     }
-    match withdrawal::cell_report(deployment, &owned) {
+    match teardown::cell_report(deployment, &owned) {
         Some(report) => _ = conditions::set(&mut status.conditions, &report, generation, now),
         None => status.conditions.retain(|condition| condition.type_ != WITHDRAWN),
     }

@@ -29,7 +29,7 @@ use crate::{Time, canonical, source_revision};
 /// Annotations of the project's deployment that are copied to the hub because the cell reads them.
 pub const MIRRORED_ANNOTATIONS: [&str; 2] = [SUSPENDED, EXPECTED_REFERENCED_DATA];
 
-/// Annotations of the hub copy that only the federator sets. The mark of a withdrawal is removed from the
+/// Annotations of the hub copy that only the federator sets. The mark of a teardown is removed from the
 /// copy of a deployment that lives, for example after the hub or the project was restored.
 const OWNED_ANNOTATIONS: [&str; 3] = [SUSPENDED, EXPECTED_REFERENCED_DATA, WITHDRAWN_AT];
 
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mark_of_a_withdrawal_is_removed_from_the_copy_of_a_living_deployment() {
+    fn the_mark_of_a_teardown_is_removed_from_the_copy_of_a_living_deployment() {
         let mut source = mk_deployment("web");
         let mut copy = mk_copy(&source);
         copy.metadata.annotations = Some(map([(WITHDRAWN_AT, "2026-01-01T00:00:00Z"), ("karmada", "x")]));

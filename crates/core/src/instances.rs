@@ -33,7 +33,7 @@ use polis_api::{ObjectExt, finalizers, labels, names};
 
 use crate::metadata::{self, Map};
 use crate::owner::{self, DeletionPlan, ObjectRef};
-use crate::{Time, conditions, template, withdrawal};
+use crate::{Time, conditions, teardown, template};
 
 /// Labels that link an instance to its deployment and workload, on every plane.
 pub const LINKING_LABELS: [&str; 7] = [
@@ -135,7 +135,7 @@ impl InstancePlan {
 /// The number is limited to the ordinals that fit into a name: a deployment created by hand passes no
 /// admission.
 pub fn desired(deployment: &WorkloadDeployment) -> u32 {
-    if deployment.is_deleting() || withdrawal::requested(deployment) {
+    if deployment.is_deleting() || teardown::requested(deployment) {
         return 0;
     }
     let replicas = deployment.spec.replicas.unwrap_or(deployment.spec.scale_settings.min_replicas);

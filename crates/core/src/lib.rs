@@ -23,7 +23,7 @@
 //! - [`hub_copy`]: the copy of a deployment on the hub, and the status that the project gets from it;
 //! - [`policy`]: the propagation policy of a city;
 //! - [`source_revision`]: which of two specs of a deployment is the newer one;
-//! - [`withdrawal`]: how a deleted deployment leaves the hub and its cells;
+//! - [`teardown`]: how a deleted deployment leaves the hub and its cells;
 //! - [`writeback`]: the copy of an instance on the hub.
 //!
 //! Cell
@@ -63,9 +63,9 @@ pub mod ready;
 pub mod significant_change;
 pub mod source_revision;
 pub mod suspension;
+pub mod teardown;
 pub mod template;
 pub mod tenant;
-pub mod withdrawal;
 pub mod workload_status;
 pub mod writeback;
 

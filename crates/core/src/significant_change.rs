@@ -16,7 +16,7 @@ pub fn of_instance(before: Option<&InstanceStatus>, after: &InstanceStatus) -> b
     changed(before.map(|status| &*status.conditions), &after.conditions, READY)
 }
 
-/// Whether the availability of a deployment, its number of ready instances or the state of its withdrawal
+/// Whether the availability of a deployment, its number of ready instances or the state of its teardown
 /// changes.
 pub fn of_deployment(before: Option<&WorkloadDeploymentStatus>, after: &WorkloadDeploymentStatus) -> bool {
     let withdrawn = |conditions: &[Condition]| {
@@ -73,7 +73,7 @@ mod tests {
         assert!(of_deployment(Some(&mk("True", 2, 1)), &mk("True", 2, 2)));
         let mut ending = mk("False", 1, 0);
         ending.conditions.push(mk_condition(WITHDRAWN, "False", "InstancesEnding"));
-        assert!(of_deployment(Some(&mk("False", 1, 0)), &ending), "the cell reports on a withdrawal");
+        assert!(of_deployment(Some(&mk("False", 1, 0)), &ending), "the cell reports on a teardown");
         assert!(!of_deployment(Some(&ending), &ending.clone()));
     }
 

@@ -20,7 +20,7 @@ use polis_api::reasons;
 use crate::cities::{Cities, SkippedBinding, skipped_message};
 use crate::conditions::{self, ConditionStatus, DesiredCondition};
 use crate::ranking::NO_MATCHING_LOCATIONS;
-use crate::{Time, canonical, deployments, ranking, withdrawal};
+use crate::{Time, canonical, deployments, ranking, teardown};
 
 /// The observed state that the status of a workload is computed from.
 #[derive(Clone, Copy, Debug)]
@@ -94,7 +94,7 @@ pub fn status(workload: &Workload, input: &WorkloadStatusInput, now: &Time) -> O
 pub fn of_deleted(workload: &Workload, input: &WorkloadStatusInput, now: &Time) -> Option<WorkloadStatus> {
     let owned: Vec<_> =
         input.deployments.iter().filter(|d| deployments::belongs(d, workload)).cloned().collect();
-    let withdrawn = withdrawal::of_workload(&owned)?;
+    let withdrawn = teardown::of_workload(&owned)?;
     let existing = workload.status.clone().unwrap_or_default();
     let mut desired = status(workload, input, now).unwrap_or_else(|| existing.clone());
     conditions::set(&mut desired.conditions, &withdrawn, workload.metadata.generation, now);

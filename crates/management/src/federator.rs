@@ -5,14 +5,14 @@
 //! Writes  project: WorkloadDeployment (finalizer, hub namespace annotation, status), Event
 //!         hub: Namespace, WorkloadDeployment, PropagationPolicy
 //! Order   annotate the project object → hub namespace → policy → hub copy → status back.
-//!         Deletion: see `withdrawal`.
+//!         Deletion: see `teardown`.
 //!
 //! Keys are WorkloadDeployments of projects. Events of the hub (status of a copy, deletion of a policy) are
 //! mapped to the deployments they concern, and every reconcile compares the whole state; nothing is polled.
 //!
 //! An annotation that names the hub namespace of another tenant is reported as an event and not followed.
 
-mod withdrawal;
+mod teardown;
 
 use polis_api::compute::{Workload, WorkloadDeployment};
 use polis_api::k8s_openapi::api::core::v1::Namespace;
@@ -68,7 +68,7 @@ pub(crate) fn declare(engine: &mut Engine, management: &Management) {
     engine
         .controller("federator", projects, federator)
         .for_kind::<WorkloadDeployment>()
-        .watches::<Workload>(projects, withdrawal::keys_of_abandoning)
+        .watches::<Workload>(projects, teardown::keys_of_abandoning)
         .watches::<WorkloadDeployment>(hub, move |hub, copy| of_copies.keys_of_copy(hub, copy))
         .watches::<Namespace>(hub, move |hub, namespace| {
             of_namespaces.keys_of_namespace::<WorkloadDeployment>(hub, namespace)

@@ -176,13 +176,13 @@ async fn unlabel_and_orphan(world: &World, project: &Project) {
     let unlabelled = Patch::Merge(json!({"metadata": {"labels": {labels::UPSTREAM_CLUSTER_NAME: null}}}));
     let namespaces: Api<Namespace> = Api::all(client.clone());
     retry("remove the project", async || namespaces.patch(&hub_namespace, &merge, &unlabelled).await).await;
-    let stray = project.deploy(deployment("stray").to("dfw")).await;
+    let lone = project.deploy(deployment("lone").to("dfw")).await;
     let labelled = namespace(&hub_namespace)
         .labelled(labels::UPSTREAM_CLUSTER_NAME, &format!("cluster-{}", project.name()));
     world.hub().cluster_scope().eventually_has(labelled).await;
-    rollout::until_running(world, project, "stray", "dfw", 1).await;
+    rollout::until_running(world, project, "lone", "dfw", 1).await;
 
-    let name = karmada::work("WorkloadDeployment", &hub_namespace, "stray");
+    let name = karmada::work("WorkloadDeployment", &hub_namespace, "lone");
     let orphan = Work {
         metadata: ObjectMeta { name: Some(name.clone()), ..ObjectMeta::default() },
         spec: WorkSpec { suspend_dispatching: Some(true), ..WorkSpec::default() },
@@ -190,8 +190,8 @@ async fn unlabel_and_orphan(world: &World, project: &Project) {
     };
     let works: Api<Work> = Api::namespaced(client, &karmada::execution_namespace("ord"));
     retry("create a Work", async || works.create(&PostParams::default(), &orphan).await).await;
-    stray.delete().await;
-    project.view().until_gone(deployment_named("stray")).await;
+    lone.delete().await;
+    project.view().until_gone(deployment_named("lone")).await;
     let left = retry("read the Work", async || works.get_opt(&name).await).await;
     assert!(left.is_none(), "the Work without a binding is deleted");
 }

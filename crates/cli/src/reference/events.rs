@@ -77,7 +77,7 @@ const TABLE: &[EventEntry] = &[
         "The deletion no longer waits for a cell: its city was abandoned, or the cell has left the federation. Instances may still run there; the federation deletes them when an abandoned cell returns.",
     ),
     event(
-        "WithdrawalUnconfirmed",
+        "TeardownUnconfirmed",
         "WorkloadDeployment (project)",
         "platform operator",
         "The cell did not report in time that the instances of a deleted deployment have ended, and the deletion continues. Check the controllers of the cell.",

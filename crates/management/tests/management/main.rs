@@ -10,5 +10,5 @@ mod env;
 mod federator;
 mod projector;
 mod restored;
-mod withdrawal;
+mod teardown;
 mod workload;

@@ -1,4 +1,4 @@
-//! Withdrawal: finalization of a deployment that its project has deleted.
+//! Teardown: finalization of a deployment that its project has deleted.
 //!
 //! Reads   project: WorkloadDeployment, Workload (annotation `abandon`)
 //!         hub: WorkloadDeployment, Cluster; uncached WorkloadDeployment, ResourceBinding, Work
@@ -6,7 +6,7 @@
 //!         project: WorkloadDeployment (condition `Withdrawn`, finalizer), Event
 //! Order   mark the hub copy → the cell ends the instances → hub copy → Works → policy → finalizer.
 //!
-//! `core::withdrawal` decides. The hub copy and the Clusters are watched; the binding and the Works are read
+//! `core::teardown` decides. The hub copy and the Clusters are watched; the binding and the Works are read
 //! uncached, and only while a deployment of the project is being deleted: a few reads for each deletion that
 //! goes through, and one pair every ten seconds for one that waits.
 //!
@@ -19,8 +19,8 @@ use polis_api::compute::{Workload, WorkloadDeployment};
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::karmada::{Cluster, ResourceBinding, Work, names as karmada};
 use polis_api::{ObjectExt, annotations, events, finalizers};
+use polis_core::teardown::{self, TeardownAction, TeardownInput, Waiting};
 use polis_core::tenant::{self, Tenant};
-use polis_core::withdrawal::{self, Waiting, WithdrawalAction, WithdrawalInput};
 use polis_core::{Time, hub_copy};
 use polis_engine::{Action, ErrorClass, Key, ListOptions, Plane, Preconditions, Unresolved};
 
@@ -37,8 +37,8 @@ struct Blocked {
 }
 
 impl Federator {
-    /// Withdraws the deployment from the hub, then removes the finalizer. While that waits, a condition of the
-    /// deployment says what is left.
+    /// Withdraws the deployment from the hub, then removes the finalizer. While that waits, a condition of
+    /// the deployment says what is left.
     pub(super) async fn finalize(
         &self,
         project: &Plane,
@@ -58,7 +58,7 @@ impl Federator {
                 let note = format!("Failed to delete the deployment from the hub; retrying: {error}");
                 self.recorder.warn(project, deployment, events::HUB_CLEANUP_FAILED, "Withdraw", &note);
                 if ErrorClass::of(&error) == ErrorClass::Transient {
-                    let blocked = Blocked { waiting: withdrawal::hub_unreachable(&error), copy: None };
+                    let blocked = Blocked { waiting: teardown::hub_unreachable(&error), copy: None };
                     self.report_waiting(project, deployment, &blocked).await?;
                 }
                 Err(error)
@@ -87,7 +87,7 @@ impl Federator {
         Ok(recheck.map_or(Action::AwaitChange, Action::RequeueAfter))
     }
 
-    /// Takes the next steps of the withdrawal. Returns none when nothing is left.
+    /// Takes the next steps of the teardown. Returns none when nothing is left.
     async fn withdraw(
         &self,
         project: &Plane,
@@ -147,7 +147,7 @@ impl Federator {
         let name = (namespace, deployment.name());
         let workload_name = (deployment.namespace(), deployment.spec.workload_ref.name.as_str());
         let workload = project.get::<Workload>(workload_name)?;
-        let abandoned = withdrawal::is_abandoned(deployment, workload.as_ref());
+        let abandoned = teardown::is_abandoned(deployment, workload.as_ref());
         let has_members = self.hub.serves::<Cluster>()?;
         let clusters = if has_members { self.hub.list::<Cluster>()? } else { Vec::new() };
         let mut copy = match self.copy(namespace, deployment)? {
@@ -159,24 +159,24 @@ impl Federator {
             let now = Time(self.clock.now());
             // The binding first: while it exists, the federation may still create Works.
             let bound = copy.is_none() && self.binding_exists(namespace, deployment.name()).await?;
-            let works = match withdrawal::needs_works(copy.as_ref(), &clusters, &now) {
+            let works = match teardown::needs_works(copy.as_ref(), &clusters, &now) {
                 true => self.works_of(namespace, deployment.name()).await?,
                 false => Vec::new(),
             };
             let input =
-                WithdrawalInput { copy: copy.as_ref(), bound, works: &works, clusters: &clusters, abandoned };
-            let action = withdrawal::plan(deployment, &input, &now);
+                TeardownInput { copy: copy.as_ref(), bound, works: &works, clusters: &clusters, abandoned };
+            let action = teardown::plan(deployment, &input, &now);
             if has_members {
                 self.record_leaving(project, deployment, &works, &clusters);
             }
             match action {
-                WithdrawalAction::Mark(marked) => match &copy {
+                TeardownAction::Mark(marked) => match &copy {
                     Some(current) => copy = self.hub.update(current, &marked).await?.into_object().or(copy),
                     None => unreachable!("only an existing copy is marked"),
                 },
-                WithdrawalAction::DeleteCopy { unconfirmed } => {
+                TeardownAction::DeleteCopy { unconfirmed } => {
                     if let Some(why) = unconfirmed {
-                        let reason = events::WITHDRAWAL_UNCONFIRMED;
+                        let reason = events::TEARDOWN_UNCONFIRMED;
                         self.recorder.warn(project, deployment, reason, "Withdraw", &why);
                     }
                     let Some(current) = copy.take() else { unreachable!("only an existing copy is deleted") };
@@ -184,14 +184,14 @@ impl Federator {
                         copy = self.hub.uncached().get::<WorkloadDeployment>(name).await?;
                     }
                 }
-                WithdrawalAction::DeleteWorks(waiting) => {
+                TeardownAction::DeleteWorks(waiting) => {
                     for work in works.iter().filter(|work| !work.is_deleting()) {
                         self.hub.delete(work, Preconditions::Uid).await?;
                     }
                     return Ok(Some(Blocked { waiting, copy }));
                 }
-                WithdrawalAction::Wait(waiting) => return Ok(Some(Blocked { waiting, copy })),
-                WithdrawalAction::Done { left_behind } => {
+                TeardownAction::Wait(waiting) => return Ok(Some(Blocked { waiting, copy })),
+                TeardownAction::Done { left_behind } => {
                     if abandoned {
                         self.record_abandoned(project, deployment, &left_behind);
                     }
@@ -229,9 +229,9 @@ impl Federator {
     ) -> Result<Action, Error> {
         let now = Time(self.clock.now());
         let Blocked { waiting, copy } = blocked;
-        let report_in = withdrawal::report_after(deployment, &now);
+        let report_in = teardown::report_after(deployment, &now);
         if report_in.is_none()
-            && let Some(status) = withdrawal::status(deployment, copy.as_ref(), waiting, &now)
+            && let Some(status) = teardown::status(deployment, copy.as_ref(), waiting, &now)
         {
             project.write_status(deployment, status).await?;
         }
@@ -246,7 +246,7 @@ impl Federator {
         works: &[Work],
         clusters: &[Cluster],
     ) {
-        for cell in withdrawal::leaving(works, clusters) {
+        for cell in teardown::leaving(works, clusters) {
             let note = format!(
                 "Cell {cell} has left the federation, so the deletion does not wait for it. Instances of this deployment may still run there"
             );

@@ -1,4 +1,4 @@
-//! Withdrawal: how a deployment that its project has deleted leaves the hub and its cells.
+//! Teardown: how a deployment that its project has deleted leaves the hub and its cells.
 //!
 //! The finalizer of the project's deployment is removed when nothing of it is left anywhere:
 //!
@@ -11,7 +11,7 @@
 //! Without a Work nothing reached a cell, and step 1 is left out.
 //!
 //! A cell whose controllers are stopped does not report. It must not hold a deletion, while a cell whose API
-//! server does not answer must: its instances may still run. The two are told apart by what the hub knows:
+//! server does not answer must: its instances may still run. What the hub knows decides which it is:
 //!
 //! | Cluster | Work `Applied` | report of the cell | decision |
 //! |---|---|---|---|
@@ -64,13 +64,13 @@ pub const REPORT_AFTER: Duration = Duration::from_secs(2);
 pub const YOUNG: Duration = Duration::from_secs(10);
 /// The federation may create a Work for a young deployment up to this long after the deletion. Karmada has
 /// left such a Work behind, without its binding, in one of 240 cases.
-pub const SETTLE: Duration = Duration::from_secs(2);
+pub const PROPAGATION_TIME: Duration = Duration::from_secs(2);
 /// The shortest and the longest interval between two uncached reads of the Works that are left.
 const RECHECK: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(10));
 
 /// What the hub has of a deployment that its project has deleted.
 #[derive(Clone, Copy, Debug)]
-pub struct WithdrawalInput<'a> {
+pub struct TeardownInput<'a> {
     /// The hub copy.
     pub copy: Option<&'a WorkloadDeployment>,
     /// Whether a binding of the copy exists.
@@ -83,9 +83,9 @@ pub struct WithdrawalInput<'a> {
     pub abandoned: bool,
 }
 
-/// The next step of a withdrawal.
+/// The next step of a teardown.
 #[derive(Clone, Debug, PartialEq)]
-pub enum WithdrawalAction {
+pub enum TeardownAction {
     /// Write the marked hub copy.
     Mark(Box<WorkloadDeployment>),
     /// Delete the hub copy. `unconfirmed` if the cell has not reported that its instances have ended.
@@ -105,7 +105,7 @@ pub enum WithdrawalAction {
     },
 }
 
-/// What a withdrawal waits for.
+/// What a teardown waits for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Waiting {
     /// The reason of the condition `Withdrawn`.
@@ -160,10 +160,10 @@ pub fn needs_works(copy: Option<&WorkloadDeployment>, clusters: &[Cluster], now:
     }
 }
 
-/// Plans the withdrawal of a project's deployment that is being deleted.
-pub fn plan(source: &WorkloadDeployment, input: &WithdrawalInput, now: &Time) -> WithdrawalAction {
+/// Plans the teardown of a project's deployment that is being deleted.
+pub fn plan(source: &WorkloadDeployment, input: &TeardownInput, now: &Time) -> TeardownAction {
     match input.copy {
-        Some(copy) if copy.is_deleting() => WithdrawalAction::Wait(Waiting {
+        Some(copy) if copy.is_deleting() => TeardownAction::Wait(Waiting {
             reason: AWAITING_HUB,
             message: format!("the hub is deleting its copy, which has the finalizers {:?}", finalizers(copy)),
             recheck: None, // the deletion requeues the key
@@ -194,7 +194,7 @@ pub fn report_after(source: &WorkloadDeployment, now: &Time) -> Option<Duration>
     Some(REPORT_AFTER.saturating_sub(elapsed(deleted.0, now))).filter(|left| !left.is_zero())
 }
 
-/// The status of a project's deployment that waits for its withdrawal: the counters that the hub copy has,
+/// The status of a project's deployment that waits for its teardown: the counters that the hub copy has,
 /// and the condition. None if it is up to date.
 pub fn status(
     source: &WorkloadDeployment,
@@ -252,8 +252,8 @@ pub fn cell_report(deployment: &WorkloadDeployment, left: &[&Instance]) -> Optio
 }
 
 /// The hub copy exists: its instances end first.
-fn plan_copy(copy: &WorkloadDeployment, input: &WithdrawalInput, now: &Time) -> WithdrawalAction {
-    let delete = |unconfirmed: Option<String>| WithdrawalAction::DeleteCopy { unconfirmed };
+fn plan_copy(copy: &WorkloadDeployment, input: &TeardownInput, now: &Time) -> TeardownAction {
+    let delete = |unconfirmed: Option<String>| TeardownAction::DeleteCopy { unconfirmed };
     let Some(marked) = marked_at(copy) else {
         if input.works.is_empty() || input.abandoned {
             return delete(None);
@@ -261,7 +261,7 @@ fn plan_copy(copy: &WorkloadDeployment, input: &WithdrawalInput, now: &Time) -> 
         let mut marked = copy.clone();
         let mark = metadata::map([(WITHDRAWN_AT, now.0.to_string().as_str())]);
         metadata::merge_annotations(&mut marked.metadata, &mark, &[]);
-        return WithdrawalAction::Mark(Box::new(marked));
+        return TeardownAction::Mark(Box::new(marked));
     };
     let report = report(copy);
     if input.abandoned || matches!(report, Report::Ended) {
@@ -269,7 +269,7 @@ fn plan_copy(copy: &WorkloadDeployment, input: &WithdrawalInput, now: &Time) -> 
     }
     let members: Vec<Member> = input.works.iter().map(|work| Member::of(work, input.clusters)).collect();
     if let Some(member) = members.iter().find(|member| member.unready) {
-        return WithdrawalAction::Wait(member.unreachable().at_most(RECHECK.1));
+        return TeardownAction::Wait(member.unreachable().at_most(RECHECK.1));
     }
     let city = &copy.spec.city_code;
     let (since, limit, waiting) = match report {
@@ -289,33 +289,33 @@ fn plan_copy(copy: &WorkloadDeployment, input: &WithdrawalInput, now: &Time) -> 
         return delete(Some(format!("{}; the deletion continues without it", waiting.1)));
     }
     let (reason, message) = waiting;
-    WithdrawalAction::Wait(Waiting { reason, message, recheck: Some(left) })
+    TeardownAction::Wait(Waiting { reason, message, recheck: Some(left) })
 }
 
 /// The hub copy is gone: its binding and Works follow.
-fn plan_rest(source: &WorkloadDeployment, input: &WithdrawalInput, now: &Time) -> WithdrawalAction {
+fn plan_rest(source: &WorkloadDeployment, input: &TeardownInput, now: &Time) -> TeardownAction {
     let members: Vec<Member> = input.works.iter().map(|work| Member::of(work, input.clusters)).collect();
     if input.abandoned {
         let left_behind = members.into_iter().map(|member| member.name).collect();
-        return WithdrawalAction::Done { left_behind };
+        return TeardownAction::Done { left_behind };
     }
     let deleted = source.metadata.deletion_timestamp.as_ref().map_or(now.0, |time| time.0);
     let since = elapsed(deleted, now);
     let recheck = (since / 4).clamp(RECHECK.0, RECHECK.1);
     if input.bound {
         let message = "the federation has not deleted its binding on the hub yet".to_owned();
-        return WithdrawalAction::Wait(Waiting { reason: AWAITING_HUB, message, recheck: Some(recheck) });
+        return TeardownAction::Wait(Waiting { reason: AWAITING_HUB, message, recheck: Some(recheck) });
     }
     let Some(member) = members.iter().find(|member| member.unready).or(members.first()) else {
         let created = source.metadata.creation_timestamp.as_ref().map_or(deleted, |time| time.0);
         let young = Timestamp::duration_since(deleted, created).unsigned_abs() < YOUNG;
-        return match young && since < SETTLE {
-            true => WithdrawalAction::Wait(Waiting {
+        return match young && since < PROPAGATION_TIME {
+            true => TeardownAction::Wait(Waiting {
                 reason: AWAITING_HUB,
                 message: "the federation may still be propagating it".to_owned(),
-                recheck: Some(SETTLE - since),
+                recheck: Some(PROPAGATION_TIME - since),
             }),
-            false => WithdrawalAction::Done { left_behind: Vec::new() },
+            false => TeardownAction::Done { left_behind: Vec::new() },
         };
     };
     let waiting = match member.unready {
@@ -328,8 +328,8 @@ fn plan_rest(source: &WorkloadDeployment, input: &WithdrawalInput, now: &Time) -
     }
     .at_most(recheck);
     match input.works.iter().all(ObjectExt::is_deleting) {
-        true => WithdrawalAction::Wait(waiting),
-        false => WithdrawalAction::DeleteWorks(waiting),
+        true => TeardownAction::Wait(waiting),
+        false => TeardownAction::DeleteWorks(waiting),
     }
 }
 

@@ -44,24 +44,24 @@ fn mk_cluster(ready: &str, ago: i64) -> Cluster {
     cluster
 }
 
-fn decide(copy: Option<&WorkloadDeployment>, works: &[Work], clusters: &[Cluster]) -> WithdrawalAction {
-    let input = WithdrawalInput { copy, bound: false, works, clusters, abandoned: false };
+fn decide(copy: Option<&WorkloadDeployment>, works: &[Work], clusters: &[Cluster]) -> TeardownAction {
+    let input = TeardownInput { copy, bound: false, works, clusters, abandoned: false };
     plan(&mk_source(), &input, &at(NOW))
 }
 
 /// A short form of a decision.
-fn short(action: &WithdrawalAction) -> String {
+fn short(action: &TeardownAction) -> String {
     let waits = |waiting: &Waiting| match waiting.recheck {
         Some(recheck) => format!("{} {}s", waiting.reason, recheck.as_secs()),
         None => waiting.reason.to_owned(),
     };
     match action {
-        WithdrawalAction::Mark(_) => "mark".into(),
-        WithdrawalAction::DeleteCopy { unconfirmed: None } => "delete copy".into(),
-        WithdrawalAction::DeleteCopy { unconfirmed: Some(_) } => "delete copy, unconfirmed".into(),
-        WithdrawalAction::DeleteWorks(waiting) => format!("delete works, {}", waits(waiting)),
-        WithdrawalAction::Wait(waiting) => waits(waiting),
-        WithdrawalAction::Done { left_behind } => format!("done {left_behind:?}"),
+        TeardownAction::Mark(_) => "mark".into(),
+        TeardownAction::DeleteCopy { unconfirmed: None } => "delete copy".into(),
+        TeardownAction::DeleteCopy { unconfirmed: Some(_) } => "delete copy, unconfirmed".into(),
+        TeardownAction::DeleteWorks(waiting) => format!("delete works, {}", waits(waiting)),
+        TeardownAction::Wait(waiting) => waits(waiting),
+        TeardownAction::Done { left_behind } => format!("done {left_behind:?}"),
     }
 }
 
@@ -154,7 +154,7 @@ fn the_copy_is_marked_and_deleted_when_the_cell_has_reported_or_does_not_answer(
 #[test]
 fn the_mark_is_the_time_and_changes_nothing_else() {
     let copy = mk_deployment("web");
-    let WithdrawalAction::Mark(marked) = decide(Some(&copy), &[mk_work("True", 1)], &[]) else { panic!() };
+    let TeardownAction::Mark(marked) = decide(Some(&copy), &[mk_work("True", 1)], &[]) else { panic!() };
     assert!(requested(&marked) && !requested(&copy));
     assert_eq!(marked_at(&marked), Some(at(NOW).0));
     assert_eq!(marked.spec, copy.spec);
@@ -164,7 +164,7 @@ fn the_mark_is_the_time_and_changes_nothing_else() {
 fn without_a_copy_the_finalizer_waits_for_the_binding_and_every_work() {
     let ready = [mk_cluster("True", 9000)];
     let ending = deleting(mk_work("True", 1));
-    let bound = WithdrawalInput { copy: None, bound: true, works: &[], clusters: &ready, abandoned: false };
+    let bound = TeardownInput { copy: None, bound: true, works: &[], clusters: &ready, abandoned: false };
     assert_eq!(short(&plan(&mk_source(), &bound, &at(NOW))), "AwaitingHub 10s");
     assert_eq!(short(&decide(None, &[ending.clone()], &ready)), "AwaitingCell 10s");
     let gone = [mk_cluster("False", 9)];
@@ -176,9 +176,9 @@ fn without_a_copy_the_finalizer_waits_for_the_binding_and_every_work() {
 #[test]
 fn reads_of_what_is_left_become_rarer() {
     let ending = [deleting(mk_work("True", 1))];
-    let input = WithdrawalInput { copy: None, bound: false, works: &ending, clusters: &[], abandoned: false };
+    let input = TeardownInput { copy: None, bound: false, works: &ending, clusters: &[], abandoned: false };
     let recheck = |now| match plan(&mk_source(), &input, &at(now)) {
-        WithdrawalAction::Wait(waiting) => waiting.recheck.unwrap().as_millis(),
+        TeardownAction::Wait(waiting) => waiting.recheck.unwrap().as_millis(),
         other => panic!("{other:?}"),
     };
     assert_eq!([500, 501, 504, 520, 9000].map(recheck), [250, 250, 1000, 5000, 10_000]);
@@ -188,7 +188,7 @@ fn reads_of_what_is_left_become_rarer() {
 fn a_young_deployment_is_checked_again_before_it_is_released() {
     let mut source = mk_source();
     source.metadata.creation_timestamp = Some(at(498));
-    let input = WithdrawalInput { copy: None, bound: false, works: &[], clusters: &[], abandoned: false };
+    let input = TeardownInput { copy: None, bound: false, works: &[], clusters: &[], abandoned: false };
     assert_eq!(short(&plan(&source, &input, &at(501))), "AwaitingHub 1s");
     assert_eq!(short(&plan(&source, &input, &at(502))), "done []");
     assert_eq!(short(&plan(&mk_source(), &input, &at(500))), "done []", "an old one is released at once");
@@ -198,7 +198,7 @@ fn a_young_deployment_is_checked_again_before_it_is_released() {
 fn an_abandoned_cell_is_not_awaited_and_its_works_stay() {
     let (unready, works) = ([mk_cluster("False", 9)], [deleting(mk_work("False", 1))]);
     let with =
-        |copy| WithdrawalInput { copy, bound: false, works: &works, clusters: &unready, abandoned: true };
+        |copy| TeardownInput { copy, bound: false, works: &works, clusters: &unready, abandoned: true };
     let copy = mk_marked(3);
     assert_eq!(short(&plan(&mk_source(), &with(Some(&copy)), &at(NOW))), "delete copy");
     assert_eq!(short(&plan(&mk_source(), &with(None), &at(NOW))), "done [\"dfw\"]");
@@ -254,7 +254,7 @@ fn the_project_sees_what_is_left_and_since_when() {
     assert_eq!(status(&source, None, &waiting, &at(520)), None, "written once");
     let mut copy = reported(mk_marked(9), "False", 9);
     copy.status.as_mut().unwrap().replicas = 2;
-    let WithdrawalAction::Wait(waiting) = decide(Some(&copy), &[], &[]) else { panic!() };
+    let TeardownAction::Wait(waiting) = decide(Some(&copy), &[], &[]) else { panic!() };
     let status = status(&source, Some(&copy), &waiting, &at(530)).unwrap();
     let condition = conditions::find(&status.conditions, WITHDRAWN).unwrap();
     assert_eq!((status.replicas, status.conditions.len()), (2, 1));

@@ -1,4 +1,4 @@
-//! Withdrawal: a deleted deployment is released when its cell has ended the instances and the federation has
+//! Teardown: a deleted deployment is released when its cell has ended the instances and the federation has
 //! nothing of it left. The test writes what Karmada and the cell write: the Work, and the status of the copy.
 
 use std::time::Duration;
@@ -8,7 +8,7 @@ use polis_api::annotations::{self, ABANDON, WITHDRAWN_AT};
 use polis_api::compute::{Workload, WorkloadDeployment};
 use polis_api::conditions::WITHDRAWN;
 use polis_api::karmada::{Cluster, Work, names};
-use polis_core::{metadata, withdrawal};
+use polis_core::{metadata, teardown};
 use polis_testing::builders::{condition, mk_condition, mk_meta, mk_namespace};
 use polis_testing::{PlaneExt as _, RequestFault, consistently, eventually};
 
@@ -16,7 +16,7 @@ use crate::env::{LONG, NAMESPACE, TestEnv};
 
 const EXECUTION: &str = "karmada-es-dfw";
 /// Older than a deployment that the federation may have overlooked.
-const SETTLED: Duration = Duration::from_secs(60);
+const OLD_ENOUGH: Duration = Duration::from_secs(60);
 
 impl TestEnv {
     /// A federated deployment `web` in `dfw` with a Work, as the federation creates it.
@@ -26,7 +26,7 @@ impl TestEnv {
         env.federate("web", "dfw").await;
         env.create_work("web").await;
         env.set_reachable(true).await;
-        env.idle(SETTLED).await;
+        env.idle(OLD_ENOUGH).await;
         env
     }
 
@@ -86,7 +86,7 @@ impl TestEnv {
 
     async fn until_marked(&self) {
         let name = (self.hub_namespace.as_str(), "web");
-        self.hub().eventually_has(name, withdrawal::requested).await;
+        self.hub().eventually_has(name, teardown::requested).await;
     }
 
     /// Waits until the deployment says what its deletion waits for.
@@ -201,7 +201,7 @@ async fn stopped_controllers_of_a_reachable_cell_do_not_hold_a_deletion() {
     env.until_marked().await;
     env.until_waiting("AwaitingCell").await;
     env.hub().eventually_lacks::<WorkloadDeployment>((env.hub_namespace.as_str(), "web")).await;
-    env.acme().eventually_event("web", "WithdrawalUnconfirmed").await;
+    env.acme().eventually_event("web", "TeardownUnconfirmed").await;
     env.confirm_work().await;
     env.until_released().await;
 }
@@ -272,7 +272,7 @@ async fn a_workload_says_what_its_deletion_waits_for_and_abandons_a_city() {
     }
     env.create_work(deployments[0].name()).await;
     env.set_reachable(false).await;
-    env.idle(SETTLED).await;
+    env.idle(OLD_ENOUGH).await;
     env.acme().remove::<Workload>((NAMESPACE, "shop")).await;
     let waiting = env
         .until_workload("shop", |workload| {
@@ -316,7 +316,7 @@ async fn the_mark_of_a_restored_copy_is_removed_while_its_deployment_lives() {
     };
     let name = (env.hub_namespace.as_str(), "web");
     env.hub().change(name, mark).await;
-    env.hub().eventually_has(name, |copy: &WorkloadDeployment| !withdrawal::requested(copy)).await;
+    env.hub().eventually_has(name, |copy: &WorkloadDeployment| !teardown::requested(copy)).await;
 }
 
 #[tokio::test(start_paused = true)]
