@@ -16,14 +16,13 @@ use crate::{
     planes::{ClientIdentity, PlaneLayout},
 };
 
-/// The user of the controllers on project planes, on the hub and on their own cluster.
+/// The user of the controllers on their own cluster.
 pub const MANAGER: &str = "system:serviceaccount:compute-system:compute-manager";
-/// The group of all cells on the hub.
-pub const CELLS: &str = "compute.datumapis.com:cells";
+pub use polis_api::groups::{CELLS, MANAGERS, cells_of as city_group};
 
-/// The group of the cells of a city on the hub.
-pub fn city_group(city: &str) -> String {
-    format!("compute.datumapis.com:city:{city}")
+/// The identity of the controllers: its user counts on their own cluster, and its group elsewhere.
+pub fn manager(user: &str) -> ClientIdentity {
+    ClientIdentity { user: user.to_owned(), groups: vec![MANAGERS.to_owned()] }
 }
 
 /// The user of a city's cell on the hub.
@@ -60,7 +59,7 @@ impl ShippedRoles {
             Role::Cell(city) if plane == layout.hub => {
                 ClientIdentity { user: cell_user(city), groups: vec![CELLS.to_owned(), city_group(city)] }
             }
-            _ => ClientIdentity { user: MANAGER.to_owned(), groups: Vec::new() },
+            _ => manager(MANAGER),
         }
     }
 

@@ -20,7 +20,7 @@ use rustix::process::Signal;
 
 use crate::{
     Error,
-    identities::{CELLS, ShippedRoles, cell_user},
+    identities::{self, CELLS, ShippedRoles, cell_user, city_group},
     overlays::ManagerDeployment,
     planes::{ClientIdentity, PlaneLayout, TestPlanes},
     pod::{SimulatedPod, free_address, webhook_client},
@@ -205,7 +205,7 @@ impl ManagerProcess {
         let name = deployment.roles.iter().map(ToString::to_string).collect::<Vec<_>>().join("-");
         let dir = dir.join(&name);
         fs::create_dir_all(&dir).map_err(Error::file(&dir))?;
-        let manager = ClientIdentity { user: deployment.rendered.user(), groups: Vec::new() };
+        let manager = identities::manager(&deployment.rendered.user());
         let city = deployment.roles.iter().find_map(|role| match role {
             Role::Cell(city) => Some(city),
             _ => None,
@@ -242,7 +242,7 @@ impl ManagerProcess {
             .await?;
         let claimant = city.map_or(manager.clone(), |city| ClientIdentity {
             user: cell_user(city),
-            groups: vec![CELLS.to_owned()],
+            groups: vec![CELLS.to_owned(), city_group(city)],
         });
         let (projects, quota) = (platform(&manager).await?, platform(&claimant).await?);
         let pod =

@@ -138,8 +138,9 @@ pub fn granted(objects: &[Value], identity: &ClientIdentity) -> Vec<Permission> 
     permissions
 }
 
-/// The authorizations that an API server checks for a request: the request itself and, with
-/// `OwnerReferencesPermissionEnforcement`, an update of the finalizers of each blocking owner.
+/// The authorizations that an API server checks for a request: the request itself, the verb `bind` for the
+/// role of a created RoleBinding and, with `OwnerReferencesPermissionEnforcement`, an update of the
+/// finalizers of each blocking owner.
 pub fn requests(request: &RecordedRequest) -> Vec<AccessRequest> {
     let verb = match request.verb {
         RequestVerb::Delete if request.name.is_none() => "deletecollection".to_owned(),
@@ -160,7 +161,14 @@ pub fn requests(request: &RecordedRequest) -> Vec<AccessRequest> {
         namespace: request.namespace.clone(),
         name: Some(owner.name.clone()),
     });
-    [own].into_iter().chain(of_owner).collect()
+    let bound = request.bound_role.iter().map(|role| AccessRequest {
+        group: "rbac.authorization.k8s.io".to_owned(),
+        resource: "clusterroles".to_owned(),
+        verb: "bind".to_owned(),
+        namespace: request.namespace.clone(),
+        name: Some(role.clone()),
+    });
+    [own].into_iter().chain(of_owner).chain(bound).collect()
 }
 
 /// Finds forbidden requests, and permissions that no request needs.

@@ -12,7 +12,7 @@ pub const WORKLOAD_DEPLOYMENT_NAME: &str = "compute.datumapis.com/workload-deplo
 pub const WORKLOAD_NAME: &str = "compute.datumapis.com/workload-name";
 /// Name of the placement. On Instances.
 pub const PLACEMENT_NAME: &str = "compute.datumapis.com/placement-name";
-/// City code, verbatim. On Instances.
+/// City code, verbatim. On Instances and on their ResourceClaims.
 pub const CITY_CODE: &str = "compute.datumapis.com/city-code";
 /// Name of the cell that created a ResourceClaim.
 pub const SOURCE_CLUSTER: &str = "compute.datumapis.com/source-cluster";

@@ -8,15 +8,15 @@
 //!
 //! ```text
 //!   compute ─ networking ─ quota ─ milo ─ karmada      kinds
-//!      │  labels, annotations, finalizers, conditions, reasons, names
+//!      │  labels, annotations, finalizers, groups, conditions, reasons, names
 //!      └─► crds ─► deploy/base/crds, testbed/crds, embedded planes
 //! ```
 //!
 //! - [`compute`]: the kinds of Polis, `compute.datumapis.com/v1alpha`;
 //! - [`networking`], [`quota`], [`milo`], [`karmada`]: kinds of other projects, with the fields that Polis
 //!   uses;
-//! - [`labels`], [`annotations`], [`finalizers`], [`conditions`], [`reasons`], [`events`]: fixed strings, one
-//!   module each;
+//! - [`labels`], [`annotations`], [`finalizers`], [`groups`], [`conditions`], [`reasons`], [`events`]: fixed
+//!   strings, one module each;
 //! - [`names`]: object names;
 //! - [`ObjectExt`]: short access to the metadata of an object;
 //! - [`crds`]: the CRD files of the Polis kinds and of the test planes.
@@ -36,6 +36,7 @@ pub mod conditions;
 pub mod crds;
 pub mod events;
 pub mod finalizers;
+pub mod groups;
 pub mod karmada;
 pub mod labels;
 pub mod milo;

@@ -86,6 +86,13 @@ impl CircuitBreaker {
         }
     }
 
+    /// Whether a call to the plane would be rejected now.
+    pub(crate) fn is_open(&self, plane: &str) -> bool {
+        let (circuits, now) = (self.0.lock(), Instant::now());
+        let circuit = circuits.planes.get(plane).copied().unwrap_or_default();
+        [circuit, circuits.host].iter().any(|circuit| circuit.open_for(now).is_some())
+    }
+
     fn fail(&self, plane: &str, cause: String, connected: bool) -> CallError {
         self.0.lock().record_failure(plane, connected, Instant::now());
         CallError::Unavailable { retry_after: OPEN_TIME, cause: Some(cause) }

@@ -2,7 +2,8 @@
 //!
 //! Reads   cell: Instance, WorkloadDeployment, NetworkBinding, Namespace
 //!         project: ResourceClaim, AllowanceBucket
-//!         hub: Instance (the copies of this cell); uncached WorkloadDeployment, Namespace
+//!         hub: Instance (the copies of this cell, in the namespaces of its instances);
+//!         uncached WorkloadDeployment, Namespace
 //! Writes  cell: Instance (finalizers, gate `Quota`, status), Event
 //!         project: ResourceClaim · hub: Instance with status
 //! Order   finalizers → quota claim → status → gate → hub copy.
@@ -179,7 +180,7 @@ impl InstanceController {
 
     fn forget(&self, key: &Key) {
         self.quota.forget(key);
-        self.write_back.clear(key);
+        self.write_back.forget(key);
     }
 
     /// The deployment that controls the instance.

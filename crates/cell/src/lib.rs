@@ -21,6 +21,7 @@
 mod circuit_breaker;
 mod deployment;
 mod error;
+mod hub_namespaces;
 mod instance;
 mod metrics;
 mod networks;
@@ -33,7 +34,7 @@ pub use polis_core::quota::ResourceRefKind;
 pub use quota::QuotaConfig;
 
 use polis_core::metadata;
-use polis_engine::{Clock, Engine, FixedPlanes, Plane};
+use polis_engine::{Clock, Engine, Plane};
 
 use metrics::Metrics;
 use quota::QuotaEnforcement;
@@ -68,12 +69,8 @@ pub fn declare(engine: &mut Engine, clock: Clock, cell: CellConfig) -> Result<()
     let metrics = Metrics::register(&engine.handle().registry());
     let watches = [deployment::watches(networks), instance::watches(networks, quota.is_some())];
     let plane = engine.plane("cell", plane, watches.concat());
-    // A plane set of one: unlike a single plane, the engine does not wait for it. A cell must start while the
-    // hub is unreachable.
-    let hub_name = hub.name().clone();
-    let hub = engine.planes("hub", FixedPlanes::new([hub.with_role("hub")]), writeback::watches(&name));
     let quota = QuotaEnforcement::declare(engine, quota, &name, &clock, &metrics);
-    let write_back = WriteBack::new(engine, hub, hub_name, name.clone(), metrics);
+    let write_back = WriteBack::declare(engine, hub, name.clone(), metrics);
 
     let finalizers = [instance::finalizers(&quota), instance_finalizers].concat();
     deployment::declare(engine, &plane, &clock, name, networks, finalizers);

@@ -4,6 +4,10 @@
 //! and project, which were read from the hub when the copy was created. A missing copy is created only after
 //! an uncached read of the hub's WorkloadDeployment, so that an instance of a deleted deployment is never
 //! recreated on the hub. The labels of the hub namespace alone determine the project.
+//!
+//! The cell has rights only in the hub namespaces where its city has deployments, and watches only those in
+//! which it has instances. The hub withdraws the rights in a namespace when no copy of the city is left there
+//! (see [`cell_access`]).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,16 +18,15 @@ use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use polis_api::{ObjectExt, events, labels};
 use polis_core::mirror::{CopyAction, InstanceChanges};
-use polis_core::owner;
 use polis_core::tenant::Tenant;
 use polis_core::writeback::{self, WriteBackRefusal};
-use polis_engine::{
-    Engine, ErrorClass, EventRecorder, Key, Plane, PlaneName, PlaneSet, StatusCoalescer, Watch,
-};
-use tokio::time::Instant;
+use polis_core::{cell_access, owner};
+use polis_engine::{Engine, ErrorClass, EventRecorder, Key, Plane, PlaneSet, StatusCoalescer, Watch};
+use tokio::time::{Instant, timeout_at};
 
 use crate::Error;
 use crate::circuit_breaker::{CallError, CircuitBreaker};
+use crate::hub_namespaces::{HubNamespaces, WatchedNamespaces};
 use crate::metrics::{Metrics, UNREACHABLE, UnresolvedReference};
 
 /// Requeue delay for a state that only a change of an unwatched hub object can resolve.
@@ -31,16 +34,17 @@ const RECHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// Requeue delay after a transient error of the hub.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The watches of write-back on the hub: the copies of this cell.
-pub(crate) fn watches(cell: &str) -> Vec<Watch> {
-    vec![Watch::of::<Instance>().labels(format!("{}={cell}", labels::SOURCE_CLUSTER))]
-}
+/// How long the first reconciles of a new namespace wait until its copies are in the cache. After that they
+/// read the copy uncached.
+const ENGAGE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Creates, updates and deletes the hub copies of a cell's instances.
 pub(crate) struct WriteBack {
-    /// The hub, as a plane set of one.
-    hubs: PlaneSet,
-    hub: PlaneName,
+    /// The hub, without a cache.
+    hub: Plane,
+    namespaces: HubNamespaces,
+    /// The watched namespaces of the hub: the copies of this cell there.
+    watched: PlaneSet,
     /// Name of the cell.
     cell: String,
     breaker: CircuitBreaker,
@@ -73,16 +77,16 @@ struct CopyTarget {
 }
 
 impl WriteBack {
-    pub(crate) fn new(
-        engine: &Engine,
-        hubs: PlaneSet,
-        hub: PlaneName,
-        cell: String,
-        metrics: Metrics,
-    ) -> Self {
+    /// Declares the planes of the hub on an engine.
+    pub(crate) fn declare(engine: &mut Engine, hub: Plane, cell: String, metrics: Metrics) -> Self {
+        let hub = engine.plane("hub", hub, []);
+        let namespaces = HubNamespaces::default();
+        let provider = WatchedNamespaces { namespaces: namespaces.clone(), hub: hub.clone() };
+        let copies = Watch::of::<Instance>().labels(format!("{}={cell}", labels::SOURCE_CLUSTER));
         Self {
-            hubs,
             hub,
+            namespaces,
+            watched: engine.planes("hub-namespaces", provider, [copies]),
             cell,
             breaker: CircuitBreaker::default(),
             recorder: engine.recorder("instance"),
@@ -92,9 +96,9 @@ impl WriteBack {
         }
     }
 
-    /// The hub, as a plane set of one.
+    /// The watched namespaces of the hub.
     pub(crate) fn planes(&self) -> PlaneSet {
-        self.hubs.clone()
+        self.watched.clone()
     }
 
     /// Creates or updates the copy of an instance. Returns the requeue delay; none if an event follows.
@@ -104,10 +108,22 @@ impl WriteBack {
         key: &Key,
         instance: &Instance,
     ) -> Result<Option<Duration>, Error> {
-        match self.try_sync(key, instance).await {
+        let watched = self.watched(key).await;
+        let state = match self.try_sync(watched.as_ref(), key, instance).await {
+            Err(CallError::Failed(error)) if error.class() == ErrorClass::Forbidden => {
+                match self.is_withdrawn(key, instance).await {
+                    Ok(true) => Ok(CopyState::Unknown),
+                    Ok(false) => Err(CallError::Failed(error)),
+                    Err(error) => Err(error),
+                }
+            }
+            state => state,
+        };
+        match state {
             Ok(CopyState::UpToDate) => {
                 self.clear(key);
-                Ok(None)
+                // Without the watch no event shows a change of the copy.
+                Ok(watched.is_none().then_some(RETRY_INTERVAL))
             }
             Ok(CopyState::Delayed(left)) => Ok(Some(left)),
             Ok(CopyState::Withheld) => Ok(Some(RECHECK_INTERVAL)),
@@ -147,8 +163,14 @@ impl WriteBack {
         self.handle_error(cell, key, instance, error)
     }
 
-    /// Marks the copy as current and its references as resolved. Also called for a deleted instance.
-    pub(crate) fn clear(&self, key: &Key) {
+    /// Drops the state of a deleted instance.
+    pub(crate) fn forget(&self, key: &Key) {
+        self.clear(key);
+        self.namespaces.remove(key);
+    }
+
+    /// Marks the copy as current and its references as resolved.
+    fn clear(&self, key: &Key) {
         self.coalescer.mark_current(key);
         self.metrics.remove_unresolved(UnresolvedReference::Origin, key);
         self.metrics.remove_unresolved(UnresolvedReference::Copy, key);
@@ -171,18 +193,40 @@ impl WriteBack {
         }
     }
 
-    async fn try_sync(&self, key: &Key, instance: &Instance) -> Result<CopyState, CallError> {
+    /// The hub namespace of an instance with its copies in the cache. None while it is not watched: the hub
+    /// does not respond, or forbids it.
+    async fn watched(&self, key: &Key) -> Option<Plane> {
+        let since = self.namespaces.add(key);
+        if let Ok(namespace) = self.watched.named(key.namespace()) {
+            return Some(namespace);
+        }
+        if self.breaker.is_open(self.hub.name().as_str()) {
+            return None;
+        }
+        let engaged = self.watched.wait_until_engaged(key.namespace());
+        timeout_at(since + ENGAGE_TIMEOUT, engaged).await.ok()
+    }
+
+    async fn try_sync(
+        &self,
+        watched: Option<&Plane>,
+        key: &Key,
+        instance: &Instance,
+    ) -> Result<CopyState, CallError> {
         let deployment = match writeback::deployment_name(instance) {
             Ok(name) => name,
             Err(missing) => {
                 return Ok(CopyState::Unresolved(UnresolvedReference::Origin, missing.to_string()));
             }
         };
-        let hub = self.hub().await?;
-        let mut copy = hub.get::<Instance>(key).map_err(CallError::Failed)?;
+        let hub = watched.unwrap_or(&self.hub);
+        let mut copy = match watched {
+            Some(watched) => watched.get::<Instance>(key).map_err(CallError::Failed)?,
+            None => self.uncached_copy(key).await?,
+        };
         let target = match copy.as_ref().and_then(|copy| CopyTarget::from_copy(copy, deployment)) {
             Some(target) => target,
-            None => match self.target(&hub, key, deployment).await? {
+            None => match self.target(key, deployment).await? {
                 Ok(target) => target,
                 Err(state) => return Ok(state),
             },
@@ -209,11 +253,11 @@ impl WriteBack {
             let InstanceChanges { object, status, .. } = changes;
             let status = status.map(|status| *status);
             let write = hub.write_copy(copy.as_ref(), object.as_deref(), status);
-            match self.breaker.call(&self.hub, write).await {
+            match self.breaker.call(self.hub.name(), write).await {
                 Ok(_) => return Ok(CopyState::UpToDate),
                 // The cache holds only copies that are labelled with this cell.
                 Err(CallError::Failed(error)) if error.is_already_exists() && copy.is_none() => {
-                    copy = self.breaker.call(&self.hub, hub.uncached().get::<Instance>(key)).await?;
+                    copy = self.uncached_copy(key).await?;
                     if copy.is_none() {
                         return Err(CallError::Failed(error));
                     }
@@ -224,23 +268,14 @@ impl WriteBack {
     }
 
     /// Reads the target of a deployment's copies from the hub, uncached.
-    async fn target(
-        &self,
-        hub: &Plane,
-        key: &Key,
-        deployment: &str,
-    ) -> Result<Result<CopyTarget, CopyState>, CallError> {
-        let owner = self
-            .breaker
-            .call(&self.hub, hub.uncached().get::<WorkloadDeployment>((key.namespace(), deployment)))
-            .await?;
+    async fn target(&self, key: &Key, deployment: &str) -> Result<Result<CopyTarget, CopyState>, CallError> {
+        let (hub, name) = (&self.hub, (key.namespace(), deployment));
+        let owner = self.breaker.call(hub.name(), hub.uncached().get::<WorkloadDeployment>(name)).await?;
         let Some(owner) = owner else { return Ok(Err(CopyState::Unknown)) };
         if owner.is_deleting() {
             return Ok(Err(CopyState::Withheld));
         }
-        let Some(namespace) =
-            self.breaker.call(&self.hub, hub.uncached().get::<Namespace>(key.namespace())).await?
-        else {
+        let Some(namespace) = self.hub_namespace(key).await? else {
             return Ok(Err(CopyState::Withheld));
         };
         let target = Tenant::of(&namespace).map(|tenant| CopyTarget { tenant, owner });
@@ -249,25 +284,45 @@ impl WriteBack {
 
     /// Returns true once the copy is gone, or if it is not a copy of this instance.
     async fn try_delete_copy(&self, key: &Key, instance: &Instance) -> Result<bool, CallError> {
-        let hub = self.hub().await?;
-        let cached = hub.get::<Instance>(key).map_err(CallError::Failed)?;
-        let copy = match cached {
-            Some(copy) => Some(copy),
-            None => self.breaker.call(&self.hub, hub.uncached().get::<Instance>(key)).await?,
+        let watched = self.watched(key).await;
+        let cached = watched.as_ref().map(|watched| watched.get::<Instance>(key)).transpose();
+        let copy = match cached.map_err(CallError::Failed)?.flatten() {
+            Some(copy) => Ok(Some(copy)),
+            None => self.uncached_copy(key).await,
         };
-        let Some(copy) = copy.filter(|copy| writeback::is_copy_of(copy, instance, &self.cell)) else {
-            return Ok(true);
+        let deleted = match copy.map(|copy| copy.filter(|it| writeback::is_copy_of(it, instance, &self.cell)))
+        {
+            Ok(None) => return Ok(true),
+            Ok(Some(copy)) => {
+                let hub = watched.as_ref().unwrap_or(&self.hub);
+                self.breaker.call(self.hub.name(), hub.delete_copy(&copy)).await
+            }
+            Err(error) => Err(error),
         };
-        self.breaker.call(&self.hub, hub.delete_copy(&copy)).await
+        match deleted {
+            Err(CallError::Failed(error)) if error.class() == ErrorClass::Forbidden => {
+                match self.is_withdrawn(key, instance).await? {
+                    true => Ok(true),
+                    false => Err(CallError::Failed(error)),
+                }
+            }
+            deleted => deleted,
+        }
     }
 
-    /// The hub plane, once its copies are in the cache.
-    async fn hub(&self) -> Result<Plane, CallError> {
-        match self.hubs.named(self.hub.as_str()) {
-            Ok(hub) => Ok(hub),
-            // Opens the breaker, so that one instance reports it and the others wait.
-            Err(not_engaged) => self.breaker.call(&self.hub, async { Err(not_engaged) }).await,
-        }
+    /// Whether the hub has withdrawn the cell's rights in the namespace of the instance: then it has neither a
+    /// deployment nor a copy of the city there.
+    async fn is_withdrawn(&self, key: &Key, instance: &Instance) -> Result<bool, CallError> {
+        let city = instance.label(labels::CITY_CODE).unwrap_or_default();
+        Ok(cell_access::is_withdrawn(self.hub_namespace(key).await?.as_ref(), city))
+    }
+
+    async fn uncached_copy(&self, key: &Key) -> Result<Option<Instance>, CallError> {
+        self.breaker.call(self.hub.name(), self.hub.uncached().get::<Instance>(key)).await
+    }
+
+    async fn hub_namespace(&self, key: &Key) -> Result<Option<Namespace>, CallError> {
+        self.breaker.call(self.hub.name(), self.hub.uncached().get::<Namespace>(key.namespace())).await
     }
 
     /// Handles a failed request: returns a requeue delay if the hub is unavailable, else an error, which the

@@ -298,7 +298,8 @@ impl TestPlanes {
     }
 
     fn kubeconfig(&self, prefix: &str, authority: &Authority, groups: &[&str]) -> String {
-        let client: Certificate = self.socket.authority.client(MANAGER, groups).expect("a certificate");
+        let groups = [&["compute.datumapis.com:managers"], groups].concat();
+        let client: Certificate = self.socket.authority.client(MANAGER, &groups).expect("a certificate");
         kubeconfig(&self.socket.address, prefix, authority.pem(), &client)
     }
 

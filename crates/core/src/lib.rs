@@ -22,6 +22,7 @@
 //! - [`tenant`]: the project that a hub namespace belongs to;
 //! - [`hub_copy`]: the copy of a deployment on the hub, and the status that the project gets from it;
 //! - [`policy`]: the propagation policy of a city;
+//! - [`cell_access`]: the rights of a city's cells in a hub namespace;
 //! - [`source_revision`]: which of two specs of a deployment is the newer one;
 //! - [`teardown`]: how a deleted deployment leaves the hub and its cells;
 //! - [`writeback`]: the copy of an instance on the hub.
@@ -43,6 +44,7 @@
 
 pub mod admission;
 pub mod canonical;
+pub mod cell_access;
 pub mod cities;
 pub mod conditions;
 pub mod deployment_status;

@@ -81,6 +81,21 @@ impl Tenant {
         Ok(Tenant { project, namespace: read(UPSTREAM_NAMESPACE)?.to_owned(), cluster_label })
     }
 
+    /// Whether objects of this tenant in a hub namespace may be deleted, from the labels of the namespace:
+    /// false if it belongs to another tenant. The name of the namespace is no proof: it has the UID that the
+    /// project's plane shows. A namespace that does not exist has nothing to delete. One without the labels
+    /// is an error, because its objects may be this tenant's.
+    pub fn owns(&self, namespace: Option<&Namespace>) -> Result<bool, TenantError> {
+        let Some(namespace) = namespace else { return Ok(true) };
+        let other = |(label, value): &(String, String)| {
+            namespace.label(label).is_some_and(|found| found != value.as_str())
+        };
+        if self.labels().into_iter().any(|label| other(&label)) {
+            return Ok(false);
+        }
+        Tenant::of(namespace).map(|tenant| tenant == *self)
+    }
+
     /// The two labels that encode the tenant.
     pub fn labels(&self) -> metadata::Map {
         metadata::map([
@@ -103,8 +118,8 @@ pub enum NamespaceAction {
     AwaitDeletion,
 }
 
-/// Plans the hub namespace `name` for a deployment in a city. City presence labels are added and never
-/// removed: a cell may still have copies to delete there.
+/// Plans the hub namespace `name` for a deployment in a city. City presence labels are only added: they are
+/// removed with the rights of the city's cells (see [`cell_access`](crate::cell_access)).
 pub fn plan_namespace(
     name: &str,
     tenant: &Tenant,
@@ -193,6 +208,24 @@ mod tests {
             let found =
                 Tenant::of(&mk_namespace(&[(UPSTREAM_CLUSTER_NAME, label), (UPSTREAM_NAMESPACE, "shop")]));
             assert!(matches!(found, Err(TenantError::Malformed { .. })), "{label}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_deleted_in_a_namespace_of_another_tenant_or_of_none() {
+        let (project, namespace) = ((UPSTREAM_CLUSTER_NAME, "cluster-acme"), (UPSTREAM_NAMESPACE, "shop"));
+        let (other_project, other_namespace) =
+            ((UPSTREAM_CLUSTER_NAME, "cluster-globex"), (UPSTREAM_NAMESPACE, "bank"));
+        let owns = |labels: &[_]| mk_tenant().owns(Some(&mk_namespace(labels)));
+        assert_eq!(mk_tenant().owns(None), Ok(true));
+        assert_eq!(owns(&[project, namespace]), Ok(true));
+        for foreign in
+            [[other_project, namespace], [project, other_namespace], [other_project, other_namespace]]
+        {
+            assert_eq!(owns(&foreign), Ok(false), "{foreign:?}");
+        }
+        for unlabelled in [&[][..], &[project], &[namespace]] {
+            assert!(matches!(owns(unlabelled), Err(TenantError::Missing { .. })), "{unlabelled:?}");
         }
     }
 

@@ -50,6 +50,8 @@ struct Core {
     /// The label of its requests in metrics: `project`, `hub`, `cell`.
     role: &'static str,
     prefix: Box<str>,
+    /// The namespace that watches without a namespace of their own are limited to.
+    namespace: Option<Box<str>>,
     transport: Transport,
     discovery: Arc<Discovery>,
     health: Arc<PlaneHealth>,
@@ -64,6 +66,7 @@ impl Plane {
                 name: name.into(),
                 role: "plane",
                 prefix: "".into(),
+                namespace: None,
                 transport,
                 discovery: Arc::default(),
                 health: Arc::default(),
@@ -95,6 +98,19 @@ impl Plane {
         };
         let (name, health) = (name.into(), Arc::default());
         Self::uncached_with(Core { name, prefix: prefix.into(), health, ..self.core() })
+    }
+
+    /// One namespace of this plane, as a plane that is named after the namespace: its watches of namespaced
+    /// kinds list and watch only there. For credentials that have no rights in the other namespaces. It
+    /// shares the connections and the discovery results of this plane, but not its cache.
+    pub fn within(&self, namespace: &str) -> Self {
+        let (name, namespace) = (namespace.into(), Some(namespace.into()));
+        Self::uncached_with(Core { name, namespace, ..self.core() })
+    }
+
+    /// The namespace that the watches of this plane are limited to.
+    pub(crate) fn namespace(&self) -> Option<&str> {
+        self.core.namespace.as_deref()
     }
 
     /// A plane at another host, with the credentials and the CA of this one and without a path prefix.

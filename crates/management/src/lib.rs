@@ -1,11 +1,12 @@
 //! The controllers of the management plane.
 //!
 //! The workload controller creates the WorkloadDeployments of each Workload. The federator copies them to the
-//! hub and their status back. The projector copies the Instances from the hub into their projects. The city
-//! guard reports hub members that lose their city label. Two diagnostics report project planes that do not
-//! serve LocationBinding, and hub namespaces of unknown projects. The controllers communicate only through
-//! objects of the projects and the hub. Each module declares its controller and names the watches it needs;
-//! [`declare`] registers all of them with an engine.
+//! hub and their status back. The cell access controller gives the cells of a city rights in the hub
+//! namespaces of its deployments. The projector copies the Instances from the hub into their projects. The
+//! city guard reports hub members that lose their city label. Two diagnostics report project planes that do
+//! not serve LocationBinding, and hub namespaces of unknown projects. The controllers communicate only
+//! through objects of the projects and the hub. Each module declares its controller and names the watches it
+//! needs; [`declare`] registers all of them with an engine.
 //!
 //! ```text
 //!   Workload ─► workload ─► WorkloadDeployment ─► federator ─► hub: WorkloadDeployment, policy
@@ -13,6 +14,7 @@
 //!   project: Instance (projection) ◄──────────────────── projector ◄─ hub: Instance (copy)
 //! ```
 
+mod cell_access;
 mod city_guard;
 mod diagnostics;
 mod error;
@@ -64,6 +66,7 @@ pub fn declare(
         federator::hub_watches(),
         projector::hub_watches(),
         city_guard::watches(),
+        cell_access::hub_watches(),
         unknown_projects::hub_watches(),
     ];
     let metrics = engine.handle().registry();
@@ -79,6 +82,7 @@ pub fn declare(
     location_bindings::declare(engine, &management);
     federator::declare(engine, &management);
     city_guard::declare(engine, &management);
+    cell_access::declare(engine, &management);
     unknown_projects::declare(engine, &management);
     projector::declare(engine, &management);
     management.projects

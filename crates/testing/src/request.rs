@@ -58,6 +58,8 @@ pub struct RecordedRequest {
     pub conflicted: bool,
     /// Owners with `blockOwnerDeletion` of the created object.
     pub owners: Vec<BlockingOwner>,
+    /// The ClusterRole that a created RoleBinding grants.
+    pub bound_role: Option<String>,
 }
 
 /// An owner with `blockOwnerDeletion` in a created object.
@@ -158,6 +160,7 @@ impl RecordedRequest {
             dropped: false,
             conflicted: false,
             owners: created.iter().flat_map(blocking_owners).collect(),
+            bound_role: created.as_ref().and_then(bound_role),
         }
     }
 
@@ -188,6 +191,12 @@ impl fmt::Display for RecordedRequest {
             (None, _) => write!(f, "{verb} {}", self.resource),
         }
     }
+}
+
+/// The ClusterRole that a created RoleBinding grants.
+fn bound_role(created: &Value) -> Option<String> {
+    let role = created.get("roleRef").filter(|role| role["kind"] == "ClusterRole")?;
+    role["name"].as_str().map(str::to_owned)
 }
 
 fn blocking_owners(created: &Value) -> Vec<BlockingOwner> {

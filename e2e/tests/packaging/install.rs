@@ -113,8 +113,9 @@ impl Installation {
             let routes = vec![route(project_path("shop"), &client), route(String::new(), &client)];
             TlsProxy::start(routes, Arc::new(RequestLog::default())).await.expect("a proxy")
         };
-        let platform = proxy_as(MANAGER, &[]).await;
-        let quota = proxy_as("compute-cell-dfw", &["compute.datumapis.com:cells"]).await;
+        let platform = proxy_as(MANAGER, &["compute.datumapis.com:managers"]).await;
+        let groups = ["compute.datumapis.com:cells", "compute.datumapis.com:city:DFW"];
+        let quota = proxy_as("compute-cell-dfw", &groups).await;
         let installation = Installation {
             cluster,
             dir: tempfile::tempdir().expect("a directory"),

@@ -2,25 +2,31 @@
 
 use polis_api::{
     compute::{Instance, WorkloadDeployment},
+    groups::ADMINISTRATORS,
     k8s_openapi::{
         NamespaceResourceScope,
         api::core::v1::{ConfigMap, Namespace, Secret},
+        apimachinery::pkg::apis::meta::v1::OwnerReference,
     },
     karmada::{Cluster, PropagationPolicy},
     kube::{
         self, Api, Client, Resource, ResourceExt as _,
-        api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams},
+        api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams, WatchParams},
     },
     labels,
+    quota::ResourceClaim,
 };
 use polis_e2e::{
     builders::{deployment, mk_policy},
-    identities::{CELLS, cell_user, city_group},
+    identities::{CELLS, MANAGER, cell_user, city_group},
     matchers::{deployment_named, instance},
     planes::ClientIdentity,
     project::Project,
+    rendered::{objects, root},
+    view::TIMEOUT,
     world::{World, scenario},
 };
+use polis_testbed::manifest::{self, until};
 use serde_json::json;
 
 use crate::rollout;
@@ -123,6 +129,111 @@ fn a_stolen_cell_credential_cannot_use_a_deployment_of_another_city_in_a_shared_
     });
 }
 
+/// Waits until a list of the Instances of a hub namespace is answered with this code; none for a success.
+async fn until_list_is(instances: &Api<Instance>, expected: Option<u16>) {
+    let answered = until("hub", "a list of the Instances", TIMEOUT, async || {
+        let code = match instances.list(&ListParams::default()).await {
+            Ok(_) => None,
+            Err(kube::Error::Api(refusal)) => Some(refusal.code),
+            Err(other) => return Err(other.to_string()),
+        };
+        if code == expected { Ok(Some(())) } else { Err(format!("it is answered with {code:?}")) }
+    });
+    answered.await.unwrap_or_else(|err| panic!("{err}"));
+}
+
+#[test]
+fn a_cell_reads_only_the_hub_namespaces_where_its_city_has_deployments() {
+    scenario(async |world| {
+        let project = world.project("bank").await;
+        let first = project.deploy(deployment("a").to("dfw")).await;
+        rollout::until_running(world, &project, "a", "dfw", 1).await;
+        let (dfw, ord) = (client_of_cell(world, "dfw").await, client_of_cell(world, "ord").await);
+        for (cell, client) in [("dfw", &dfw), ("ord", &ord)] {
+            let everywhere: Api<Instance> = Api::all(client.clone());
+            assert_forbidden(&format!("{cell}: a list"), everywhere.list(&ListParams::default()).await);
+            let watched = everywhere.watch(&WatchParams::default(), "0").await.map(drop);
+            assert_forbidden(&format!("{cell}: a watch"), watched);
+        }
+        let (of_dfw, of_ord) = (api_of::<Instance>(&dfw, &project), api_of::<Instance>(&ord, &project));
+        until_list_is(&of_dfw, None).await;
+        assert_forbidden("ord: a list in the namespace", of_ord.list(&ListParams::default()).await);
+        assert_forbidden("ord: a read", of_ord.get("a-0").await);
+        assert_forbidden("ord: a watch", of_ord.watch(&WatchParams::default(), "0").await.map(drop));
+        assert_forbidden("ord: the deployment", api_of::<WorkloadDeployment>(&ord, &project).get("a").await);
+
+        // The rights come with the first deployment of a city and go with the last.
+        let second = project.deploy(deployment("b").to("ord")).await;
+        rollout::until_running(world, &project, "b", "ord", 1).await;
+        until_list_is(&of_ord, None).await;
+        first.delete().await;
+        until_list_is(&of_dfw, Some(403)).await;
+        world.cell("dfw").namespace_of(&project).until_gone(instance("a-0")).await;
+        until_list_is(&of_ord, None).await;
+        second.delete().await;
+        until_list_is(&of_ord, Some(403)).await;
+        world.cell("ord").namespace_of(&project).until_gone(instance("b-0")).await;
+    });
+}
+
+#[test]
+fn a_stolen_cell_credential_leaves_no_object_that_cannot_be_deleted_and_takes_no_name() {
+    scenario(async |world| {
+        let project = world.project("bank").await;
+        project.deploy(deployment("a").to("dfw")).await;
+        rollout::until_running(world, &project, "a", "dfw", 1).await;
+        let dfw = client_of_cell(world, "dfw").await;
+        let instances = api_of::<Instance>(&dfw, &project);
+        let hub = world.hub().namespace_of(&project);
+        let copy = hub.eventually_has(instance("a-0")).await;
+        let mk_forged = |name: &str, change: fn(&mut ObjectMeta)| {
+            let mut forged = copy.clone();
+            forged.metadata = ObjectMeta {
+                name: Some(name.into()),
+                labels: copy.metadata.labels.clone(),
+                owner_references: copy.metadata.owner_references.clone(),
+                ..Default::default()
+            };
+            change(&mut forged.metadata);
+            forged
+        };
+        let forged: [(&str, &str, fn(&mut ObjectMeta)); 8] = [
+            ("the name of another deployment", "b-0", |_| {}),
+            ("a name that only begins like its own", "a-b-0", |_| {}),
+            ("a finalizer", "a-1", |meta| meta.finalizers = Some(vec!["example.com/held".into()])),
+            ("no owner", "a-1", |meta| meta.owner_references = None),
+            ("a second owner", "a-1", |meta| {
+                let config = OwnerReference {
+                    api_version: "v1".into(),
+                    kind: "ConfigMap".into(),
+                    name: "x".into(),
+                    uid: "1".into(),
+                    ..Default::default()
+                };
+                meta.owner_references.as_mut().unwrap().push(config);
+            }),
+            ("another UID of its owner", "a-1", |meta| owner_of(meta).uid = "1".into()),
+            ("an owner that is not its controller", "a-1", |meta| owner_of(meta).controller = None),
+            ("an owner that does not wait", "a-1", |meta| owner_of(meta).block_owner_deletion = None),
+        ];
+        for (what, name, change) in forged {
+            let created = instances.create(&PostParams::default(), &mk_forged(name, change)).await;
+            assert_forbidden(&format!("an Instance with {what}"), created);
+        }
+        let held = json!({"metadata": {"finalizers": ["example.com/held"]}});
+        let patched = instances.patch("a-0", &PatchParams::default(), &Patch::Merge(&held)).await;
+        assert_forbidden("a finalizer of an existing Instance", patched);
+        let mut current = hub.eventually_has(instance("a-0")).await;
+        current.finalizers_mut().push("example.com/held".into());
+        let replaced = instances.replace("a-0", &PostParams::default(), &current).await;
+        assert_forbidden("the same with a replace", replaced);
+    });
+}
+
+fn owner_of(meta: &mut ObjectMeta) -> &mut OwnerReference {
+    &mut meta.owner_references.as_mut().expect("an owner")[0]
+}
+
 #[test]
 fn a_stolen_cell_credential_writes_only_instances() {
     scenario(async |world| {
@@ -174,5 +285,132 @@ fn a_stolen_cell_credential_writes_only_instances() {
             "a config map",
             api_of::<ConfigMap>(&dfw, &project).create(&PostParams::default(), &config).await,
         );
+    });
+}
+
+/// A client of the project's plane with this identity and every right there.
+async fn client_of_tenant(world: &World, project: &Project, user: &str, groups: &[&str]) -> Client {
+    let (plane, admin) = (project.name(), project.recorder.client());
+    for object in [
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+            "metadata": {"name": "tenant"},
+            "rules": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]}),
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+            "metadata": {"name": format!("tenant-{}", user.replace(':', "-"))},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "tenant"},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}]}),
+    ] {
+        manifest::apply(admin, plane, &object).await.unwrap();
+    }
+    let groups = groups.iter().map(|group| (*group).to_owned()).collect();
+    let client = world.fixture().planes.client(plane, ClientIdentity { user: user.to_owned(), groups }).await;
+    let client = client.unwrap();
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &project.namespace);
+    let allowed = until(plane, "the rights of the tenant", TIMEOUT, async || {
+        maps.list(&ListParams::default()).await.map(|_| Some(())).map_err(|err| err.to_string())
+    });
+    allowed.await.unwrap_or_else(|err| panic!("{err}"));
+    client
+}
+
+#[test]
+fn only_the_manager_and_administrators_write_deployments_and_instances_of_a_project() {
+    scenario(async |world| {
+        let project = world.project("bank").await;
+        project.deploy(deployment("a").to("dfw")).await;
+        rollout::until_running(world, &project, "a", "dfw", 1).await;
+        let post = PostParams::default();
+        // The second tenant has the name of the manager's service account, which it can create on its plane.
+        for user in ["ann", MANAGER] {
+            let tenant = client_of_tenant(world, &project, user, &[]).await;
+            let deployments: Api<WorkloadDeployment> = Api::namespaced(tenant.clone(), &project.namespace);
+            let instances: Api<Instance> = Api::namespaced(tenant, &project.namespace);
+            let refused = deployments.create(&post, &deployment("b").to("dfw").0).await;
+            let message = refused.as_ref().map_or_else(ToString::to_string, |_| String::new());
+            assert!(message.contains("written by the manager alone"), "{user}: {message}");
+            assert!(message.contains("Workload"), "{user}: {message}");
+            assert_forbidden(&format!("{user}: a deployment"), refused);
+            let patch = json!({"spec": {"scaleSettings": {"minReplicas": 9}}});
+            let patched = deployments.patch("a", &PatchParams::default(), &Patch::Merge(&patch)).await;
+            assert_forbidden(&format!("{user}: a patch"), patched);
+            let status = json!({"status": {"readyReplicas": 9}});
+            let patched =
+                deployments.patch_status("a", &PatchParams::default(), &Patch::Merge(&status)).await;
+            assert_forbidden(&format!("{user}: a status"), patched);
+            let deleted = instances.delete("a-0", &DeleteParams::default()).await;
+            assert_forbidden(&format!("{user}: the deletion of an instance"), deleted);
+        }
+        let administrator = client_of_tenant(world, &project, "eve", &[ADMINISTRATORS]).await;
+        let deployments: Api<WorkloadDeployment> = Api::namespaced(administrator, &project.namespace);
+        deployments.create(&post, &deployment("b").to("dfw").0).await.unwrap();
+        rollout::until_running(world, &project, "b", "dfw", 1).await;
+    });
+}
+
+#[test]
+fn a_stolen_quota_credential_claims_only_for_instances_of_its_city() {
+    scenario(async |world| {
+        let project = world.project("bank").await;
+        project.deploy(deployment("a").to("dfw")).await;
+        rollout::until_running(world, &project, "a", "dfw", 1).await;
+        let plane = project.name();
+        for file in ["claims.yaml", "confinement.yaml"] {
+            let path = root().join("deploy/components/rbac/quota").join(file);
+            for object in objects(file, &std::fs::read_to_string(path).unwrap()) {
+                manifest::apply(project.recorder.client(), plane, &object).await.unwrap();
+            }
+        }
+        let claims = async |city: &str| -> Api<ResourceClaim> {
+            let identity =
+                ClientIdentity { user: cell_user(city), groups: vec![CELLS.to_owned(), city_group(city)] };
+            let client = world.fixture().planes.client(plane, identity).await.unwrap();
+            Api::namespaced(client, &project.namespace)
+        };
+        let (dfw, ord) = (claims("dfw").await, claims("ord").await);
+        let hub_namespace = project.hub_namespace();
+        let mk_claim = |name: &str, city: &str| -> ResourceClaim {
+            let project =
+                json!({"apiGroup": "resourcemanager.miloapis.com", "kind": "Project", "name": plane});
+            serde_json::from_value(json!({
+                "apiVersion": "quota.miloapis.com/v1alpha1", "kind": "ResourceClaim",
+                "metadata": {"name": name, "labels": {
+                    labels::SOURCE_CLUSTER: city, labels::INSTANCE_NAMESPACE: hub_namespace,
+                    labels::CITY_CODE: city,
+                }},
+                "spec": {"consumerRef": project, "resourceRef": project, "requests": [
+                    {"resourceType": "compute.datumapis.com/instances", "amount": 1}]},
+            }))
+            .unwrap()
+        };
+        let post = PostParams::default();
+        let granted = until(plane, "the rights of the cell", TIMEOUT, async || {
+            let created = dfw.create(&post, &mk_claim("instance-a-7", "dfw")).await;
+            created.map(|_| Some(())).map_err(|err| err.to_string())
+        });
+        granted.await.unwrap_or_else(|err| panic!("{err}"));
+
+        let delete = DeleteParams::default();
+        assert_forbidden("the deletion of a claim of dfw", ord.delete("instance-a-7", &delete).await);
+        let mut unlabelled = mk_claim("instance-b-0", "ord");
+        unlabelled.metadata.labels = None;
+        let mut held = mk_claim("instance-b-0", "ord");
+        held.metadata.finalizers = Some(vec!["example.com/held".into()]);
+        for (what, claim) in [
+            ("a claim for an instance of dfw", mk_claim("instance-a-8", "ord")),
+            ("a claim that is labelled for dfw", mk_claim("instance-b-0", "dfw")),
+            ("a claim that is not named after an instance", mk_claim("mine", "ord")),
+            ("a claim without labels", unlabelled),
+            ("a claim with a finalizer", held),
+        ] {
+            assert_forbidden(what, ord.create(&post, &claim).await);
+        }
+        let by_hand = mk_claim("by-hand", "ord");
+        let admin: Api<ResourceClaim> =
+            Api::namespaced(project.recorder.client().clone(), &project.namespace);
+        admin.create(&post, &by_hand).await.unwrap();
+        assert_forbidden("the deletion of a claim of a user", ord.delete("by-hand", &delete).await);
+        ord.create(&post, &mk_claim("instance-b-0", "ord")).await.unwrap();
+        ord.delete("instance-b-0", &delete).await.unwrap();
+        dfw.delete("instance-a-7", &delete).await.unwrap();
     });
 }

@@ -26,6 +26,7 @@ use polis_api::{
 };
 use polis_e2e::{
     builders::{deployment, workload},
+    identities::city_group,
     manager_process::Role,
     matchers::{deployment_named, instance, namespace, policy, workload_named},
     overlays::DeploymentMode,
@@ -280,7 +281,11 @@ fn every_permission_of_the_shipped_roles_is_needed_and_sufficient() {
         let mut exempted = BTreeSet::new();
         for ((plane_type, identity), requests) in &requests_by_client {
             let plane = plane_type.example(layout);
-            let granted = rbac::granted(&fixture.manifests(plane).unwrap(), identity);
+            let mut objects = fixture.manifests(plane).unwrap();
+            if *plane_type == PlaneType::Hub {
+                objects.extend(layout.cells.iter().map(|city| generated_binding(city)));
+            }
+            let granted = rbac::granted(&objects, identity);
             // Discovery and self-reviews are allowed for every user.
             let reviewed = |request: &&RecordedRequest| {
                 !request.resource.starts_with('/') && request.resource != "selfsubjectaccessreviews"
@@ -343,6 +348,17 @@ const IN_NO_OVERLAY: [&str; 3] = [
     "ClusterRole compute-metrics-access",
     "ClusterRole compute-metrics-reader",
 ];
+
+/// The RoleBindings that the management role generates for a city, as one for all namespaces: the scenarios
+/// `confinement` test where they are.
+fn generated_binding(city: &str) -> Value {
+    json!({
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": city},
+        "roleRef": {"kind": "ClusterRole", "name": "compute-cell-city"},
+        "subjects": [{"kind": "Group", "name": city_group(city)}],
+    })
+}
 
 /// Kind and name of an RBAC role; `None` for other objects.
 fn role(object: &Value) -> Option<String> {

@@ -24,7 +24,8 @@ fn requests_by_plane(world: &World, namespaces: &[String]) -> BTreeMap<String, V
         |request: &RecordedRequest| request.namespace.as_ref().is_some_and(|ns| namespaces.contains(ns));
     let mut requests_by_plane: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (role, request) in world.requests_since(world.started_at()) {
-        if about(&request) && request.resource != "events" && !request.conflicted {
+        // A cell opens one watch for each hub namespace, however many workloads are in it.
+        if about(&request) && request.resource != "events" && !request.conflicted && !request.is_informer() {
             let line = format!(
                 "{role} {:?} {} {}",
                 request.verb,

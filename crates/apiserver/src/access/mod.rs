@@ -40,6 +40,8 @@ use crate::{
 #[derive(Default)]
 pub struct Access {
     tokens: BTreeMap<String, UserInfo>,
+    /// Prefixes of the groups that only administrators of the server may impersonate.
+    reserved_groups: Vec<String>,
     pub(crate) audit: Option<AuditSink>,
     pub(crate) keys: TokenKeys,
     /// The issuer of the root plane's tokens; those of other planes begin with it.
@@ -52,6 +54,13 @@ impl Access {
     /// Accepts a static bearer token for a user.
     pub fn token(mut self, token: impl Into<String>, user: UserInfo) -> Self {
         self.tokens.insert(token.into(), user);
+        self
+    }
+
+    /// Reserves the groups that begin so: only administrators of the server may impersonate them, whatever
+    /// RBAC of a plane allows.
+    pub fn reserve_groups(mut self, prefixes: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.reserved_groups.extend(prefixes.into_iter().map(Into::into));
         self
     }
 
@@ -257,6 +266,11 @@ pub(crate) fn impersonate(
         };
     for group in wanted.groups {
         may("", "groups", &group, "")?;
+        let reserved = core.access.reserved_groups.iter().any(|prefix| group.starts_with(prefix));
+        if reserved && !user.is_master() {
+            let why = format!("the group is reserved; User \"{}\" cannot impersonate it", user.name);
+            return Err(StatusError::forbidden(&GroupResource::new("", "groups"), &group, &why));
+        }
         impersonated.groups.push(group);
     }
     for (name, value) in wanted.extra {

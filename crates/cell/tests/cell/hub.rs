@@ -9,7 +9,7 @@ use polis_api::{ObjectExt, finalizers, labels};
 use polis_core::{metadata, owner};
 use polis_engine::Preconditions;
 use polis_testing::builders::mk_template;
-use polis_testing::{PlaneExt as _, RequestFault, eventually};
+use polis_testing::{HUB, PlaneExt as _, RequestFault, RequestVerb, eventually};
 
 use crate::env::{CELL, LONG, NAMESPACE, Setup, TestEnv, mk_deployment, mk_namespace_labelled, names, uids};
 
@@ -364,4 +364,49 @@ async fn a_deployment_that_moves_between_cells_takes_over_its_copies_when_the_hu
         .await;
     env.until_ready(&["web-0"]).await;
     assert_eq!(source().await.as_deref(), Some(CELL));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cell_reads_only_the_hub_namespaces_of_its_instances() {
+    let mut env = TestEnv::running(Setup::default()).await;
+    env.provider();
+    env.idle(LONG).await;
+    assert_eq!(env.hub.log(), [""; 0], "without an instance the cell reads nothing");
+    env.deploy(&mk_deployment("web", 2)).await;
+    env.until_ready(&["web-0", "web-1"]).await;
+    let requests = env.cluster.proxy.requests().all();
+    let of_hub: Vec<_> = requests.iter().filter(|request| request.plane == HUB).collect();
+    let watches = of_hub.iter().filter(|request| request.verb == RequestVerb::Watch).count();
+    assert_eq!(watches, 1, "{of_hub:?}");
+    let elsewhere: Vec<_> = of_hub
+        .iter()
+        .filter(|request| {
+            !request.resource.starts_with('/') && request.namespace.as_deref() != Some(NAMESPACE)
+        })
+        .collect();
+    assert!(elsewhere.is_empty(), "{elsewhere:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deleted_instance_waits_for_its_forbidden_copy_until_the_hub_has_withdrawn_the_rights() {
+    let mut env = TestEnv::running(Setup::default()).await;
+    env.provider();
+    let presence = labels::city_presence("dfw");
+    let tenant = [(labels::UPSTREAM_CLUSTER_NAME, "cluster-acme"), (labels::UPSTREAM_NAMESPACE, "shop")];
+    relabel_hub(&env, &[tenant[0], tenant[1], (&presence, "true")]).await;
+    env.deploy(&mk_deployment("web", 2)).await;
+    env.until_ready(&["web-0", "web-1"]).await;
+    env.hub.inject(RequestFault::Status(http::StatusCode::FORBIDDEN), |request| {
+        request.resource.starts_with("instances")
+    });
+    env.change("web", |deployment| deployment.spec.scale_settings.min_replicas = 1).await;
+    eventually("an event", async || {
+        env.events("web-1").await.contains(&"HubRefused".to_owned()).then_some(())
+    })
+    .await;
+    env.idle(LONG).await;
+    assert!(env.instance("web-1").await.unwrap().has_finalizer(finalizers::INSTANCE));
+    // The presence label goes when the hub has no copy of the city left.
+    relabel_hub(&env, &tenant).await;
+    eventually("the instance is gone", async || env.instance("web-1").await.is_none().then_some(())).await;
 }

@@ -20,10 +20,12 @@ use super::planes::{PROJECT_KINDS, Planes};
 
 /// Host name of the Service in the shipped configurations.
 const SERVICE: &str = "compute-webhook.compute-system.svc";
-/// The shipped webhook configurations.
-const CONFIGURATIONS: [&str; 2] = [
+/// The shipped admission of projects: the webhook configurations, and the policy that the manager alone
+/// writes deployments and instances.
+const CONFIGURATIONS: [&str; 3] = [
     include_str!("../../../../deploy/base/webhook/mutating.yaml"),
     include_str!("../../../../deploy/base/webhook/validating.yaml"),
+    include_str!("../../../../deploy/components/rbac/project/managed-kinds.yaml"),
 ];
 
 /// A webhook transport that calls the webhooks of this process. It exists before the webhooks, which need the
@@ -60,7 +62,7 @@ impl WebhookTransport for InProcessWebhooks {
     }
 }
 
-/// Applies the webhook configurations to the planes of all projects.
+/// Applies the shipped admission to the planes of all projects. Tenants can neither see nor change it.
 pub async fn configure(planes: &Planes) -> Result<()> {
     // Objects of the plane `@<catalogue>` apply to every plane with the kinds of that catalogue.
     let service = planes.server.plane_service(&format!("@{PROJECT_KINDS}"));

@@ -29,6 +29,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use futures::FutureExt as _;
 use indicatif::ProgressBar;
+use polis_api::groups;
 use polis_api::karmada::Cluster;
 use polis_api::kube::api::ListParams;
 use polis_api::kube::{Api, ResourceExt as _};
@@ -195,6 +196,8 @@ async fn server(
     let storage = if flags.ephemeral { Storage::Memory } else { Storage::Redb(data.path("store.redb")) };
     let access =
         Access::default().authority(authority.pem()).token_keys(data.token_keys(flags.rotate_token_key)?);
+    // A tenant with every right on its plane must not act as the platform there.
+    let access = access.reserve_groups([polis_apiserver::MASTERS, groups::PREFIX]);
     let builder = Server::builder().storage(storage).access(access).webhooks(webhooks);
     let builder = builder.subresource("compute.datumapis.com", "instances", "log", move |request| {
         logs.clone().answer(request)

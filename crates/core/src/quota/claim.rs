@@ -126,13 +126,16 @@ pub fn desired_claim(
             ..Default::default()
         },
     };
+    let mut labels =
+        metadata::map([(labels::SOURCE_CLUSTER, cell), (labels::INSTANCE_NAMESPACE, instance_namespace)]);
+    // The admission of the project lets a cell claim for Instances of its city only.
+    labels.extend(
+        instance.label(labels::CITY_CODE).map(|city| (labels::CITY_CODE.to_owned(), city.to_owned())),
+    );
     let metadata = ObjectMeta {
         name: Some(names::resource_claim(name)),
         namespace: Some(tenant.namespace.clone()),
-        labels: Some(metadata::map([
-            (labels::SOURCE_CLUSTER, cell),
-            (labels::INSTANCE_NAMESPACE, instance_namespace),
-        ])),
+        labels: Some(labels),
         ..Default::default()
     };
     let spec = ResourceClaimSpec {

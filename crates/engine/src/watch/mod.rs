@@ -16,6 +16,7 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 use crate::cache::ObjectChange;
+use crate::kind::ResourceScope;
 use crate::uncached::with_selectors;
 use crate::{Index, Kind, Object, Plane};
 
@@ -117,10 +118,11 @@ impl Watch {
         }
     }
 
-    /// The path of the collection with the selectors, to which further parameters can be appended.
-    fn path(&self) -> String {
+    /// The path of the collection on a plane with the selectors, to which further parameters can be appended.
+    fn path(&self, plane: &Plane) -> String {
+        let of_plane = plane.namespace().filter(|_| self.kind.scope == ResourceScope::Namespaced);
         with_selectors(
-            self.kind.path(self.namespace.as_deref()),
+            self.kind.path(self.namespace.as_deref().or(of_plane)),
             self.labels.as_deref(),
             self.fields.as_deref(),
         )

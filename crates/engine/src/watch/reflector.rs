@@ -253,7 +253,7 @@ impl Reflector {
         let until = Instant::now() + length + WATCH_TIMEOUT_MARGIN;
         let common = format!(
             "{}watch=true&allowWatchBookmarks=true&timeoutSeconds={}",
-            self.declared().path(),
+            self.declared().path(&self.plane),
             length.as_secs()
         );
         let mut streamed = None;
@@ -322,7 +322,7 @@ impl Reflector {
     }
 
     async fn list_pages(&self, state: &mut ReflectorState) -> Result<(), Error> {
-        let (kind, path) = (&self.declared().kind, self.declared().path());
+        let (kind, path) = (&self.declared().kind, self.declared().path(&self.plane));
         state.listed = Some(BTreeSet::new());
         let mut next = None;
         loop {

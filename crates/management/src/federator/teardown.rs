@@ -94,7 +94,7 @@ impl Federator {
         key: &Key,
         deployment: &WorkloadDeployment,
     ) -> Result<Option<Blocked>, Error> {
-        for namespace in self.namespaces_to_clean(project, key, deployment)? {
+        for namespace in self.namespaces_to_clean(project, key, deployment).await? {
             if let Some(blocked) = self.withdraw_from(project, &namespace, deployment).await? {
                 return Ok(Some(blocked));
             }
@@ -107,9 +107,9 @@ impl Federator {
         Ok(None)
     }
 
-    /// The hub namespaces that may have a copy: the recorded one, if it belongs to the tenant, and the true
-    /// one. Without a record nothing was written to the hub, unless a user has removed the record.
-    fn namespaces_to_clean(
+    /// The hub namespaces that may have a copy: the recorded one and the true one, each if it belongs to the
+    /// tenant. Without a record nothing was written to the hub, unless a user has removed the record.
+    async fn namespaces_to_clean(
         &self,
         project: &Plane,
         key: &Key,
@@ -119,22 +119,36 @@ impl Federator {
         if recorded.is_none() && hub_copy::check_city(deployment).is_err() {
             return Ok(BTreeSet::new()); // never federated
         }
-        let mut namespaces = BTreeSet::from([self.hub_namespace(project, key)?.name]);
-        if let Some(recorded) = recorded.filter(|recorded| !namespaces.contains(*recorded)) {
-            match self.owns_hub_namespace(key, recorded)? {
-                true => _ = namespaces.insert(recorded.to_owned()),
-                false => self.record_conflict(project, deployment, recorded, "belongs to another tenant"),
+        let own = self.hub_namespace(project, key)?.name;
+        let candidates = recorded.filter(|recorded| *recorded != own).into_iter().chain([own.as_str()]);
+        let mut namespaces = BTreeSet::new();
+        for name in candidates {
+            match self.owns_hub_namespace(key, name).await {
+                Ok(true) => _ = namespaces.insert(name.to_owned()),
+                // Only the true namespace can have lost its labels with copies of this deployment in it.
+                Err(Error::Tenant(_)) if name != own => {
+                    self.record_conflict(project, deployment, name, "belongs to no tenant");
+                }
+                Ok(false) => self.record_conflict(project, deployment, name, "belongs to another tenant"),
+                Err(error) => return Err(error),
             }
         }
         Ok(namespaces)
     }
 
-    /// Whether a recorded hub namespace belongs to the tenant of the deployment. Users of the project can
-    /// change the annotation, so it must not lead to the copies of other tenants.
-    fn owns_hub_namespace(&self, key: &Key, recorded: &str) -> Result<bool, Error> {
+    /// Whether a hub namespace belongs to the tenant of the deployment, by its labels. Users of the project can
+    /// change the annotation, and the project's plane says which UID its namespace has.
+    async fn owns_hub_namespace(&self, key: &Key, name: &str) -> Result<bool, Error> {
         let tenant = Tenant::new(key.plane.as_str(), key.namespace()).map_err(tenant::TenantError::from)?;
-        let namespace = self.hub.get::<Namespace>(recorded)?;
-        Ok(namespace.is_some_and(|namespace| Tenant::of(&namespace).is_ok_and(|found| found == tenant)))
+        let namespace = match self.hub.get::<Namespace>(name)? {
+            Some(namespace) => Some(namespace),
+            // The watch delivers only namespaces with the label of a project.
+            None => {
+                let named = ListOptions::all().fields(format!("metadata.name={name}"));
+                self.hub.uncached().list::<Namespace>(&named).await?.pop()
+            }
+        };
+        Ok(tenant.owns(namespace.as_ref())?)
     }
 
     /// Takes the next steps in one hub namespace. Returns none when nothing is left in it.

@@ -46,6 +46,7 @@ async fn a_deployment_is_recorded_then_its_namespace_policy_and_copy_are_written
         "hub: create namespaces",
         "hub: create propagationpolicies",
         "hub: create workloaddeployments",
+        "hub: create rolebindings",
     ];
     assert_eq!(env.writes(), expected);
 }
@@ -305,7 +306,10 @@ async fn deletion_removes_the_copy_then_the_policy_then_the_finalizer() {
     let before = env.writes().len();
     env.acme().remove::<WorkloadDeployment>((NAMESPACE, "web")).await;
     env.acme().eventually_lacks::<WorkloadDeployment>((NAMESPACE, "web")).await;
-    let writes = env.writes().split_off(before);
+    // The rights of the city's cells are withdrawn at the same time.
+    let of_access = |write: &String| write.contains("rolebindings") || write.contains("namespaces");
+    let writes: Vec<_> =
+        env.writes().split_off(before).into_iter().filter(|write| !of_access(write)).collect();
     let expected = ["hub: delete workloaddeployments/web", "hub: delete propagationpolicies/city-dfw"];
     assert_eq!((writes.len(), &writes[..2]), (3, &expected.map(str::to_owned)[..]));
     assert!(writes[2].ends_with("workloaddeployments/web"), "the finalizer: {writes:?}");
@@ -365,6 +369,46 @@ async fn deletion_never_touches_the_namespace_of_another_project() {
     assert!(note.contains(&globex), "{note}");
     env.idle(LONG).await;
     assert_eq!(env.hub().read::<WorkloadDeployment>((globex.as_str(), "web")).await, Some(victim));
+}
+
+async fn relabel_hub_namespace(env: &TestEnv, pairs: &[(&str, &str)]) {
+    let relabel = |namespace: &mut Namespace| namespace.metadata.labels = Some(metadata::map(pairs.to_vec()));
+    env.hub().change(&env.hub_namespace, relabel).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn deletion_checks_whose_the_hub_namespace_is_and_not_only_its_name() {
+    let env = TestEnv::running().await;
+    env.federate("web", "dfw").await;
+    // As if acme's plane showed the UID of a namespace of globex.
+    let globex = [(labels::UPSTREAM_CLUSTER_NAME, "cluster-globex"), (labels::UPSTREAM_NAMESPACE, NAMESPACE)];
+    relabel_hub_namespace(&env, &globex).await;
+    env.acme().remove::<WorkloadDeployment>((NAMESPACE, "web")).await;
+    env.acme().eventually_lacks::<WorkloadDeployment>((NAMESPACE, "web")).await;
+    let note = env.acme().eventually_event("web", "RecordContradicted").await;
+    assert!(note.contains(&env.hub_namespace), "{note}");
+    env.idle(LONG).await;
+    assert!(env.copy("web").await.is_some(), "the copy in the namespace of globex stays");
+    assert_eq!(policies(&env).await, ["city-dfw"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn deletion_waits_while_the_hub_namespace_has_no_labels() {
+    let mut env = TestEnv::running().await;
+    env.federate("web", "dfw").await;
+    env.stop().await;
+    relabel_hub_namespace(&env, &[]).await;
+    env.acme().remove::<WorkloadDeployment>((NAMESPACE, "web")).await;
+    env.start();
+    let note = env.acme().eventually_event("web", "HubCleanupFailed").await;
+    assert!(note.contains(labels::UPSTREAM_CLUSTER_NAME), "{note}");
+    env.idle(LONG).await;
+    assert!(env.deployment("web").await.has_finalizer(finalizers::FEDERATOR));
+    assert!(env.copy("web").await.is_some());
+    let acme = [(labels::UPSTREAM_CLUSTER_NAME, "cluster-acme"), (labels::UPSTREAM_NAMESPACE, NAMESPACE)];
+    relabel_hub_namespace(&env, &acme).await;
+    env.acme().eventually_lacks::<WorkloadDeployment>((NAMESPACE, "web")).await;
+    assert_eq!(env.copy("web").await, None);
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,6 +2,7 @@
 //! and with a paused clock. The test plays the federation and the cells: it writes the status of hub copies
 //! and the instances on the hub.
 
+mod cell_access;
 mod city_guard;
 mod coalescing;
 mod crashes;

@@ -1,6 +1,7 @@
 //! Permissions of each role on each plane, read from the RBAC files that grant them, so that an error can
 //! name the file.
 
+use polis_api::groups;
 use serde::Deserialize;
 
 /// An RBAC file in `deploy/`.
@@ -23,6 +24,9 @@ pub(super) const LEASES: Grant = grant!("deploy/components/leader-election/role.
 pub(super) const CELL: Grant = grant!("deploy/components/rbac/cell/controllers.yaml");
 /// The cell role on the hub.
 pub(super) const CELL_ON_HUB: Grant = grant!("deploy/components/rbac/hub/cell.yaml");
+/// The cell role in the hub namespaces where its city has deployments. The management role binds it there, so it
+/// cannot be checked for the whole hub.
+pub(super) const CELL_CITY_ON_HUB: Grant = grant!("deploy/components/rbac/hub/cell-city.yaml");
 /// The management role on the hub.
 pub(super) const MANAGEMENT_ON_HUB: Grant = grant!("deploy/components/rbac/hub/management.yaml");
 /// The management role on the plane with the Project objects.
@@ -78,6 +82,11 @@ struct Rule {
 }
 
 impl Grant {
+    /// The group that has the permissions; none if it is a user.
+    pub(super) fn group(&self) -> Option<&'static str> {
+        [groups::MANAGERS, groups::CELLS].into_iter().find(|group| self.text.contains(group))
+    }
+
     /// The directory for `kubectl apply -k`.
     pub(super) fn folder(&self) -> &'static str {
         self.file.rsplit_once('/').map_or(self.file, |(folder, _)| folder)
@@ -116,9 +125,17 @@ mod tests {
 
     #[test]
     fn every_rbac_file_has_permissions() {
-        for grant in
-            [LEASES, CELL, CELL_ON_HUB, MANAGEMENT_ON_HUB, PROJECTS, PROJECT, WEBHOOK_SECRET, METRICS_REVIEWS]
-        {
+        for grant in [
+            LEASES,
+            CELL,
+            CELL_ON_HUB,
+            CELL_CITY_ON_HUB,
+            MANAGEMENT_ON_HUB,
+            PROJECTS,
+            PROJECT,
+            WEBHOOK_SECRET,
+            METRICS_REVIEWS,
+        ] {
             let permissions = grant.permissions();
             assert!(!permissions.is_empty(), "{}", grant.file);
             assert!(
@@ -145,7 +162,9 @@ mod tests {
             .into_iter()
             .filter(|permission| !permission.name.is_empty())
             .collect();
-        assert_eq!(named.len(), 1, "{named:?}");
+        assert_eq!(named.len(), 2, "{named:?}");
+        assert_eq!(MANAGEMENT_ON_HUB.group(), Some("compute.datumapis.com:managers"));
+        assert_eq!((CELL_ON_HUB.group(), CELL.group()), (Some("compute.datumapis.com:cells"), None));
         assert_eq!(LEASES.folder(), "deploy/components/leader-election");
         assert_eq!(permissions[0].subject(), "workloaddeployments.compute.datumapis.com");
     }

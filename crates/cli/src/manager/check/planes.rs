@@ -87,10 +87,14 @@ pub(super) async fn examine(flags: &Flags, config: &Config, findings: &mut Findi
     let hub = PlaneCheck {
         name: "hub".into(),
         plane: planes.hub.clone(),
-        grants: [when(management, permissions::MANAGEMENT_ON_HUB), when(cell, permissions::CELL_ON_HUB)]
-            .into_iter()
-            .flatten()
-            .collect(),
+        grants: [
+            when(management, permissions::MANAGEMENT_ON_HUB),
+            when(cell, permissions::CELL_ON_HUB),
+            when(cell, permissions::CELL_CITY_ON_HUB),
+        ]
+        .into_iter()
+        .flatten()
+        .collect(),
         kinds: "kubectl --context hub apply --server-side -k deploy/components/federation",
     };
     if check_plane(&hub, flags, findings).await && management {
@@ -235,7 +239,8 @@ async fn served(check: &PlaneCheck, client: &Client, findings: &mut Findings) {
 
 /// Checks the permissions of the roles.
 async fn granted(check: &PlaneCheck, client: &Client, flags: &Flags, findings: &mut Findings) {
-    for grant in &check.grants {
+    let by_namespace = permissions::CELL_CITY_ON_HUB.file;
+    for grant in check.grants.iter().filter(|grant| grant.file != by_namespace) {
         let namespace =
             (grant.file == permissions::LEASES.file).then_some(flags.leader_elect_namespace.as_str());
         review(check, client, grant, grant.permissions(), namespace, findings).await;
@@ -288,7 +293,16 @@ async fn review(
         findings.error(
             check.name.clone(),
             format!("the manager may not {} {subject}", verbs.join(", ")),
-            format!("{} grants it: run kubectl apply -k {} on this plane", grant.file, grant.folder()),
+            match grant.group() {
+                Some(group) => format!(
+                    "{} grants it to group {group}: run kubectl apply -k {} on this plane, and put the manager's credential into the group",
+                    grant.file,
+                    grant.folder()
+                ),
+                None => {
+                    format!("{} grants it: run kubectl apply -k {} on this plane", grant.file, grant.folder())
+                }
+            },
         );
     }
 }
