@@ -173,7 +173,7 @@ impl Reflector {
         let shown = store.lock().shown();
         if let Some(shown) = shown {
             let kind = &self.declared().kind;
-            let path = format!("{}limit=1", self.declared().path());
+            let path = format!("{}limit=1", self.declared().path(&self.plane));
             let content = one(&self.plane, kind, path).await.map_err(|error| self.ended(error))?;
             let page = Page::parse(&self.plane, kind, &content).map_err(|error| self.ended(error))?;
             let current = ResourceVersion::parse(&page.metadata.resource_version);
