@@ -47,10 +47,12 @@ impl Call {
             name: self.name.clone(),
             subresource: self.subresource,
             user: self.user.clone(),
+            caller: self.caller.clone(),
             options: self.options.clone(),
             output: self.output,
             read_uncommitted: self.read_uncommitted,
             agent: self.agent.clone(),
+            deadline: self.deadline,
             warnings: Mutex::default(),
         }
     }
