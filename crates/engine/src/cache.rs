@@ -191,9 +191,9 @@ impl Store {
         self.own_writes.set_shown(version);
     }
 
-    /// The version up to which the watch has shown every change; none if it is not known.
-    pub(crate) fn shown(&self) -> Option<ResourceVersion> {
-        self.own_writes.shown()
+    /// The newest version that the watch has shown or an own write has created; none if it is not known.
+    pub(crate) fn newest(&self) -> Option<ResourceVersion> {
+        self.own_writes.newest()
     }
 
     /// The server was restored from a backup: the next list replaces every object, also newer ones. Own

@@ -128,9 +128,14 @@ impl OwnWrites {
         admitted
     }
 
-    /// The version up to which the watch has shown every change.
-    pub(super) fn shown(&self) -> Option<ResourceVersion> {
-        self.shown
+    /// The newest version that the watch has shown or an own write has created.
+    pub(super) fn newest(&self) -> Option<ResourceVersion> {
+        let ahead = self.unshown.iter().flat_map(|unshown| unshown.ahead.values());
+        let written = ahead.filter_map(|ahead| match ahead {
+            Ahead::Written(version) => Some(*version),
+            Ahead::Deleted { last, .. } => *last,
+        });
+        written.chain(self.shown).max()
     }
 
     /// Records that the watch has shown every change up to a version.

@@ -170,14 +170,14 @@ impl Reflector {
     /// (`--bump-revision`, `--mark-compacted`).
     async fn check_not_restored(&self, state: &mut ReflectorState) -> Result<(), WatchEnd> {
         let store = self.informers.store(self.watch);
-        let shown = store.lock().shown();
-        if let Some(shown) = shown {
+        let newest = store.lock().newest();
+        if let Some(newest) = newest {
             let kind = &self.declared().kind;
             let path = format!("{}limit=1", self.declared().path(&self.plane));
             let content = one(&self.plane, kind, path).await.map_err(|error| self.ended(error))?;
             let page = Page::parse(&self.plane, kind, &content).map_err(|error| self.ended(error))?;
             let current = ResourceVersion::parse(&page.metadata.resource_version);
-            if current.is_some_and(|current| current < shown) {
+            if current.is_some_and(|current| current < newest) {
                 tracing::warn!(plane = %self.plane.name(), %kind, "the server has an older state than before: it was restored; listing again");
                 self.plane.env().metrics.watch_restarted(kind, RESTORED);
                 store.lock().restored();
@@ -475,6 +475,7 @@ impl Reflector {
         state.failures = state.failures.saturating_add(1);
         if error.code() == Some(404) {
             state.version = None; // repeat discovery, then list again
+            state.interrupted = false;
         }
         // A single broken connection is normal. It is reported from the second failure in a row, or at once
         // before the first complete list.

@@ -28,15 +28,18 @@ async fn the_cache_of_a_restored_server_goes_back_with_it_and_then_forward() {
         }
         let (engine, plane, recorder) = watch_maps(&server);
         engine.ready().await;
+        eventually("the backlog is reconciled", || recorder.keys().len() == 3).await;
+        recorder.clear();
         let backup = server.backup();
         server.put("", "v1", "configmaps", mk_map("shop", "changes", "new"));
         server.put("", "v1", "configmaps", mk_map("shop", "added", "new"));
         server.remove("", "v1", "configmaps", "shop/goes");
-        eventually("the changes are seen", || cached(&plane) == served(&server, "")).await;
+        eventually("the changes are reconciled", || recorder.keys().len() == 3).await;
         recorder.clear();
 
         server.restore(&backup);
         eventually("the cache is that of the backup", || cached(&plane) == served(&server, "")).await;
+        eventually("the differences are reconciled", || recorder.keys().len() == 3).await;
         let mut keys = recorder.keys();
         keys.sort();
         assert_eq!(keys, ["main/shop/added", "main/shop/changes", "main/shop/goes"]);
