@@ -68,12 +68,17 @@ impl Federator {
 
     /// The project has no deployment of this key. Normally its finalizer has cleaned up, and the hub has no
     /// copy either. A copy that exists nevertheless, for example on a hub that was restored from a backup, is
-    /// withdrawn if an uncached read of the project does not find the deployment. The hub namespace contains
-    /// the UID of the project's namespace, so the read cannot be of another project.
+    /// withdrawn if an uncached read of the project does not find the deployment, and if the labels of the
+    /// hub namespace name this project: its plane alone says which UID its namespace has.
     pub(super) async fn withdraw_unknown(&self, project: &Plane, key: &Key) -> Result<Action, Error> {
         let Ok(hub_namespace) = self.hub_namespace(project, key) else { return Ok(Action::AwaitChange) };
         let name = (hub_namespace.name.as_str(), &*key.name);
         let Some(copy) = self.hub.get::<WorkloadDeployment>(name)? else { return Ok(Action::AwaitChange) };
+        match self.owns_hub_namespace(key, &hub_namespace.name).await {
+            Ok(true) => {}
+            Ok(false) | Err(Error::Tenant(_)) => return Ok(Action::AwaitChange),
+            Err(error) => return Err(error),
+        }
         if project.uncached().get::<WorkloadDeployment>(key).await?.is_some() {
             return Ok(Action::AwaitChange); // its event requeues the key
         }
@@ -136,8 +141,8 @@ impl Federator {
         Ok(namespaces)
     }
 
-    /// Whether a hub namespace belongs to the tenant of the deployment, by its labels. Users of the project can
-    /// change the annotation, and the project's plane says which UID its namespace has.
+    /// Whether a hub namespace belongs to the tenant of the deployment, by its labels. Users of the project
+    /// can change the annotation, and the project's plane says which UID its namespace has.
     async fn owns_hub_namespace(&self, key: &Key, name: &str) -> Result<bool, Error> {
         let tenant = Tenant::new(key.plane.as_str(), key.namespace()).map_err(tenant::TenantError::from)?;
         let namespace = match self.hub.get::<Namespace>(name)? {
