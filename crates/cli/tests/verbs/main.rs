@@ -9,8 +9,9 @@ mod terminal;
 
 use installation::{Installation, hub_namespace};
 use polis_api::compute::{Instance, Workload};
+use polis_api::k8s_openapi::api::core::v1::ServiceAccount;
 use polis_api::kube::Api;
-use polis_api::kube::api::{Patch, PatchParams};
+use polis_api::kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 const DEPLOY: &str = "deploy web --image polis.local/hello --city dfw --city ord --port http=8080";
@@ -587,12 +588,45 @@ async fn examples(installation: &Installation, verb: &str) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn credentials_are_listed_and_revoked() {
+    let installation = Installation::new().await;
+    let project = installation.project("default");
+    let accounts: Api<ServiceAccount> = Api::default_namespaced(project);
+    let account = ServiceAccount {
+        metadata: ObjectMeta { name: Some("bot".to_owned()), ..ObjectMeta::default() },
+        ..ServiceAccount::default()
+    };
+    accounts.create(&PostParams::default(), &account).await.unwrap();
+    let request = json!({"spec": {}});
+    let _issued: Value =
+        accounts.create_subresource("token", "bot", &PostParams::default(), &request).await.unwrap();
+
+    let listed = installation.polis("credentials list -o json").await.json();
+    let token = &listed["items"][0];
+    assert_eq!((&token["kind"], &token["plane"]), (&json!("Token"), &json!("project:default")));
+    let id = token["id"].as_str().unwrap();
+    let table = installation.polis("credentials list").await.ok();
+    assert!(table.contains("system:serviceaccount:default:bot  token") && table.contains(id), "{table}");
+    let refused = installation.polis("credentials list --context unprivileged").await.error(4);
+    assert!(refused.contains("/polis/credentials"), "{refused}");
+
+    let revoked = installation.polis(&format!("credentials revoke {id}")).await.ok();
+    assert!(
+        revoked.contains(&format!("revoked token {id} of system:serviceaccount:default:bot")),
+        "{revoked}"
+    );
+    assert_eq!(installation.polis("credentials list -o json").await.json()["items"], json!([]));
+    installation.polis("credentials revoke").await.error(2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn every_verb_has_examples_and_every_example_runs() {
     let installation = Installation::new().await;
     installation.write("workload.yaml", FILE);
     let mut verbs = verbs(&installation).await;
     assert!(verbs.len() >= 16, "{verbs:?}");
     verbs.extend(["rollout status", "rollout history", "rollout undo"].map(str::to_owned));
+    verbs.extend(["credentials list", "credentials revoke"].map(str::to_owned));
     for verb in verbs {
         if verb == "rollout undo" {
             // A history of exactly two revisions, independent of the verbs before.
