@@ -23,6 +23,7 @@
 //! | [`crd`] | defaulting and validation of CustomResourceDefinitions |
 //! | [`admission_policy`] | ValidatingAdmissionPolicy and match conditions, in CEL |
 //! | [`apply`] | server-side apply and `managedFields` |
+//! | [`audit`] | audit policies: at which level a request is recorded |
 //! | [`patch`] | JSON patch, merge patch, strategic merge patch |
 //! | [`selector`] | label and field selectors |
 //! | [`jsonpath`], [`table`] | printer columns and the tables of `kubectl get` |
@@ -149,6 +150,7 @@
 
 pub mod admission_policy;
 pub mod apply;
+pub mod audit;
 mod cel;
 pub mod clock;
 pub mod crd;

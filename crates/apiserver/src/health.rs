@@ -1,4 +1,4 @@
-//! Handlers of non-resource paths: health, version, discovery, OpenAPI, OpenID.
+//! Handlers of non-resource paths: health, version, metrics, discovery, OpenAPI, OpenID.
 
 use std::sync::Arc;
 

@@ -11,7 +11,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `store` | revisions, compare-and-set, ranges, history, watches; memory and redb |
+//! | `store` | revisions, compare-and-set, ranges, history, watches; memory and redb; encryption at rest |
 //! | `kinds` | built-in kinds, CRDs, catalogues |
 //! | `verbs` | get, list, watch, create, update, patch, delete |
 //! | `builtins` | defaulting and validation of single built-in kinds |
@@ -20,6 +20,7 @@
 //! | `controllers` | garbage collection, deletion of namespaces and CRDs, token secrets, event expiry |
 //! | `flow` | priority and fairness: who computes when, and outside of which threads |
 //! | `docs` | discovery and OpenAPI |
+//! | `metrics` | the metrics of the server |
 //! | `subresource` | subresources that the embedding program serves |
 //!
 //! Schemas, CEL, apply, patches, selectors and tables are pure functions in `polis-apimachinery`.
@@ -55,7 +56,10 @@ mod user;
 mod verbs;
 mod versioned_schema;
 
-pub use access::{Access, AuditSink, Credential, CredentialKind, Revocation, TokenKeys, TokenKeysError};
+pub use access::{
+    Access, Audit, AuditFile, AuditFileError, CONTROLLERS, Credential, CredentialKind, Revocation, TokenKeys,
+    TokenKeysError,
+};
 pub use admission::{TlsWebhooks, WebhookCall, WebhookTransport};
 pub use controllers::EnabledControllers;
 pub use http::ResponseBody;
@@ -66,7 +70,7 @@ pub use serve::{Authority, Certificate, ServerTls, ServerTlsError, kubeconfig};
 pub use server::{Builder, Error, Server, Storage};
 pub use service::Service;
 pub use status::StatusError;
-pub use store::OpenError;
+pub use store::{EncryptionKeyError, EncryptionKeys, OpenError};
 pub use subresource::{SubresourceFuture, SubresourceHandler, SubresourceRequest};
 pub use user::{MASTERS, UserInfo};
 

@@ -9,7 +9,7 @@ use prometheus_client::{
     encoding::{DescriptorEncoder, EncodeMetric, text::encode},
     metrics::{
         MetricType,
-        counter::Counter,
+        counter::{ConstCounter, Counter},
         family::Family,
         gauge::{ConstGauge, Gauge},
         histogram::Histogram,
@@ -17,7 +17,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::store::Store;
+use crate::{access::Audit, store::Store};
 
 /// Bucket bounds of waits in seconds, as in Kubernetes.
 const WAITS: [f64; 13] = [0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0];
@@ -56,8 +56,9 @@ fn mk_waits() -> Histogram {
 }
 
 impl Metrics {
-    /// All metrics, with 0. `planes` measures the storage of the planes when the metrics are read.
-    pub(crate) fn new(planes: StorageCollector) -> Arc<Self> {
+    /// All metrics, with 0. `planes` measures the storage of the planes when the metrics are read, `audit`
+    /// counts the events of the audit log.
+    pub(crate) fn new(planes: StorageCollector, audit: AuditCollector) -> Arc<Self> {
         let mut registry = Registry::default();
         let mut metrics = Self {
             executing: Family::default(),
@@ -107,6 +108,7 @@ impl Metrics {
             metrics.quota_refused.clone(),
         );
         registry.register_collector(Box::new(planes));
+        registry.register_collector(Box::new(audit));
         metrics.registry = registry;
         Arc::new(metrics)
     }
@@ -183,5 +185,33 @@ impl Collector for StorageCollector {
             }
         }
         Ok(())
+    }
+}
+
+/// Counts the events of the audit log when the metrics are read.
+pub(crate) struct AuditCollector(Option<Arc<Audit>>);
+
+impl AuditCollector {
+    pub(crate) fn new(audit: Option<Arc<Audit>>) -> Self {
+        Self(audit)
+    }
+}
+
+impl fmt::Debug for AuditCollector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AuditCollector")
+    }
+}
+
+impl Collector for AuditCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let (written, lost) = self.0.as_ref().map_or((0, 0), |audit| audit.counts());
+        let help = "Events written to the audit log";
+        let family = encoder.encode_descriptor("apiserver_audit_event", help, None, MetricType::Counter)?;
+        ConstCounter::new(written).encode(family)?;
+        let help = "Audit events lost, because the queue was full or the log could not be written";
+        let mut family =
+            encoder.encode_descriptor("apiserver_audit_error", help, None, MetricType::Counter)?;
+        ConstCounter::new(lost).encode(family.encode_family(&[("plugin", "log")])?)
     }
 }

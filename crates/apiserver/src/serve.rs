@@ -264,7 +264,7 @@ impl Server {
         polis_tls::serve(listener, LIMITS, tls, move |peer| {
             let service = service.clone();
             let certificate = peer.certificate.as_ref().and_then(ClientCertificate::from_der);
-            let proved = Peer { certificate: certificate.map(Arc::new) };
+            let proved = Peer { certificate: certificate.map(Arc::new), address: Some(peer.address.ip()) };
             hyper::service::service_fn(move |mut request: http::Request<RequestBody>| {
                 let service = service.clone();
                 request.extensions_mut().insert(proved.clone());

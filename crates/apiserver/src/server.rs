@@ -20,14 +20,14 @@ use crate::{
     controllers::{self, EnabledControllers},
     flow::{Caller, Flows, PriorityLevel},
     kinds::Catalogue,
-    metrics::{Metrics, StorageCollector},
+    metrics::{AuditCollector, Metrics, StorageCollector},
     plane::{Plane, PlaneSpec},
     route::Verb,
     service::Service,
     status::StatusError,
     store::{
-        Collection, CommitError, EncodedObject, HistoryLimits, MemoryStore, OpenError, Precondition,
-        RedbStore, Store, Stored, Write,
+        Collection, CommitError, EncodedObject, EncryptionKeys, HistoryLimits, MemoryStore, OpenError,
+        Precondition, RedbStore, RowCodec, Store, Stored, Write,
     },
     subresource::{SubresourceHandler, SubresourceHandlers},
     verbs::Call,
@@ -81,6 +81,7 @@ pub enum Error {
 /// Builds a [`Server`].
 pub struct Builder {
     storage: Storage,
+    encryption: Option<EncryptionKeys>,
     store: Option<Arc<dyn Store>>,
     clock: Clock,
     random: Random,
@@ -97,6 +98,13 @@ impl Builder {
     /// Where objects are stored; in memory by default.
     pub fn storage(mut self, storage: Storage) -> Self {
         self.storage = storage;
+        self
+    }
+
+    /// Encrypts Secrets in durable storage. Opening the store encrypts those that are not, or not with the
+    /// first key.
+    pub fn encryption(mut self, keys: EncryptionKeys) -> Self {
+        self.encryption = Some(keys);
         self
     }
 
@@ -178,11 +186,13 @@ impl Builder {
                 Arc::new(MemoryStore::new(HistoryLimits::default(), self.clock.clone()))
             }
             (None, Storage::Redb(path)) => {
-                Arc::new(RedbStore::open(&path, HistoryLimits::default(), self.clock.clone())?)
+                let codec = RowCodec::new(self.encryption);
+                Arc::new(RedbStore::open(&path, HistoryLimits::default(), self.clock.clone(), codec)?)
             }
         };
         let writes = store.view().subscribe();
-        let metrics = Metrics::new(StorageCollector::new(store.clone()));
+        let audit = AuditCollector::new(self.access.audit.clone());
+        let metrics = Metrics::new(StorageCollector::new(store.clone()), audit);
         let core = Arc::new(Core {
             store,
             clock: self.clock,
@@ -242,6 +252,7 @@ impl Server {
     pub fn builder() -> Builder {
         Builder {
             storage: Storage::Memory,
+            encryption: None,
             store: None,
             clock: Clock::system(),
             random: Random::from_entropy(),

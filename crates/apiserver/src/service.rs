@@ -86,13 +86,16 @@ impl Service {
     {
         let (parts, body) = request.into_parts();
         let head = parts.method == http::Method::HEAD;
-        let mut response = self.dispatch(parts, body).await.unwrap_or_else(|error| failure(&error));
+        let mut trail = access::Trail::begin(&self.core, self.plane.as_deref(), &parts);
+        let dispatched = self.dispatch(&parts, body, &mut trail).await;
+        let mut response = dispatched.unwrap_or_else(|error| failure(&error));
         let shown = response.extensions().get().map(|ShownRevision(shown)| *shown);
         if let Some(durable) = self.until_durable(shown)
             && let Err(error) = durable.await
         {
             response = failure(&StatusError::internal(&error.to_string()));
         }
+        trail.finish(&mut response);
         if head {
             *response.body_mut() = ResponseBody::full(Bytes::new());
         }
@@ -105,7 +108,12 @@ impl Service {
         store.durable(shown.unwrap_or_else(|| store.view().revision())).filter(|_| !self.read_uncommitted)
     }
 
-    async fn dispatch<B>(&self, parts: Parts, body: B) -> Result<Response<ResponseBody>, StatusError>
+    async fn dispatch<B>(
+        &self,
+        parts: &Parts,
+        body: B,
+        trail: &mut access::Trail<'_>,
+    ) -> Result<Response<ResponseBody>, StatusError>
     where
         B: http_body::Body<Data = Bytes> + Send,
         B::Error: std::fmt::Display,
@@ -118,11 +126,12 @@ impl Service {
                 (found.plane, found.project, found.path)
             }
         };
-        let mut user = access::authenticate(&self.core, &name, &parts)?;
-        let caller = Caller::of(origin(&parts), &name, &user);
+        let mut user = access::authenticate(&self.core, &name, parts)?;
+        let caller = Caller::of(origin(parts), &name, &user);
         if let Some(project) = project {
             access::add_project(&mut user, project);
         }
+        trail.authenticated(&user);
         let plane = self.core.plane(&name);
         // An anonymous caller does not learn which planes exist: it is refused as on a plane that grants it
         // nothing.
@@ -130,20 +139,22 @@ impl Service {
             return Err(StatusError::no_such_path());
         }
         let user = access::impersonate(&self.core, plane.as_ref(), user, &parts.headers)?;
+        trail.impersonated(&user);
         match route::target(path) {
             Target::NonResource(path) => {
                 let attributes = Attributes::non_resource(&parts.method, path);
                 let plane = access::authorize(&self.core, plane.as_ref(), &user, &attributes)?;
+                trail.authorized();
                 if plane.name.is_empty() && path == access::CREDENTIALS_PATH {
                     let body = read(body).await?;
                     return self.core.credentials.respond(&self.core, &parts.method, body).await;
                 }
-                let mut response = health::respond(&self.core, plane, path, &parts)?;
+                let mut response = health::respond(&self.core, plane, path, parts)?;
                 response.extensions_mut().insert(ShownRevision(0));
                 Ok(response)
             }
             Target::Resource(target) => {
-                self.dispatch_resource(plane.as_ref(), user, caller, &target, &parts, body).await
+                self.dispatch_resource(plane.as_ref(), user, caller, &target, parts, body, trail).await
             }
         }
     }
@@ -156,6 +167,7 @@ impl Service {
         target: &ResourcePath<'_>,
         parts: &Parts,
         body: B,
+        trail: &mut access::Trail<'_>,
     ) -> Result<Response<ResponseBody>, StatusError>
     where
         B: http_body::Body<Data = Bytes> + Send,
@@ -168,6 +180,7 @@ impl Service {
         let name = target.name.map(str::to_owned).or_else(selected);
         let attributes = Attributes::resource(verb, target, name.as_deref());
         let plane = access::authorize(&self.core, plane, &user, &attributes)?;
+        trail.authorized();
         if target.malformed {
             return Err(endpoint::malformed(target));
         }
@@ -192,6 +205,7 @@ impl Service {
             true => Payload { content: Content::of(&parts.headers), bytes: read(body).await? },
             false => Payload { content: None, bytes: Bytes::new() },
         };
+        trail.body(&payload);
         let deadline = (caller.level != PriorityLevel::Exempt).then(|| Instant::now() + DEADLINE);
         let call = Call {
             core: self.core.clone(),
@@ -248,7 +262,7 @@ impl Service {
     }
 }
 
-/// Runs the verb, records a write in the audit log, and adds the warnings to the response.
+/// Runs the verb, and adds the warnings to the response.
 async fn execute(call: Call, payload: Payload, parts: &Parts) -> Response<ResponseBody> {
     let work = call.estimate(payload.bytes.len()).work(call.caller.level);
     let request = Box::pin(call.run(payload));
@@ -259,9 +273,6 @@ async fn execute(call: Call, payload: Payload, parts: &Parts) -> Response<Respon
         }
         _ => failure,
     });
-    if call.verb.is_write() {
-        access::audit(&call, parts, &result);
-    }
     tracing::trace!(
         plane = &*call.plane.name,
         user = call.user.name,
@@ -315,7 +326,7 @@ fn agent(headers: &HeaderMap) -> String {
 }
 
 /// Percent-decodes a request path. Like Go's net/url, it refuses invalid escapes.
-fn decode_path(path: &str) -> Result<Cow<'_, str>, StatusError> {
+pub(crate) fn decode_path(path: &str) -> Result<Cow<'_, str>, StatusError> {
     let bytes = path.as_bytes();
     let is_escape =
         |at: usize| bytes.get(at + 1..at + 3).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit));

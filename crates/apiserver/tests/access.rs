@@ -19,10 +19,13 @@ use kube::{
     api::{ListParams, PostParams},
     config::{KubeConfigOptions, Kubeconfig},
 };
-use polis_apimachinery::clock::Clock;
+use polis_apimachinery::{
+    audit::{AuditLevel, AuditPolicy},
+    clock::Clock,
+};
 use polis_apiserver::{
-    Access, Authority, CredentialKind, PlaneSpec, Revocation, Server, ServerTls, UserInfo, WebhookCall,
-    WebhookTransport, kubeconfig,
+    Access, Audit, Authority, CredentialKind, PlaneSpec, Revocation, Server, ServerTls, UserInfo,
+    WebhookCall, WebhookTransport, kubeconfig,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -575,13 +578,14 @@ async fn a_user_can_grant_permissions_that_the_user_holds() {
 
 #[tokio::test]
 async fn a_project_path_adds_the_parent_project_to_the_user_and_the_audit_log() {
-    let lines: Arc<Mutex<Vec<String>>> = Arc::default();
+    let lines: Arc<Mutex<Vec<u8>>> = Arc::default();
     let sink = lines.clone();
-    let server = serve(
-        Access::default()
-            .audit(Arc::new(move |line: &str| sink.lock().expect("unpoisoned").push(line.to_owned()))),
-    )
-    .await;
+    let policy = AuditPolicy::standard(AuditLevel::Metadata, "controllers");
+    let audit = Audit::to_sink(policy, move |text| {
+        sink.lock().expect("unpoisoned").extend_from_slice(text);
+        Ok(())
+    });
+    let server = serve(Access::default().audit(audit.expect("an audit log"))).await;
     server.server.create_plane(PlaneSpec::project("shop", "projects")).await.expect("a project");
     let client = server
         .client(
@@ -592,11 +596,15 @@ async fn a_project_path_adds_the_parent_project_to_the_user_and_the_audit_log() 
         .await;
     let maps: Api<ConfigMap> = Api::namespaced(client, "default");
     maps.create(&PostParams::default(), &mk(json!({"metadata": {"name": "a"}}))).await.expect("creates");
-    let line: Value =
-        serde_json::from_str(lines.lock().expect("unpoisoned").last().expect("a line")).expect("JSON");
+    let line: Value = eventually("an event", || async {
+        let lines = lines.lock().expect("unpoisoned");
+        lines.strip_suffix(b"\n").map(|line| serde_json::from_slice(line).expect("one line of JSON"))
+    })
+    .await;
     assert_eq!(
-        (line["plane"].as_str(), line["verb"].as_str(), line["code"].as_u64()),
+        (line["objectRef"]["plane"].as_str(), line["verb"].as_str(), line["responseStatus"]["code"].as_u64()),
         (Some("project:shop"), Some("create"), Some(201))
     );
-    assert_eq!(line["extra"]["iam.miloapis.com/parent-name"], json!(["shop"]));
+    assert_eq!(line["user"]["extra"]["iam.miloapis.com/parent-name"], json!(["shop"]));
+    assert_eq!(line["sourceIPs"], json!(["127.0.0.1"]));
 }

@@ -9,8 +9,8 @@ mod review;
 mod role_index;
 mod tokens;
 
-pub use audit::AuditSink;
-pub(crate) use audit::audit;
+pub use audit::{Audit, AuditFile, AuditFileError, CONTROLLERS};
+pub(crate) use audit::{Completion, Trail};
 pub(crate) use credentials::{CREDENTIALS_PATH, Credentials};
 pub use credentials::{Credential, CredentialKind, Revocation};
 pub use jwt::{TokenKeys, TokenKeysError};
@@ -21,7 +21,7 @@ pub(crate) use tokens::{
     needs_token, openid_configuration,
 };
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
 use http::{HeaderMap, Method, header, request::Parts};
 
@@ -35,14 +35,14 @@ use crate::{
     user::{AUTHENTICATED, UNAUTHENTICATED, UserInfo},
 };
 
-/// Authentication options: static bearer tokens, the keys of service account tokens, and the audit sink.
+/// Authentication options: static bearer tokens, the keys of service account tokens, and the audit log.
 /// Client certificates are configured in [`crate::ServerTls`].
 #[derive(Default)]
 pub struct Access {
     tokens: BTreeMap<String, UserInfo>,
     /// Prefixes of the groups that only administrators of the server may impersonate.
     reserved_groups: Vec<String>,
-    pub(crate) audit: Option<AuditSink>,
+    pub(crate) audit: Option<Arc<Audit>>,
     pub(crate) keys: TokenKeys,
     /// The issuer of the root plane's tokens; those of other planes begin with it.
     pub(crate) issuer: Option<String>,
@@ -64,9 +64,9 @@ impl Access {
         self
     }
 
-    /// Sends one line of JSON per write request to `sink`.
-    pub fn audit(mut self, sink: AuditSink) -> Self {
-        self.audit = Some(sink);
+    /// Records requests in an audit log; without one, no request is recorded.
+    pub fn audit(mut self, audit: Audit) -> Self {
+        self.audit = Some(Arc::new(audit));
         self
     }
 
@@ -96,6 +96,8 @@ impl Access {
 pub(crate) struct Peer {
     /// The verified client certificate.
     pub(crate) certificate: Option<Arc<ClientCertificate>>,
+    /// Its address.
+    pub(crate) address: Option<IpAddr>,
 }
 
 /// Authenticates a request: by its [`UserInfo`] extension, its bearer token, or its client certificate.

@@ -16,7 +16,7 @@ use polis_apimachinery::{
     protobuf::{self, ProtobufError},
 };
 
-use crate::{status::StatusError, store::Stored, strict, verbs::WatchBody};
+use crate::{access::Completion, status::StatusError, store::Stored, strict, verbs::WatchBody};
 
 /// Largest body of a request, in bytes. As kube-apiserver.
 pub(crate) const BODY_MAX: usize = 3 << 20;
@@ -24,7 +24,11 @@ pub(crate) const BODY_MAX: usize = 3 << 20;
 const CHUNK: usize = 64 << 10;
 
 /// The body of a response: one piece of bytes, a list, a watch or a stream.
-pub struct ResponseBody(Kind);
+pub struct ResponseBody {
+    kind: Kind,
+    /// Records the end of a stream in the audit log.
+    _completion: Option<Box<Completion>>,
+}
 
 enum Kind {
     Full(Option<Bytes>),
@@ -34,6 +38,7 @@ enum Kind {
 }
 
 /// A list that is encoded as the client reads it, never held in memory as a whole.
+#[derive(Clone)]
 struct ListBody {
     head: Option<Bytes>,
     items: std::vec::IntoIter<Stored>,
@@ -43,29 +48,73 @@ struct ListBody {
     tail: Option<Bytes>,
 }
 
+impl From<Kind> for ResponseBody {
+    fn from(kind: Kind) -> Self {
+        Self { kind, _completion: None }
+    }
+}
+
 impl ResponseBody {
     /// A body of one piece.
     pub fn full(bytes: impl Into<Bytes>) -> Self {
-        Self(Kind::Full(Some(bytes.into())))
+        Kind::Full(Some(bytes.into())).into()
     }
 
     /// A streamed body, with backpressure from the client. It ends with the stream.
     pub fn stream(chunks: impl Stream<Item = Bytes> + Send + 'static) -> Self {
-        Self(Kind::Stream(chunks.boxed()))
+        Kind::Stream(chunks.boxed()).into()
     }
 
     pub(crate) fn list(head: Bytes, items: Vec<Stored>, lead: usize, tail: Bytes) -> Self {
-        Self(Kind::List(ListBody {
-            head: Some(head),
-            items: items.into_iter(),
-            lead,
-            first: true,
-            tail: Some(tail),
-        }))
+        let items = items.into_iter();
+        Kind::List(ListBody { head: Some(head), items, lead, first: true, tail: Some(tail) }).into()
     }
 
     pub(crate) fn watch(watch: WatchBody) -> Self {
-        Self(Kind::Watch(Box::new(watch)))
+        Kind::Watch(Box::new(watch)).into()
+    }
+
+    /// Whether the body has no end of its own: a watch or a stream.
+    pub(crate) fn is_streamed(&self) -> bool {
+        matches!(self.kind, Kind::Watch(_) | Kind::Stream(_))
+    }
+
+    /// Drops `completion` with the body.
+    pub(crate) fn set_completion(&mut self, completion: Completion) {
+        self._completion = Some(Box::new(completion));
+    }
+
+    /// The same body again, which shares its bytes; `None` for a watch or a stream.
+    pub(crate) fn copy(&self) -> Option<Self> {
+        match &self.kind {
+            Kind::Full(bytes) => Some(Kind::Full(bytes.clone()).into()),
+            Kind::List(list) => Some(Kind::List(list.clone()).into()),
+            Kind::Watch(_) | Kind::Stream(_) => None,
+        }
+    }
+
+    /// Bytes that a body holds which is not streamed.
+    pub(crate) fn held(&self) -> usize {
+        match &self.kind {
+            Kind::Full(bytes) => bytes.as_ref().map_or(0, Bytes::len),
+            Kind::List(list) => list.items.as_slice().iter().map(|item| item.json().len()).sum(),
+            Kind::Watch(_) | Kind::Stream(_) => 0,
+        }
+    }
+
+    /// The bytes of a body that is not streamed; `None` if they are more than `max`.
+    pub(crate) fn collect(self, max: usize) -> Option<Bytes> {
+        if self.held() > max {
+            return None;
+        }
+        match self.kind {
+            Kind::Full(bytes) => bytes,
+            Kind::List(mut list) => {
+                let chunks: Vec<Bytes> = std::iter::from_fn(|| list.next()).collect();
+                Some(chunks.concat().into())
+            }
+            Kind::Watch(_) | Kind::Stream(_) => None,
+        }
     }
 }
 
@@ -110,7 +159,7 @@ impl http_body::Body for ResponseBody {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match &mut self.get_mut().0 {
+        match &mut self.get_mut().kind {
             Kind::Full(bytes) => Poll::Ready(
                 bytes.take().filter(|bytes| !bytes.is_empty()).map(|bytes| Ok(Frame::data(bytes))),
             ),
@@ -123,11 +172,11 @@ impl http_body::Body for ResponseBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(&self.0, Kind::Full(None))
+        matches!(&self.kind, Kind::Full(None))
     }
 
     fn size_hint(&self) -> http_body::SizeHint {
-        match &self.0 {
+        match &self.kind {
             Kind::Full(bytes) => {
                 http_body::SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
             }

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use super::{
     Collection, CommitError, EncodedObject, HistoryLimits, OpenError, Precondition, RangeOptions, RedbStore,
-    Store, Stored, Write,
+    RowCodec, Store, Stored, Write,
 };
 use crate::{PlaneSpec, Server, Storage, common::*};
 
@@ -53,7 +53,7 @@ async fn a_restart_keeps_planes_objects_and_revisions() {
 }
 
 fn open(path: &std::path::Path) -> Result<RedbStore, OpenError> {
-    RedbStore::open(path, HistoryLimits::default(), Clock::system())
+    RedbStore::open(path, HistoryLimits::default(), Clock::system(), RowCodec::default())
 }
 
 #[tokio::test]

@@ -15,21 +15,27 @@
 
 #[cfg(test)]
 mod durability_tests;
+mod encryption;
+#[cfg(test)]
+mod encryption_tests;
 mod histories;
 mod memory;
 #[cfg(test)]
 mod model_tests;
 mod object;
 mod redb;
+mod row;
 mod sequencer;
 mod shard;
 mod view;
 mod watch;
 
+pub use encryption::{EncryptionKeyError, EncryptionKeys};
 pub(crate) use memory::MemoryStore;
 pub(crate) use object::{EncodedObject, Stored};
 pub(crate) use object::{OwnerReference, PartialMeta};
 pub(crate) use redb::RedbStore;
+pub(crate) use row::RowCodec;
 pub(crate) use shard::{ChangeType, Event};
 pub(crate) use view::{HistoryLimits, Page, RangeOptions, View};
 pub(crate) use watch::{StoreWatch, WatchItem};
@@ -116,6 +122,16 @@ pub enum OpenError {
         path: String,
         /// The error of the database.
         source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// An object cannot be decrypted. No object is modified.
+    #[error("failed to open the store {path}: {object} {why}")]
+    Encrypted {
+        /// The file.
+        path: String,
+        /// Resource, plane and path of the object.
+        object: String,
+        /// What is missing, and what to do.
+        why: String,
     },
     /// A newer version of this program wrote the file.
     #[error(

@@ -5,9 +5,12 @@
 //! during a sync form the next batch, so concurrent writers share the cost of a sync. Batches are written in
 //! order: a power failure loses only the tail of the log.
 //!
-//! Tables: `about` (format, revision), `objects` (`plane NUL resource NUL path` → revision, revision offset,
-//! JSON), `removed` (`plane NUL resource` → revision of the latest deletion, from which watchers can resume
+//! Tables: `about` (format, revision), `objects` (`plane NUL resource NUL path` → a [row](RowCodec)),
+//! `removed` (`plane NUL resource` → revision of the latest deletion, from which watchers can resume
 //! after a restart).
+//!
+//! Pages that are no longer used keep their bytes. So a file with Secrets that are not encrypted, or with an
+//! older key, is copied into a new file, which replaces it ([`rewrite`]).
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -18,19 +21,20 @@ use std::{
     thread::JoinHandle,
 };
 
-use bytes::Bytes;
 use futures::future::BoxFuture;
 use polis_apimachinery::{clock::Clock, storage_quota::StorageQuota};
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition, TableError};
 use tokio::sync::watch;
 
 use super::{
-    Collection, CommitError, HistoryLimits, OpenError, Revision, Store, Stored, View, Write,
-    sequencer::Sequencer,
+    Collection, CommitError, HistoryLimits, OpenError, Revision, RowCodec, Store, Stored, View, Write,
+    row::RowError, sequencer::Sequencer,
 };
 
-/// The file format that this program writes.
-const FORMAT: u64 = 1;
+/// The newest file format that this program reads: that of a file with encrypted Secrets.
+const FORMAT: u64 = 2;
+/// The format of a file without encrypted Secrets, which earlier programs read.
+const PLAIN_FORMAT: u64 = 1;
 /// Most writes in one transaction.
 const BATCH_MAX: usize = 1024;
 /// Most writes that are visible and not durable. A commit beyond it waits for the disk.
@@ -65,38 +69,45 @@ pub(crate) struct RedbStore {
     queue: Option<mpsc::Sender<PendingWrite>>,
     synced: watch::Receiver<SyncState>,
     writer: Option<JoinHandle<()>>,
+    /// Whether the file had Secrets that were not encrypted with the first key when it was opened.
+    outdated: bool,
 }
 
 impl RedbStore {
     /// Opens the store at `path`, or creates it.
-    pub(crate) fn open(path: &Path, limits: HistoryLimits, clock: Clock) -> Result<Self, OpenError> {
+    pub(crate) fn open(
+        path: &Path,
+        limits: HistoryLimits,
+        clock: Clock,
+        codec: RowCodec,
+    ) -> Result<Self, OpenError> {
         let name = path.display().to_string();
         let io = |source: std::io::Error| OpenError::Io { path: name.clone(), source: source.into() };
         let created = !path.try_exists().map_err(io)?;
         let database = if created {
-            // Created under a temporary name and renamed: a crash during creation leaves no incomplete store.
-            let temporary = path.with_extension("new");
-            match std::fs::remove_file(&temporary) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(error)),
-                _ => {}
-            }
-            // Only for this user: the store holds the Secrets of all planes, and redb would create the file
-            // for all users.
-            std::fs::File::options().write(true).create_new(true).mode(0o600).open(&temporary).map_err(io)?;
-            let database =
-                open_guarded(&name, || redb::Builder::new().set_cache_size(CACHE).create(&temporary))?;
-            std::fs::rename(&temporary, path).map_err(io)?;
-            if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-                std::fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(io)?;
-            }
-            database
+            replace(path, |_| Ok(()))?
         } else {
             if std::fs::metadata(path).map_err(io)?.len() == 0 {
                 return Err(OpenError::Damaged { path: name, source: "the file is empty".into() });
             }
             open_guarded(&name, || redb::Builder::new().set_cache_size(CACHE).open(path))?
         };
-        Self::start(&name, database, created, limits, clock)
+        if created || !codec.encrypts() {
+            return Self::start(&name, database, created, limits, clock, codec);
+        }
+        // Decrypts every object first: with a wrong key nothing is written.
+        let store = Self::start(&name, database, false, limits, clock.clone(), codec.clone())?;
+        if !store.outdated {
+            return Ok(store);
+        }
+        drop(store);
+        let old = open_guarded(&name, || redb::Builder::new().set_cache_size(CACHE).open(path))?;
+        let database = replace(path, |new| rewrite(&old, new, &codec).map_err(|error| error.open(&name)))?;
+        tracing::info!(
+            store = name,
+            "encrypted every Secret of the store with the first key of the key file"
+        );
+        Self::start(&name, database, false, limits, clock, codec)
     }
 
     /// Opens a store on a custom backend, for crash tests. `name` appears in errors.
@@ -111,7 +122,7 @@ impl RedbStore {
         let created = backend.len().map_err(io)? == 0;
         let database =
             open_guarded(name, || redb::Builder::new().set_cache_size(CACHE).create_with_backend(backend))?;
-        Self::start(name, database, created, limits, clock)
+        Self::start(name, database, created, limits, clock, RowCodec::default())
     }
 
     fn start(
@@ -120,27 +131,21 @@ impl RedbStore {
         created: bool,
         limits: HistoryLimits,
         clock: Clock,
+        codec: RowCodec,
     ) -> Result<Self, OpenError> {
-        let damaged = |source: Box<dyn std::error::Error + Send + Sync>| OpenError::Damaged {
-            path: name.to_owned(),
-            source,
-        };
-        let loaded = catch_unwind(AssertUnwindSafe(|| load(&database, created, limits)))
+        let loaded = catch_unwind(AssertUnwindSafe(|| load(&database, created, limits, &codec)))
             .unwrap_or_else(|_| Err(LoadError::Damaged("its pages contradict each other".into())));
-        let (view, revision) = match loaded {
+        let Loaded { view, revision, outdated } = match loaded {
             Ok(loaded) => loaded,
-            Err(LoadError::Newer(found)) => {
-                return Err(OpenError::Newer { path: name.to_owned(), found, known: FORMAT });
-            }
             // A new store cannot be damaged: its first write failed, for example on a full disk.
             Err(LoadError::Damaged(source)) if created => {
                 return Err(OpenError::Io { path: name.to_owned(), source });
             }
-            Err(LoadError::Damaged(source)) => return Err(damaged(source)),
+            Err(error) => return Err(error.open(name)),
         };
         let (queue, pending) = mpsc::channel();
         let (sync_sender, synced) = watch::channel(SyncState { revision, failed: None });
-        let writer = Writer { database, synced: sync_sender };
+        let writer = Writer { database, synced: sync_sender, codec };
         let thread = std::thread::Builder::new()
             .name("polis-store".into())
             .spawn(move || writer.run(&pending))
@@ -150,6 +155,7 @@ impl RedbStore {
             queue: Some(queue),
             synced,
             writer: Some(thread),
+            outdated,
         })
     }
 }
@@ -246,9 +252,97 @@ fn open_guarded(
     }
 }
 
+/// Creates a file under a temporary name, fills it, and gives it the name `path`: a crash leaves the old file
+/// or the new one, never an incomplete one.
+fn replace(
+    path: &Path,
+    fill: impl FnOnce(&Database) -> Result<(), OpenError>,
+) -> Result<Database, OpenError> {
+    let name = path.display().to_string();
+    let io = |source: std::io::Error| OpenError::Io { path: name.clone(), source: source.into() };
+    let temporary = path.with_extension("new");
+    match std::fs::remove_file(&temporary) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(error)),
+        _ => {}
+    }
+    // Only for this user: the store holds the objects of all planes, and redb would create the file for all
+    // users.
+    std::fs::File::options().write(true).create_new(true).mode(0o600).open(&temporary).map_err(io)?;
+    let database = open_guarded(&name, || redb::Builder::new().set_cache_size(CACHE).create(&temporary))?;
+    fill(&database)?;
+    std::fs::rename(&temporary, path).map_err(io)?;
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        std::fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(io)?;
+    }
+    Ok(database)
+}
+
+/// Copies a store, and encodes the rows again that are not encrypted as they should be.
+fn rewrite(old: &Database, new: &Database, codec: &RowCodec) -> Result<(), LoadError> {
+    let from = old.begin_read()?;
+    let to = new.begin_write()?;
+    {
+        let mut objects = to.open_table(OBJECTS)?;
+        for row in from.open_table(OBJECTS)?.iter()? {
+            let (key, value) = row?;
+            let (key, value) = (key.value(), value.value());
+            if codec.is_current(key, value) {
+                objects.insert(key, value)?;
+                continue;
+            }
+            let object = codec.decode(key, value).map_err(|error| LoadError::of_row(key, error))?;
+            objects.insert(key, codec.encode(key, &object)?.as_slice())?;
+        }
+        let mut removed = to.open_table(REMOVED)?;
+        for row in from.open_table(REMOVED)?.iter()? {
+            let (key, revision) = row?;
+            removed.insert(key.value(), revision.value())?;
+        }
+        let mut about = to.open_table(ABOUT)?;
+        for row in from.open_table(ABOUT)?.iter()? {
+            let (name, number) = row?;
+            about.insert(name.value(), number.value())?;
+        }
+        about.insert("format", FORMAT)?;
+    }
+    to.commit()?;
+    Ok(())
+}
+
 enum LoadError {
     Newer(u64),
     Damaged(Box<dyn std::error::Error + Send + Sync>),
+    /// The object cannot be decrypted.
+    Encrypted {
+        object: String,
+        why: String,
+    },
+}
+
+impl LoadError {
+    /// The error of the row with this key.
+    fn of_row(key: &str, error: RowError) -> Self {
+        match error {
+            RowError::TooShort => Self::Damaged(format!("the value of {key:?} is too short").into()),
+            RowError::Seal(error) => {
+                let mut parts = key.splitn(3, '\0');
+                let mut part = || parts.next().unwrap_or_default();
+                let (plane, resource, path) = (part(), part(), part());
+                let plane =
+                    if plane.is_empty() { "the root plane".to_owned() } else { format!("plane {plane}") };
+                Self::Encrypted { object: format!("{resource} {path} of {plane}"), why: error.to_string() }
+            }
+        }
+    }
+
+    fn open(self, name: &str) -> OpenError {
+        let path = name.to_owned();
+        match self {
+            Self::Newer(found) => OpenError::Newer { path, found, known: FORMAT },
+            Self::Damaged(source) => OpenError::Damaged { path, source },
+            Self::Encrypted { object, why } => OpenError::Encrypted { path, object, why },
+        }
+    }
 }
 
 impl<E: std::error::Error + Send + Sync + 'static> From<E> for LoadError {
@@ -257,19 +351,32 @@ impl<E: std::error::Error + Send + Sync + 'static> From<E> for LoadError {
     }
 }
 
+/// What a file contains.
+struct Loaded {
+    view: View,
+    revision: Revision,
+    /// Whether Secrets are not encrypted with the first key.
+    outdated: bool,
+}
+
 /// Loads all objects into a view.
-fn load(database: &Database, created: bool, limits: HistoryLimits) -> Result<(View, Revision), LoadError> {
+fn load(
+    database: &Database,
+    created: bool,
+    limits: HistoryLimits,
+    codec: &RowCodec,
+) -> Result<Loaded, LoadError> {
     if created {
         let transaction = database.begin_write()?;
         {
             let mut about = transaction.open_table(ABOUT)?;
-            about.insert("format", FORMAT)?;
+            about.insert("format", if codec.encrypts() { FORMAT } else { PLAIN_FORMAT })?;
             about.insert("revision", 1)?;
             transaction.open_table(OBJECTS)?;
             transaction.open_table(REMOVED)?;
         }
         transaction.commit()?;
-        return Ok((View::new(limits, 1), 1));
+        return Ok(Loaded { view: View::new(limits, 1), revision: 1, outdated: false });
     }
     let transaction = database.begin_read()?;
     let about = match transaction.open_table(ABOUT) {
@@ -278,7 +385,7 @@ fn load(database: &Database, created: bool, limits: HistoryLimits) -> Result<(Vi
             // The process crashed between the creation of the file and its first commit: no write was
             // acknowledged.
             if database.begin_read()?.list_tables()?.count() == 0 {
-                return load(database, true, limits);
+                return load(database, true, limits, codec);
             }
             return Err(LoadError::Damaged("it is a redb file, but not a store".into()));
         }
@@ -292,6 +399,7 @@ fn load(database: &Database, created: bool, limits: HistoryLimits) -> Result<(Vi
     let mut collections: BTreeMap<Collection, (BTreeMap<Arc<str>, Stored>, Revision)> = BTreeMap::new();
     // The objects of a collection share its name in memory.
     let mut interned: HashMap<String, Collection> = HashMap::new();
+    let mut outdated = codec.encrypts() && format < FORMAT;
     for row in transaction.open_table(OBJECTS)?.iter()? {
         let (key, value) = row?;
         let (prefix, path) = key
@@ -299,9 +407,9 @@ fn load(database: &Database, created: bool, limits: HistoryLimits) -> Result<(Vi
             .rsplit_once('\0')
             .ok_or_else(|| LoadError::Damaged(format!("key {:?} has no collection", key.value()).into()))?;
         let collection = intern(&mut interned, prefix)?;
-        let object = decode(value.value()).ok_or_else(|| {
-            LoadError::Damaged(format!("the value of {:?} is too short", key.value()).into())
-        })?;
+        let decoded = codec.decode(key.value(), value.value());
+        let object = decoded.map_err(|error| LoadError::of_row(key.value(), error))?;
+        outdated |= !codec.is_current(key.value(), value.value());
         let (objects, compact_revision) = collections.entry(collection).or_default();
         *compact_revision = (*compact_revision).max(object.revision());
         objects.insert(path.into(), object);
@@ -316,7 +424,7 @@ fn load(database: &Database, created: bool, limits: HistoryLimits) -> Result<(Vi
     for (collection, (objects, compact_revision)) in collections {
         view.restore(collection, objects, compact_revision);
     }
-    Ok((view, revision))
+    Ok(Loaded { view, revision, outdated })
 }
 
 fn intern(known: &mut HashMap<String, Collection>, prefix: &str) -> Result<Collection, LoadError> {
@@ -331,27 +439,11 @@ fn intern(known: &mut HashMap<String, Collection>, prefix: &str) -> Result<Colle
     Ok(collection)
 }
 
-fn encode(object: &Stored) -> Vec<u8> {
-    let mut value = Vec::with_capacity(12 + object.json().len());
-    value.extend_from_slice(&object.revision().to_le_bytes());
-    value.extend_from_slice(&object.revision_offset().to_le_bytes());
-    value.extend_from_slice(object.json());
-    value
-}
-
-fn decode(value: &[u8]) -> Option<Stored> {
-    let (revision, rest) = value.split_first_chunk::<8>()?;
-    let (revision_offset, json) = rest.split_first_chunk::<4>()?;
-    let revision_offset = u32::from_le_bytes(*revision_offset);
-    (json.len() > revision_offset as usize).then(|| {
-        Stored::restore(Bytes::copy_from_slice(json), u64::from_le_bytes(*revision), revision_offset)
-    })
-}
-
 /// The writer thread.
 struct Writer {
     database: Database,
     synced: watch::Sender<SyncState>,
+    codec: RowCodec,
 }
 
 impl Writer {
@@ -392,7 +484,10 @@ impl Writer {
             let mut objects = transaction.open_table(OBJECTS)?;
             for (key, object) in latest {
                 match object {
-                    Some(object) => drop(objects.insert(key.as_str(), encode(object).as_slice())?),
+                    Some(object) => {
+                        let row = self.codec.encode(&key, object)?;
+                        drop(objects.insert(key.as_str(), row.as_slice())?);
+                    }
                     None => drop(objects.remove(key.as_str())?),
                 }
             }

@@ -6,6 +6,8 @@
 //! | `lock` | locked while a process uses the directory; contains its process id |
 //! | `store.redb` | every object of every embedded plane |
 //! | `ca.crt`, `ca.key`, `tokens.key` | certificate authority of the installation, and the keys of its tokens |
+//! | `secrets.key` | the keys that encrypt Secrets in the store |
+//! | `audit.log`, `audit.log.<n>` | who asked the API for what |
 //! | `kubeconfig` | a context for each plane |
 //! | `cells/<city>` | number of the city, working files and logs of its instances |
 //!
@@ -22,6 +24,8 @@ use anyhow::{Context, Result, bail};
 use polis_apiserver::{Authority, TokenKeys};
 use rustix::fs::OFlags;
 
+use super::{audit, encryption};
+
 /// Format version of this program.
 const VERSION: &str = "1";
 
@@ -29,7 +33,17 @@ const VERSION: &str = "1";
 const KEY_END: &str = "-----END PRIVATE KEY-----";
 
 /// The files of the directory.
-const FILES: [&str; 7] = ["version", "lock", "store.redb", "ca.crt", "ca.key", "tokens.key", "kubeconfig"];
+const FILES: [&str; 9] = [
+    "version",
+    "lock",
+    "store.redb",
+    "ca.crt",
+    "ca.key",
+    "tokens.key",
+    "kubeconfig",
+    encryption::FILE,
+    audit::FILE,
+];
 
 /// A data directory that this process has locked.
 pub struct DataDir {

@@ -8,6 +8,8 @@ use polis_api::names;
 use polis_platform::networks::MAX_LOOPBACK_CITIES as MAX_CITIES;
 use polis_runtime::Isolation;
 
+use super::audit::AuditFlags;
+use super::encryption::EncryptionFlags;
 use super::kubeconfig::user_kubeconfig;
 use super::planes::HUB;
 
@@ -59,6 +61,10 @@ pub struct Flags {
     /// Refuse to start if this kernel cannot isolate the files of instances from each other and from Polis
     #[arg(long)]
     pub require_isolation: bool,
+    #[command(flatten)]
+    pub audit: AuditFlags,
+    #[command(flatten)]
+    pub encryption: EncryptionFlags,
     /// Kubeconfig of an external Karmada to use as the hub, instead of the embedded one
     #[arg(long, value_name = "KUBECONFIG")]
     pub federation_kubeconfig: Option<PathBuf>,
@@ -123,13 +129,24 @@ impl Flags {
         Ok(())
     }
 
-    /// Validates `--allow-read` against the data directory, which holds the keys of the installation.
+    /// Validates `--allow-read` against the data directory, which holds the keys of the installation, and
+    /// against the key file of Secrets.
     pub fn check_readable(&self, data: &Path) -> Result<()> {
         for path in &self.allow_read {
             let resolved = path
                 .canonicalize()
                 .with_context(|| format!("failed to open {} of --allow-read to instances", path.display()))?;
-            if resolved.starts_with(data.canonicalize().unwrap_or_else(|_| data.to_owned())) {
+            let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+            if let Some(key) =
+                self.encryption.encryption_key_file.as_deref().filter(|key| real(key).starts_with(&resolved))
+            {
+                bail!(
+                    "--allow-read {} would open the key file {} to instances: put one of them elsewhere",
+                    path.display(),
+                    key.display()
+                );
+            }
+            if resolved.starts_with(real(data)) {
                 bail!(
                     "--allow-read {} would open the data directory {} to instances: put files for instances elsewhere",
                     path.display(),
@@ -151,10 +168,13 @@ impl Flags {
         }
     }
 
-    /// The kubeconfigs that this process uses: no instance may read them.
-    pub fn kubeconfigs(&self) -> impl Iterator<Item = PathBuf> {
+    /// The kubeconfigs, keys and logs of this process outside of the data directory: no instance may read
+    /// them.
+    pub fn private_files(&self) -> impl Iterator<Item = PathBuf> {
         let cells = self.cells.iter().map(|(_, path)| path);
-        cells.chain(&self.federation_kubeconfig).cloned().chain(user_kubeconfig())
+        let files =
+            [&self.federation_kubeconfig, &self.encryption.encryption_key_file, &self.audit.audit_log_path];
+        cells.chain(files.into_iter().flatten()).cloned().chain(user_kubeconfig())
     }
 }
 
@@ -168,6 +188,8 @@ fn check_name(what: &str, name: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use polis_apimachinery::audit::AuditLevel;
+
     use super::*;
 
     fn mk_flags(cities: &[&str]) -> Flags {
@@ -182,6 +204,14 @@ mod tests {
             keep_instances: false,
             allow_read: Vec::new(),
             require_isolation: false,
+            audit: AuditFlags {
+                audit_level: AuditLevel::Metadata,
+                audit_policy_file: None,
+                audit_log_path: None,
+                audit_log_maxsize: 32,
+                audit_log_maxbackup: 7,
+            },
+            encryption: EncryptionFlags { encryption_key_file: None, rotate_encryption_key: false },
             federation_kubeconfig: None,
             cells: Vec::new(),
         }
@@ -258,6 +288,19 @@ mod tests {
         }
         assert!(check(data.path().join("missing")).unwrap_err().to_string().contains("--allow-read"));
         check("/usr".into()).unwrap();
+    }
+
+    #[test]
+    fn the_key_file_cannot_be_opened_to_instances() {
+        let (data, keys) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let key = keys.path().join("secrets.key");
+        std::fs::write(&key, "").unwrap();
+        let encryption =
+            EncryptionFlags { encryption_key_file: Some(key.clone()), rotate_encryption_key: false };
+        let flags = Flags { allow_read: vec![keys.path().to_owned()], encryption, ..mk_flags(&[]) };
+        let error = flags.check_readable(data.path()).unwrap_err().to_string();
+        assert!(error.contains("secrets.key"), "{error}");
+        assert!(flags.private_files().any(|path| path == key));
     }
 
     #[test]

@@ -8,9 +8,11 @@
 
 mod admin;
 mod admission;
+mod audit;
 mod bootstrap;
 mod data;
 mod durable;
+mod encryption;
 mod flags;
 mod kubeconfig;
 mod logs;
@@ -197,13 +199,27 @@ async fn server(
     let access =
         Access::default().authority(authority.pem()).token_keys(data.token_keys(flags.rotate_token_key)?);
     // A tenant with every right on its plane must not act as the platform there.
-    let access = access.reserve_groups([polis_apiserver::MASTERS, groups::PREFIX]);
-    let builder = Server::builder().storage(storage).access(access).webhooks(webhooks);
+    let mut access =
+        access.reserve_groups([polis_apiserver::MASTERS, polis_apiserver::CONTROLLERS, groups::PREFIX]);
+    if let Some(audit) = flags.audit.open(data.folder())? {
+        access = access.audit(audit);
+    }
+    let mut rotated = None;
+    let mut builder = Server::builder().storage(storage).access(access).webhooks(webhooks);
+    if !flags.ephemeral {
+        let keys = flags.encryption.keys(data.folder())?;
+        rotated = flags.encryption.rotate_encryption_key.then(|| keys.current().to_owned());
+        builder = builder.encryption(keys);
+    }
     let builder = builder.subresource("compute.datumapis.com", "instances", "log", move |request| {
         logs.clone().answer(request)
     });
     // The message already contains the cause, which `{error:#}` would print a second time.
-    builder.build().await.map_err(|error| anyhow::anyhow!("{error}"))
+    let server = builder.build().await.map_err(|error| anyhow::anyhow!("{error}"))?;
+    if let Some(id) = rotated {
+        println!("{}", summary::rotated_message(&id));
+    }
+    Ok(server)
 }
 
 /// Waits until every engine is synced, every embedded Cluster is Ready, and every project accepts a workload

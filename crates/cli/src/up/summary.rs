@@ -61,6 +61,13 @@ pub fn stopping_message(keep_instances: bool) -> &'static str {
     }
 }
 
+/// The message after a rotation of the key that encrypts Secrets.
+pub fn rotated_message(id: &str) -> String {
+    format!(
+        "Every Secret is encrypted with the key {id} now. Remove the older keys from the key file\nwhen no copy of the store needs them, and start without --rotate-encryption-key."
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

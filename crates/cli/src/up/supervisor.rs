@@ -191,7 +191,7 @@ fn process_settings(flags: &Flags, data: &DataDir, city: &str) -> Result<Process
     let binary = std::env::current_exe().context("failed to find the path of this program")?;
     let mut settings = ProcessSettings::new(data.path("cells").join(city), binary, city);
     settings.readable = flags.allow_read.clone();
-    settings.private = flags.kubeconfigs().chain([data.folder().to_owned()]).collect();
+    settings.private = flags.private_files().chain([data.folder().to_owned()]).collect();
     Ok(settings)
 }
 

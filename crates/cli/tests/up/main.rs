@@ -4,6 +4,7 @@ mod bad_input;
 mod installation;
 mod killed;
 mod rolling;
+mod secrets;
 mod terminal;
 mod tour;
 
