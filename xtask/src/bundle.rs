@@ -13,17 +13,24 @@ use serde_json::json;
 
 use crate::crds::root;
 use crate::oci::{self, Entry, Layout};
+use crate::sign::LayoutArgs;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Directory of the layout.
     #[arg(long, default_value = "target/bundle", value_name = "DIR")]
     out: PathBuf,
+    #[command(flatten)]
+    signature: LayoutArgs,
 }
 
 pub(crate) fn run(args: Args) -> Result<()> {
     let out = root().join(args.out);
+    if args.signature.verifies(&out)? {
+        return Ok(());
+    }
     let digest = write(&root().join("deploy"), &out)?;
+    args.signature.sign(&out)?;
     println!(
         "{}: {digest}\npush it with: oras cp --from-oci-layout {}:{} …",
         out.display(),

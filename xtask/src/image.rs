@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use crate::crds::root;
 use crate::oci::{self, Entry, Layout};
 use crate::outside;
+use crate::sign::LayoutArgs;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -28,6 +29,8 @@ pub(crate) struct Args {
     /// Unpack the image and run its program in an otherwise empty root. Needs user namespaces.
     #[arg(long = "try")]
     try_out: bool,
+    #[command(flatten)]
+    signature: LayoutArgs,
 }
 
 /// Path of the program in the image; the pods' `args` follow it.
@@ -37,6 +40,9 @@ const USER: &str = "65532:65532";
 const SBOM: &str = "application/spdx+json";
 
 pub(crate) fn run(args: Args) -> Result<()> {
+    if args.signature.verifies(&root().join(&args.out))? {
+        return Ok(());
+    }
     let binary = match args.binary {
         Some(binary) => binary,
         None => build()?,
@@ -48,6 +54,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let out = root().join(args.out);
     let size = program.len();
     let digest = write(&out, program, &packages()?)?;
+    args.signature.sign(&out)?;
     let manifest: Value = serde_json::from_slice(&oci::blob(&out, &oci::index(&out)?["manifests"][0])?)?;
     let packed = manifest["layers"][0]["size"].as_u64().and_then(|size| usize::try_from(size).ok());
     if args.try_out {

@@ -4,6 +4,7 @@
 
 use clap::{Parser, Subcommand};
 
+mod advisories;
 mod alerts;
 mod bench;
 mod bundle;
@@ -16,6 +17,7 @@ mod image;
 mod oci;
 mod outside;
 mod scenarios;
+mod sign;
 mod test;
 mod testbed;
 mod words;
@@ -71,6 +73,11 @@ enum Task {
     ///
     /// Needs: Rust. Takes: a second.
     Bundle(bundle::Args),
+    /// Sign files with a local key, or check their signatures, in the bundle format of sigstore.
+    ///
+    /// Needs: Rust, and a P-256 key in PKCS#8. Takes: a second. `image` and `bundle` have --sign-key and
+    /// --verify for their layouts.
+    Sign(sign::Args),
     /// Check names, comments and pages against the vocabulary of the project.
     ///
     /// Needs: Rust and git. Takes: a second.
@@ -96,6 +103,7 @@ fn main() -> anyhow::Result<()> {
         Task::Dashboards(args) => dashboards::run(args),
         Task::Image(args) => image::run(args),
         Task::Bundle(args) => bundle::run(args),
+        Task::Sign(args) => sign::run(args),
         Task::Words(args) => words::run(args),
         Task::Graph(args) => graph::run(args),
         Task::Workflows(args) => workflows::run(args),

@@ -88,6 +88,11 @@ impl Layout {
         Ok(Self { dir: dir.to_owned(), manifests: Vec::new() })
     }
 
+    /// Opens a layout to add to it. [`Layout::finish`] writes the index.
+    pub(crate) fn open(dir: &Path) -> Result<Self> {
+        Ok(Self { dir: dir.to_owned(), manifests: manifests(dir)? })
+    }
+
     /// Writes a blob; returns its descriptor.
     pub(crate) fn blob(&self, media_type: &str, content: &[u8]) -> Result<Value> {
         let digest = digest(content);
@@ -104,6 +109,10 @@ impl Layout {
         if let (Some(listed), Some(more)) = (listed.as_object_mut(), listed_with.as_object()) {
             listed.extend(more.clone());
         }
+        // An entry of the same name is replaced.
+        let name = |entry: &Value| entry["annotations"]["org.opencontainers.image.ref.name"].clone();
+        let named = name(&listed);
+        self.manifests.retain(|known| named.is_null() || name(known) != named);
         self.manifests.push(listed);
         Ok(plain)
     }
@@ -132,6 +141,11 @@ pub(crate) fn index(dir: &Path) -> Result<Value> {
     let path = dir.join("index.json");
     let text = fs::read(&path).with_context(|| format!("failed to read {}", path.display()))?;
     serde_json::from_slice(&text).with_context(|| format!("failed to read {}", path.display()))
+}
+
+/// The entries of the index of a layout.
+pub(crate) fn manifests(dir: &Path) -> Result<Vec<Value>> {
+    Ok(index(dir)?["manifests"].as_array().cloned().unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ use std::{
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::Value;
 
+use crate::advisories::{self, Advisories};
 use crate::crds::{self, root};
 use crate::e2e::{CrdVersion, DeploymentMode, PlaneBackend, RENDERED_SCENARIOS, SuiteConfig};
 use crate::go_tool::GoTool;
@@ -117,9 +118,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     tally.outcome("words", words::check());
     tally.outcome("scenario ids", scenarios::check());
     tally.outcome("crate graph", graph::check());
-    if succeeds("cargo", &["deny", "--version"]) {
-        tally.command("licences", &["deny", "check", "licenses", "bans", "sources"]);
-    }
+    dependencies(&mut tally);
     match metadata() {
         Err(err) => tally.outcome("unit tests", Err(err)),
         Ok(metadata) => {
@@ -156,6 +155,27 @@ pub(crate) fn run(args: Args) -> Result<()> {
         std::process::exit(1);
     }
     Ok(())
+}
+
+/// Licences, sources and advisories of the dependencies, with cargo-deny.
+fn dependencies(tally: &mut Tally) {
+    if !succeeds("cargo", &["deny", "--version"]) {
+        let why = "cargo-deny is not installed: cargo install --locked cargo-deny";
+        return tally.skip("checks of dependencies (licences, advisories)", 2, why);
+    }
+    tally.command("licences", &["deny", "check", "licenses", "bans", "sources"]);
+    let fetched = succeeds("cargo", &["deny", "fetch", "db"]);
+    match Advisories::choose(fetched, advisories::has_copy()) {
+        Advisories::Current => tally.command("advisories", &["deny", "check", "advisories"]),
+        Advisories::Copy => {
+            println!(
+                "\nadvisories: offline, so the copy of an earlier run is used; newer advisories are not in it"
+            );
+            tally.command("advisories", &["deny", "--offline", "check", "advisories"]);
+        }
+        Advisories::Unavailable(why) if in_ci() => tally.outcome("advisories", Err(anyhow!(why))),
+        Advisories::Unavailable(why) => tally.skip("check of advisories", 1, why),
+    }
 }
 
 /// The metadata of the workspace.
