@@ -1,4 +1,4 @@
-//! Internal subcommands of the binary: shim, launcher, and the programs of the built-in images.
+//! Internal subcommands of the binary: shim, launcher, probe, and the programs of the built-in images.
 //!
 //! The runtime starts the binary as a shim, the shim starts it as a launcher, and the launcher executes the
 //! program of the instance, which for a built-in image is the binary again. The subcommand is dispatched
@@ -8,12 +8,14 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::{program, shim};
+use crate::{isolation, program, shim};
 
 /// Runs a shim; the argument is the container's directory.
 pub(crate) const SHIM: &str = "__shim";
 /// Runs the launcher; the argument is the container's directory.
 pub(crate) const LAUNCH: &str = "__launch";
+/// Tries what this machine gives to isolate containers.
+pub(crate) const PROBE: &str = "__probe";
 /// Runs a built-in program; the arguments are its name and its own arguments.
 pub(crate) const PROGRAM: &str = "__program";
 
@@ -25,6 +27,7 @@ pub fn run_internal_command(args: impl IntoIterator<Item = OsString>) -> Option<
     match subcommand.to_str()? {
         SHIM => Some(shim::main(&PathBuf::from(args.next()?))),
         LAUNCH => Some(shim::launcher::main(&PathBuf::from(args.next()?))),
+        PROBE => Some(isolation::probe::main(args.next().as_ref().and_then(|word| word.to_str()))),
         PROGRAM => {
             let name = args.next()?.into_string().ok()?;
             let args: Vec<String> = args.map(|arg| arg.to_string_lossy().into_owned()).collect();

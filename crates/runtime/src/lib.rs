@@ -14,6 +14,8 @@
 //! - [`provider`]: the provider interface;
 //! - [`process`]: the process provider: images, environment, addresses, restarts, instance directories;
 //! - `shim`: the process that supervises a container, and the launcher that applies limits and the sandbox;
+//! - `isolation`: namespaces, control groups, system calls and the network of a container;
+//! - `oci`: images from registries, and their layers on this host;
 //! - [`program`]: the programs of the built-in images;
 //! - [`logs`]: reads the output of instances;
 //! - `internal_command`: the entry points of shim, launcher and built-in programs in the binary.
@@ -23,7 +25,10 @@
 mod controller;
 mod error;
 mod internal_command;
+mod isolation;
 pub mod logs;
+#[cfg(target_os = "linux")]
+mod oci;
 pub mod process;
 pub mod program;
 pub mod provider;
@@ -33,6 +38,9 @@ mod status;
 pub use controller::{RuntimeConfig, declare, instance_finalizers};
 pub use error::Error;
 pub use internal_command::run_internal_command;
-pub use process::{AddressMode, Isolation, LoopbackPool, ProcessProvider, ProcessSettings, RestartBackoff};
+pub use isolation::report::{Isolation, Landlock};
+#[cfg(target_os = "linux")]
+pub use oci::RegistrySettings;
+pub use process::{AddressMode, LoopbackPool, ProcessProvider, ProcessSettings, RestartBackoff};
 pub use provider::Provider;
 pub use shim::{LogRetention, ShimState, Termination, TerminationCause};

@@ -92,7 +92,7 @@ pub struct RunReport {
     /// Whether the provider accepts the spec.
     pub programmed: Result<(), RunRefusal>,
     /// A shortcoming of the host that the owner of the instance should know, for the message of `Programmed`.
-    pub warning: Option<&'static str>,
+    pub warning: Option<String>,
     /// The phase of the instance.
     pub phase: InstancePhase,
     /// The address of the first interface.

@@ -21,7 +21,7 @@ pub fn status(instance: &Instance, report: &RunReport, now: &Time) -> InstanceSt
     let programmed = match &report.programmed {
         Ok(()) => {
             let accepted = "the runtime has accepted the instance";
-            let message = report.warning.map(|warning| format!("{accepted}; {warning}"));
+            let message = report.warning.as_ref().map(|warning| format!("{accepted}; {warning}"));
             DesiredCondition::new_true(
                 PROGRAMMED,
                 reasons::PROGRAMMED,
@@ -162,7 +162,8 @@ mod tests {
 
     #[test]
     fn a_host_without_isolation_is_named_in_the_message_of_programmed() {
-        let report = RunReport { warning: Some("no Landlock"), ..mk_report(InstancePhase::Stopped) };
+        let report =
+            RunReport { warning: Some("no Landlock".to_owned()), ..mk_report(InstancePhase::Stopped) };
         let updated = status(&mk_instance(), &report, &at(5));
         assert_eq!(updated.conditions[0].message, "the runtime has accepted the instance; no Landlock");
     }

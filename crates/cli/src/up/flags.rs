@@ -58,7 +58,11 @@ pub struct Flags {
     /// flag for each
     #[arg(long, value_name = "PATH")]
     pub allow_read: Vec<PathBuf>,
-    /// Refuse to start if this kernel cannot isolate the files of instances from each other and from Polis
+    /// Let workloads run programs of this machine (images `process:PROGRAM`), in the sandbox of their
+    /// instance
+    #[arg(long)]
+    pub allow_host_processes: bool,
+    /// Refuse to start if this machine lacks a layer of isolation of instances
     #[arg(long)]
     pub require_isolation: bool,
     #[command(flatten)]
@@ -157,13 +161,10 @@ impl Flags {
         Ok(())
     }
 
-    /// The warning about what this kernel cannot isolate; with `--require-isolation`, an error if it isolates
-    /// nothing.
-    pub fn check_isolation(&self, isolation: Isolation) -> Result<Option<&'static str>> {
+    /// The warning about what this machine cannot isolate; with `--require-isolation`, an error.
+    pub fn check_isolation(&self, isolation: &Isolation) -> Result<Option<String>> {
         match isolation.gap() {
-            Some(gap) if self.require_isolation && isolation == Isolation::Absent => {
-                bail!("--require-isolation is set, and {gap}")
-            }
+            Some(gap) if self.require_isolation => bail!("--require-isolation is set, and {gap}"),
             gap => Ok(gap),
         }
     }
@@ -192,6 +193,8 @@ mod tests {
 
     use super::*;
 
+    use polis_runtime::Landlock;
+
     fn mk_flags(cities: &[&str]) -> Flags {
         Flags {
             cities: cities.iter().map(|city| (*city).to_owned()).collect(),
@@ -203,6 +206,7 @@ mod tests {
             rotate_token_key: false,
             keep_instances: false,
             allow_read: Vec::new(),
+            allow_host_processes: false,
             require_isolation: false,
             audit: AuditFlags {
                 audit_level: AuditLevel::Metadata,
@@ -304,14 +308,20 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_isolation_is_a_warning_or_with_the_flag_an_error() {
+    fn a_machine_without_a_layer_of_isolation_is_a_warning_or_with_the_flag_an_error() {
         let strict = Flags { require_isolation: true, ..mk_flags(&[]) };
-        let warning = mk_flags(&[]).check_isolation(Isolation::Absent).unwrap();
-        assert!(warning.unwrap().contains("no Landlock"), "{warning:?}");
-        let refused = strict.check_isolation(Isolation::Absent).unwrap_err().to_string();
+        let mut isolation = Isolation::absent();
+        let warning = mk_flags(&[]).check_isolation(&isolation).unwrap().unwrap();
+        assert!(warning.contains("are not isolated"), "{warning}");
+        let refused = strict.check_isolation(&isolation).unwrap_err().to_string();
         assert!(refused.contains("--require-isolation") && refused.contains("Linux 5.13"), "{refused}");
-        assert!(strict.check_isolation(Isolation::Files).unwrap().is_some());
-        assert_eq!(strict.check_isolation(Isolation::Full).unwrap(), None);
+        isolation.namespaces = Ok(());
+        isolation.landlock = Landlock::Full;
+        isolation.system_calls = true;
+        let refused = strict.check_isolation(&isolation).unwrap_err().to_string();
+        assert!(refused.contains("no control group for memory"), "{refused}");
+        isolation.missing_limits.clear();
+        assert_eq!(strict.check_isolation(&isolation).unwrap(), None);
     }
 
     #[test]

@@ -55,7 +55,8 @@ const READINESS_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Runs until SIGINT or SIGTERM.
 pub fn run(flags: Flags) -> Result<()> {
-    if let Some(gap) = flags.check_isolation(Isolation::of_host())? {
+    let binary = std::env::current_exe().context("failed to find the path of this program")?;
+    if let Some(gap) = flags.check_isolation(&Isolation::of_host(&binary))? {
         tracing::warn!("{gap}");
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;

@@ -190,6 +190,8 @@ impl Supervisor {
 fn process_settings(flags: &Flags, data: &DataDir, city: &str) -> Result<ProcessSettings> {
     let binary = std::env::current_exe().context("failed to find the path of this program")?;
     let mut settings = ProcessSettings::new(data.path("cells").join(city), binary, city);
+    settings.host_programs = flags.allow_host_processes;
+    settings.images = data.path("images");
     settings.readable = flags.allow_read.clone();
     settings.private = flags.private_files().chain([data.folder().to_owned()]).collect();
     Ok(settings)

@@ -303,7 +303,7 @@ pub const TABLE: &[ReasonEntry] = &[
         "Instance Programmed",
         "The image cannot be pulled.",
         Actor::You,
-        "Check the name of the image and the credentials of its registry, then run `polis deploy NAME --image I`. `polis up` supports polis.local/hello and process:PROGRAM.",
+        "Check the name of the image and the credentials of its registry, then run `polis deploy NAME --image I`. `polis up` supports polis.local/hello and, with --allow-host-processes, process:PROGRAM.",
     ),
     blocked(
         "InstanceCrashing",

@@ -2,23 +2,29 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use polis_api::ObjectExt;
-use polis_api::compute::{Instance, SandboxContainer};
+use polis_api::compute::{Instance, InstanceSpec, SandboxContainer};
+use polis_core::quota;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 use super::container::{ContainerState, SHIM_POLL_INTERVAL};
+#[cfg(target_os = "linux")]
+use super::images::Images;
 use super::instance_dir::{self, InstanceRecord};
 use super::launch_spec::{is_tcp, number};
 use super::restart::{self, ObservedContainer, RestartAction};
-use super::{AddressMode, Isolation, LoopbackPool, ProcessSettings, address};
-use crate::Error;
+use super::{AddressMode, LoopbackPool, ProcessSettings, address};
+use crate::isolation::cgroup::{Cgroup, CgroupLimits};
+#[cfg(target_os = "linux")]
+use crate::oci::ImageStore;
 use crate::provider::{ChangeCallback, InstancePhase, RunRequest, StopProgress};
 use crate::shim::LaunchRequest;
+use crate::{Error, Isolation};
 
 /// Timeout of a TCP probe. A local port accepts or refuses at once.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -26,7 +32,9 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The instances that this provider runs for one cell.
 pub(super) struct Host {
     pub(super) settings: ProcessSettings,
-    isolation: Isolation,
+    isolation: OnceLock<Isolation>,
+    #[cfg(target_os = "linux")]
+    pub(super) images: Images,
     pub(super) instances: Mutex<BTreeMap<String, HostedInstance>>,
     /// UIDs by namespace and name.
     names: Mutex<BTreeMap<(String, String), BTreeSet<String>>>,
@@ -42,9 +50,17 @@ pub(super) struct HostedInstance {
 impl Host {
     /// Loads the given records.
     pub(super) fn new(settings: ProcessSettings, all: Vec<InstanceRecord>) -> Self {
+        #[cfg(target_os = "linux")]
+        let images = Images::new(ImageStore::new(
+            settings.images.clone(),
+            settings.registries.clone(),
+            settings.max_image_bytes,
+        ));
         let host = Host {
+            #[cfg(target_os = "linux")]
+            images,
             settings,
-            isolation: Isolation::of_host(),
+            isolation: OnceLock::new(),
             instances: Mutex::default(),
             names: Mutex::default(),
             on_change: Mutex::default(),
@@ -75,11 +91,39 @@ impl Host {
     }
 
     /// What the programs of this host can do that a complete sandbox would deny.
-    pub(super) fn isolation_gap(&self) -> Option<&'static str> {
+    pub(super) fn isolation_gap(&self) -> Option<String> {
         match self.settings.sandbox {
-            true => self.isolation.gap(),
-            false => Some("instances are not isolated: the operator has disabled the sandbox"),
+            true => self.isolation().gap(),
+            false => Some("instances are not isolated: the operator has disabled the sandbox".to_owned()),
         }
+    }
+
+    /// The isolation that this machine gives.
+    pub(super) fn isolation(&self) -> &Isolation {
+        self.isolation.get_or_init(|| Isolation::of_host(&self.settings.binary))
+    }
+
+    /// The control group of an instance; `None` if this machine has no controllers.
+    pub(super) fn cgroup(&self, uid: &str, spec: &InstanceSpec) -> Option<Cgroup> {
+        let root = &self.isolation().cgroups;
+        let size = quota::instance_size(spec).ok().flatten();
+        let positive = |amount: i128| u64::try_from(amount).ok().filter(|amount| *amount > 0);
+        let limits = CgroupLimits {
+            memory: size.and_then(|size| positive(size.mebibytes.into())).map(|size| size << 20),
+            pids: Some(self.settings.max_processes),
+            millicores: size.and_then(|size| positive(size.millicores.into())),
+        };
+        (!root.is_empty()).then(|| Cgroup { root: root.clone(), instance: uid.to_owned(), limits })
+    }
+
+    /// The launcher of a running container of the instance, other than this one.
+    pub(super) fn running_sibling(&self, uid: &str, container: &str) -> Option<i32> {
+        let instances = self.instances.lock();
+        let mut others = instances.get(uid)?.containers.iter().filter(|(name, _)| *name != container);
+        others.find_map(|(_, state)| match state {
+            ContainerState::Running(running) => Some(running.state.pid),
+            _ => None,
+        })
     }
 
     /// UIDs of the instances with this namespace and name.
@@ -180,6 +224,10 @@ impl Host {
             *container_state =
                 ContainerState::inspect(&instance_dir.join(container), &format!("{uid}/{container}"))?;
             container_state.watch(self.watcher(&instance.record, container));
+            if let ContainerState::Exited { .. } = container_state {
+                // A killed shim leaves the group. Another container of the instance keeps it.
+                self.isolation().cgroups.remove(uid);
+            }
         }
         Ok(())
     }
@@ -211,8 +259,12 @@ impl Host {
         self: &Arc<Self>,
         uid: &str,
         container: &str,
-        request: LaunchRequest,
+        #[cfg_attr(not(target_os = "linux"), allow(unused_mut))] mut request: LaunchRequest,
     ) -> Result<(), Error> {
+        #[cfg(target_os = "linux")]
+        if let Some(namespaces) = &mut request.launch.namespaces {
+            namespaces.network.join = self.running_sibling(uid, container);
+        }
         let Some(instance_dir) = instance_dir::path(&self.settings.dir, uid) else { return Ok(()) };
         let container_dir = instance_dir.join(container);
         let started =

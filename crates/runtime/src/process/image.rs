@@ -1,8 +1,8 @@
-//! Resolves a container's `image` to a program, on a host without a container engine.
+//! Resolves a container's `image` to a program of this host.
 //!
 //! `polis.local/<name>` is a program built into the binary; `process:<path or name>` is a program of the
-//! host. Tags are ignored. `command` replaces the program, as it replaces an image's entry point in
-//! Kubernetes.
+//! host; others come from a registry. Tags are ignored. `command` replaces the program, as it replaces an
+//! image's entry point in Kubernetes.
 
 use std::path::{Path, PathBuf};
 
@@ -18,6 +18,11 @@ use crate::provider::RunRefusal;
 pub const BUILT_IN: &str = "polis.local/";
 /// Prefix of programs of the host.
 pub const HOST: &str = "process:";
+
+/// Whether an image is pulled from a registry.
+pub(crate) fn is_pulled(image: &str) -> bool {
+    !image.starts_with(BUILT_IN) && !image.starts_with(HOST)
+}
 
 /// The program of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,13 +91,13 @@ pub(crate) fn program(
     }
     let Some(named) = image.strip_prefix(HOST) else {
         return Err(unavailable(format!(
-            "image {image} needs a container engine, and this city runs instances as processes; use {HOST}<program of the host> or one of {}",
+            "image {image} needs Linux; use {HOST}<program of the host> or one of {}",
             NAMES.map(|name| format!("{BUILT_IN}{name}")).join(", ")
         )));
     };
     let Some(find) = find else {
         return Err(unavailable(format!(
-            "image {image} is a program of the host, and host programs are disabled in this city; ask its operator, or use one of {}",
+            "image {image} is a program of the host, and host programs are disabled in this city; ask its operator (polis up --allow-host-processes), or use one of {}",
             NAMES.map(|name| format!("{BUILT_IN}{name}")).join(", ")
         )));
     };

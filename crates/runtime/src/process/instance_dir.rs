@@ -20,6 +20,11 @@ use crate::shim;
 const RECORD_FILE: &str = "seat.json";
 /// The working directory, in a container's directory.
 const WORK_DIR: &str = "work";
+/// The mount point of the root, in a container's directory.
+const ROOT_DIR: &str = "root";
+/// The writable layer of a container from an image, in its directory.
+#[cfg(target_os = "linux")]
+const LAYER_DIR: &str = "layer";
 /// Temporary files, in the working directory.
 const TEMP_DIR: &str = "tmp";
 
@@ -71,12 +76,53 @@ impl InstanceRecord {
     }
 }
 
-/// Creates the directory of a container and its working directory. Returns both.
-pub(crate) fn create_container(instance_dir: &Path, name: &str) -> Result<(PathBuf, PathBuf), Error> {
+/// Creates the directory of a container, the directory for its root, and its working directory. Returns the
+/// last. The working directory belongs to `owner`, if given.
+pub(crate) fn create_container(
+    instance_dir: &Path,
+    name: &str,
+    owner: Option<u32>,
+) -> Result<PathBuf, Error> {
     let path = instance_dir.join(name);
     let work = path.join(WORK_DIR);
-    create_private_dir(&work.join(TEMP_DIR))?;
-    Ok((path, work))
+    create_private_dir(&path.join(ROOT_DIR))?;
+    for dir in [&work, &work.join(TEMP_DIR)] {
+        // Do not touch what the program has put there in an earlier run.
+        if fs::symlink_metadata(dir).is_ok() {
+            continue;
+        }
+        create_private_dir(dir)?;
+        if let Some(owner) = owner {
+            std::os::unix::fs::lchown(dir, Some(owner), Some(owner)).map_err(Error::directory(dir))?;
+        }
+    }
+    Ok(work)
+}
+
+/// Deletes the files of a container, so that it starts with an empty working directory.
+pub(crate) fn clear_container(instance_dir: &Path, name: &str) -> Result<(), Error> {
+    let work = instance_dir.join(name).join(WORK_DIR);
+    remove_tree(&work).map_err(Error::directory(work))
+}
+
+/// Creates the writable layer of a container from an image; returns its directory. It is empty: as in
+/// Kubernetes, a container starts with the files of its image.
+#[cfg(target_os = "linux")]
+pub(crate) fn create_layer(instance_dir: &Path, name: &str) -> Result<PathBuf, Error> {
+    let path = instance_dir.join(name);
+    let layer = path.join(LAYER_DIR);
+    remove_tree(&layer).map_err(Error::directory(&layer))?;
+    for dir in [path.join(ROOT_DIR), layer.join("work")] {
+        create_private_dir(&dir)?;
+    }
+    // The mode of the container's root directory.
+    DirBuilder::new().mode(0o755).create(layer.join("upper")).map_err(Error::directory(&layer))?;
+    Ok(layer)
+}
+
+/// The directory on which the root of a container is mounted, in its own mount namespace.
+pub(crate) fn root_dir(container_dir: &Path) -> PathBuf {
+    container_dir.join(ROOT_DIR)
 }
 
 /// The directory for a container's temporary files.
@@ -117,10 +163,33 @@ pub(crate) fn remove(instance_dir: &Path) -> Result<bool, Error> {
             None => return Ok(false),
         }
     }
-    match fs::remove_dir_all(instance_dir) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::directory(instance_dir)(error)),
-        _ => Ok(true),
+    remove_tree(instance_dir).map_err(Error::directory(instance_dir))?;
+    Ok(true)
+}
+
+/// Deletes a directory with everything below it. A program may have removed its own access to directories, as
+/// the kernel does with the working directory of an overlay: root deletes them anyway, and another user, who
+/// owns them, restores the access.
+fn remove_tree(dir: &Path) -> io::Result<()> {
+    let removed = |done: io::Result<()>| match done {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done,
+    };
+    match removed(fs::remove_dir_all(dir)) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+        done => return done,
     }
+    let mut folders = vec![dir.to_owned()];
+    while let Some(folder) = folders.pop() {
+        fs::set_permissions(&folder, std::os::unix::fs::PermissionsExt::from_mode(0o700))?;
+        for entry in fs::read_dir(&folder)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                folders.push(entry.path());
+            }
+        }
+    }
+    removed(fs::remove_dir_all(dir))
 }
 
 /// Deletes directories without a readable record: Polis or the machine stopped between creating the directory
@@ -153,7 +222,7 @@ mod tests {
     fn a_directory_has_a_record_and_its_containers() {
         let dir = tempfile::tempdir().unwrap();
         let instance_dir = mk_record("u-1").write(dir.path()).unwrap();
-        create_container(&instance_dir, "app").unwrap();
+        create_container(&instance_dir, "app", None).unwrap();
         assert_eq!(InstanceRecord::all(dir.path()).unwrap(), [mk_record("u-1")]);
         assert_eq!(containers(&instance_dir).unwrap(), ["app"]);
         assert_eq!((mk_record("u-1").port(80), mk_record("u-1").port(81)), (40080, 81));
@@ -171,14 +240,25 @@ mod tests {
     fn a_directory_with_a_running_shim_stays() {
         let dir = tempfile::tempdir().unwrap();
         let instance_dir = mk_record("u-1").write(dir.path()).unwrap();
-        let (path, _) = create_container(&instance_dir, "app").unwrap();
-        let shim = shim::try_lock(&path).unwrap().unwrap();
+        create_container(&instance_dir, "app", None).unwrap();
+        let shim = shim::try_lock(&instance_dir.join("app")).unwrap().unwrap();
         assert!(!remove(&instance_dir).unwrap());
         assert!(instance_dir.exists());
         drop(shim);
         assert!(remove(&instance_dir).unwrap());
         assert!(!instance_dir.exists());
         assert!(remove(&instance_dir).unwrap(), "deleting it again succeeds");
+    }
+
+    #[test]
+    fn a_directory_whose_access_a_program_has_removed_is_deleted() {
+        let dir = tempfile::tempdir().unwrap();
+        let locked = dir.path().join("a/locked");
+        fs::create_dir_all(locked.join("below")).unwrap();
+        fs::set_permissions(&locked, std::os::unix::fs::PermissionsExt::from_mode(0)).unwrap();
+        remove_tree(&dir.path().join("a")).unwrap();
+        assert!(!dir.path().join("a").exists());
+        remove_tree(&dir.path().join("a")).unwrap();
     }
 
     #[test]

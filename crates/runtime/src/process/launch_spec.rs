@@ -6,49 +6,141 @@ use std::path::{Path, PathBuf};
 
 use polis_api::compute::{Instance, NamedPort, NetworkInterfaceAssignments, SandboxContainer};
 use polis_api::{ObjectExt, labels, reasons};
-use polis_core::quota;
+use polis_core::quota::{self, InstanceSize};
 
 use super::environment::{Environment, EnvironmentError, Sources, environment, expand};
+use super::host::Host;
 use super::image::{self, Program};
 use super::instance_dir::{self, InstanceRecord};
 use super::shim_process::CONTAINER_ID_VARIABLE;
 use super::{ProcessSettings, sandbox};
 use crate::Error;
+#[cfg(target_os = "linux")]
+use crate::isolation::{identity, identity::Identity, network::Network, root::Root};
+#[cfg(target_os = "linux")]
+use crate::oci::Image;
 use crate::provider::{RunRefusal, RunRequest};
-use crate::shim::{LaunchSpec, Limits};
+#[cfg(target_os = "linux")]
+use crate::shim::Namespaces;
+use crate::shim::{LaunchSpec, Limits, TerminationCause};
+
+/// A container that is started.
+pub(super) struct ContainerStart<'a> {
+    pub(super) container: &'a SandboxContainer,
+    /// Number of failed runs before this one.
+    pub(super) restarts: u32,
+    /// How the last run ended, if it failed.
+    pub(super) failed_by: Option<&'a TerminationCause>,
+}
 
 /// Builds the launch spec of a container.
 pub(super) fn launch_spec(
-    settings: &ProcessSettings,
+    host: &Host,
     request: &RunRequest<'_>,
-    container: &SandboxContainer,
     record: &InstanceRecord,
-    restarts: u32,
-) -> Result<LaunchSpec, EnvironmentError> {
-    let readable = sandbox::readable(settings);
-    let host = settings.host_programs.then_some(|name: &str| find(name, &settings.path, &readable));
-    let Program { path, first } =
-        image::program(container, &settings.binary, host).map_err(EnvironmentError::Refused)?;
-    let sizes = quota::instance_size(&request.instance.spec).map_err(|error| {
-        EnvironmentError::Refused(RunRefusal {
-            reason: reasons::CONFIGURATION_ERROR,
-            message: error.to_string(),
-        })
-    })?;
-    let instance_dir = record.write(&settings.dir)?;
-    let (_, work) = instance_dir::create_container(&instance_dir, &container.name)?;
+    start: &ContainerStart<'_>,
+    image: Option<&Image>,
+) -> Result<(LaunchSpec, Option<i32>), EnvironmentError> {
+    let (settings, container) = (&host.settings, start.container);
     let value = serde_json::to_value(with_address(request.instance, record))
-        .map_err(|error| Error::directory(&instance_dir)(error.into()))?;
-    let sources = Sources { instance: &value, sizes, data: request.data };
-    let base = base_environment(request, container, record, settings, &work, restarts);
+        .map_err(|error| Error::directory(&settings.dir)(error.into()))?;
+    let sources = Sources { instance: &value, sizes: sizes(request)?, data: request.data };
+    #[cfg(target_os = "linux")]
+    if let Some(image) = image {
+        return super::image_spec::image_spec(host, request, record, start, image, &sources);
+    }
+    let readable = sandbox::readable(settings);
+    let find = settings.host_programs.then_some(|name: &str| find(name, &settings.path, &readable));
+    let Program { path, first } =
+        image::program(container, &settings.binary, find).map_err(EnvironmentError::Refused)?;
+    let instance_dir = record.write(&settings.dir)?;
+    if let Some(TerminationCause::DiskLimit(_)) = start.failed_by {
+        instance_dir::clear_container(&instance_dir, &container.name)?;
+    }
+    let confined = is_confined(host);
+    let owner = (confined && rustix::process::geteuid().is_root()).then(|| owner(record));
+    let work = instance_dir::create_container(&instance_dir, &container.name, owner)?;
+    let base = base_environment(request, container, record, settings, &work, start.restarts);
     let mut env = environment(base, container, &sources)?;
     env.insert(CONTAINER_ID_VARIABLE.to_owned(), format!("{}/{}", record.uid, container.name));
     let args: Vec<String> =
         first.into_iter().chain(container.args.iter().map(|arg| expand(arg, &env))).collect();
     let sandbox = settings.sandbox.then(|| sandbox::sandbox(&path, &work, &readable));
-    let memory = sizes.and_then(|sizes| u64::try_from(sizes.mebibytes).ok()).map(|size| size << 20);
-    let limits = Limits { memory, files: settings.max_open_files, file_size: Some(settings.max_file_bytes) };
-    Ok(LaunchSpec { program: path, args, env, work, limits, sandbox })
+    let limits = limits(host, request)?;
+    #[cfg(target_os = "linux")]
+    let namespaces = sandbox.as_ref().filter(|_| confined).map(|sandbox| Namespaces {
+        hostname: record.name.clone(),
+        root: Root::Host {
+            read: sandbox.read.clone(),
+            write: sandbox.write.clone(),
+            links: sandbox::links(settings, sandbox, &work),
+        },
+        network: network(container, record),
+        identity: owner.map(|owner| Identity {
+            user: owner,
+            group: owner,
+            groups: Vec::new(),
+            capabilities: 0,
+        }),
+        inside: None,
+    });
+    let spec = LaunchSpec {
+        program: path,
+        args,
+        env,
+        disk: Some((work.clone(), settings.max_disk_bytes)),
+        work,
+        limits,
+        sandbox,
+        #[cfg(target_os = "linux")]
+        namespaces,
+    };
+    Ok((spec, None))
+}
+
+/// The limits of each process of an instance.
+pub(super) fn limits(host: &Host, request: &RunRequest<'_>) -> Result<Limits, EnvironmentError> {
+    let settings = &host.settings;
+    let memory = sizes(request)?.and_then(|sizes| u64::try_from(sizes.mebibytes).ok()).map(|size| size << 20);
+    Ok(Limits {
+        memory: memory.filter(|_| !host.isolation().cgroups.limits_memory()),
+        files: settings.max_open_files,
+        file_size: Some(settings.max_file_bytes.min(settings.max_disk_bytes)),
+        processes: is_confined(host).then_some(settings.max_processes),
+    })
+}
+
+/// Whether programs have namespaces of their own.
+fn is_confined(host: &Host) -> bool {
+    host.settings.sandbox && host.isolation().namespaces.is_ok()
+}
+
+fn sizes(request: &RunRequest<'_>) -> Result<Option<InstanceSize>, EnvironmentError> {
+    quota::instance_size(&request.instance.spec).map_err(|error| {
+        EnvironmentError::Refused(RunRefusal {
+            reason: reasons::CONFIGURATION_ERROR,
+            message: error.to_string(),
+        })
+    })
+}
+
+/// The user of an instance, where Polis is root.
+fn owner(record: &InstanceRecord) -> u32 {
+    #[cfg(target_os = "linux")]
+    return identity::uid(record.address);
+    #[cfg(not(target_os = "linux"))]
+    return record.address.to_bits();
+}
+
+/// The network of a container: the address of its instance, and its TCP ports.
+#[cfg(target_os = "linux")]
+pub(super) fn network(container: &SandboxContainer, record: &InstanceRecord) -> Network {
+    let ports = container.ports.iter().filter(is_tcp).filter_map(number).map(|port| record.port(port));
+    Network {
+        address: record.address,
+        ports: ports.collect::<std::collections::BTreeSet<_>>().into_iter().collect(),
+        join: None, // set when the container is started
+    }
 }
 
 /// The instance with its allocated address in the status, for `fieldRef` variables.
@@ -66,7 +158,7 @@ fn with_address(instance: &Instance, record: &InstanceRecord) -> Instance {
 }
 
 /// The variables that every container gets, before its own.
-fn base_environment(
+pub(super) fn base_environment(
     request: &RunRequest<'_>,
     container: &SandboxContainer,
     record: &InstanceRecord,

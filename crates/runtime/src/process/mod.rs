@@ -4,7 +4,8 @@
 //! - `environment`: environment variables of a container;
 //! - [`address`]: the IP address of an instance;
 //! - [`restart`]: restart back-off and the phase of a container;
-//! - `sandbox`, `isolation`: the files that a program may access, and what the kernel can enforce;
+//! - `sandbox`: the files that a program may access;
+//! - `images`, `image_spec`: images from registries, and the launch spec of their containers;
 //! - `launch_spec`: combines the above into the launch spec of a container;
 //! - `instance_dir`: the directory of an instance;
 //! - `container`, `shim_process`: the state of a container on this host, and its shim process;
@@ -16,8 +17,11 @@ mod container;
 mod environment;
 mod host;
 pub mod image;
+#[cfg(target_os = "linux")]
+mod image_spec;
+#[cfg(target_os = "linux")]
+mod images;
 pub(crate) mod instance_dir;
-mod isolation;
 mod launch_spec;
 pub mod restart;
 mod sandbox;
@@ -29,24 +33,27 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;
 
+use polis_api::compute::SandboxContainer;
+use polis_api::reasons;
 use polis_core::template;
 
 pub use address::{AddressMode, LoopbackPool};
-pub use isolation::Isolation;
 pub use restart::RestartBackoff;
 pub use settings::ProcessSettings;
 
 use crate::Error;
 use crate::logs::LogReader;
 use crate::provider::{
-    ChangeCallback, InstancePhase, ManagedInstance, Provider, RunReport, RunRequest, StopProgress,
+    ChangeCallback, InstancePhase, ManagedInstance, Provider, RunRefusal, RunReport, RunRequest, StopProgress,
 };
 use crate::shim::{LaunchRequest, ShimState};
 use container::SHIM_POLL_INTERVAL;
 use environment::EnvironmentError;
 use host::{Host, earliest};
+#[cfg(target_os = "linux")]
+use images::{ImageState, Images};
 use instance_dir::InstanceRecord;
-use launch_spec::launch_spec;
+use launch_spec::{ContainerStart, launch_spec};
 use restart::RestartAction;
 
 /// Runs instances as processes of this host. Cheap to clone.
@@ -148,8 +155,24 @@ impl Provider for ProcessProvider {
                     }
                 }
                 Some(RestartAction::Start { restarts, consecutive_failures, last_termination }) => {
-                    match launch_spec(&self.0.settings, request, container, &record, restarts) {
-                        Ok(launch) => starts.push((
+                    let failed_by = last_termination.as_ref().map(|termination| &termination.cause);
+                    let start = ContainerStart { container, restarts, failed_by };
+                    #[cfg(target_os = "linux")]
+                    let image = match Images::of(&self.0, request, container)? {
+                        None => None,
+                        Some(ImageState::Ready(image)) => Some(image),
+                        Some(ImageState::Pulling) => return Ok(pulling(container, &record)),
+                        Some(ImageState::Failed(error, retry)) => {
+                            let message = error.to_string();
+                            let refusal = RunRefusal { reason: reasons::IMAGE_UNAVAILABLE, message };
+                            let requeue_after = Some(retry);
+                            return Ok(RunReport { requeue_after, ..RunReport::refused(refusal) });
+                        }
+                    };
+                    #[cfg(not(target_os = "linux"))]
+                    let image = None;
+                    match launch_spec(&self.0, request, &record, &start, image.as_ref()) {
+                        Ok((launch, stop_signal)) => starts.push((
                             container,
                             LaunchRequest {
                                 restarts,
@@ -158,6 +181,8 @@ impl Provider for ProcessProvider {
                                 template: template::instance_hash(instance).unwrap_or_default().to_owned(),
                                 grace_period: self.0.settings.grace_period,
                                 log_retention: self.0.settings.log_retention,
+                                cgroup: self.0.cgroup(uid, &instance.spec),
+                                stop_signal,
                                 launch,
                             },
                         )),
@@ -207,7 +232,22 @@ impl Provider for ProcessProvider {
         if !instance_dir::remove(&instance_dir)? {
             return Ok(StopProgress::Pending(SHIM_POLL_INTERVAL));
         }
+        self.0.isolation().cgroups.remove(uid);
+        #[cfg(target_os = "linux")]
+        self.0.images.store.release(uid);
         self.0.forget(uid);
         Ok(StopProgress::Done)
+    }
+}
+
+/// The report for an instance whose image is pulled. The end of the pull triggers the next reconcile.
+fn pulling(container: &SandboxContainer, record: &InstanceRecord) -> RunReport {
+    let SandboxContainer { name, image, .. } = container;
+    RunReport {
+        programmed: Ok(()),
+        warning: None,
+        phase: InstancePhase::Starting(format!("image {image} of container {name} is being pulled")),
+        address: Some(record.address.to_string()),
+        requeue_after: None,
     }
 }

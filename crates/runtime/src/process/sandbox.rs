@@ -1,4 +1,5 @@
-//! The sandbox of a program: the host files that it may access, enforced by Landlock where the kernel has it.
+//! The sandbox of a program: the host files that it may access. A root file system of its own holds nothing
+//! else, where the kernel gives namespaces, and Landlock denies the rest, where the kernel has it.
 //!
 //! A program may read and execute the system files listed here, its own binary, and what the operator opened
 //! with [`ProcessSettings::readable`]; it may write to its working directory. Everything else is denied: home
@@ -8,9 +9,9 @@
 //! links are resolved here, and the launcher opens the results without following links, so that a path which
 //! changes in between is left out.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use super::ProcessSettings;
 use crate::shim::Sandbox;
@@ -121,6 +122,47 @@ pub(super) fn sandbox(program: &Path, work: &Path, readable: &[PathBuf]) -> Sand
     Sandbox { read, write }
 }
 
+/// The symbolic links that lead to the paths of a program, such as `/bin`, outside of the directories that it
+/// can read anyway; and those that programs expect: `/dev/fd`, and `/tmp` for its own temporary directory.
+#[cfg(target_os = "linux")]
+pub(super) fn links(settings: &ProcessSettings, sandbox: &Sandbox, work: &Path) -> Vec<(PathBuf, PathBuf)> {
+    let mut links = BTreeMap::new();
+    let named = SYSTEM.iter().flat_map(|path| existing(path)).chain(settings.readable.iter().cloned());
+    for path in named {
+        collect_links(Path::new("/"), &path, &mut links, 0);
+    }
+    for (link, target) in [("fd", "fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")] {
+        links.insert(Path::new("/dev").join(link), Path::new("/proc/self").join(target));
+    }
+    links.insert("/tmp".into(), super::instance_dir::temp_dir(work));
+    links.retain(|link, _| !sandbox.read.iter().any(|read| link.starts_with(read)));
+    links.into_iter().collect()
+}
+
+/// Adds the links on the way from a directory to a path.
+#[cfg(target_os = "linux")]
+fn collect_links(from: &Path, path: &Path, links: &mut BTreeMap<PathBuf, PathBuf>, depth: u8) {
+    const MAX_DEPTH: u8 = 8;
+    let mut at = from.to_owned();
+    for component in path.components() {
+        match component {
+            Component::RootDir => at = PathBuf::from("/"),
+            Component::ParentDir => _ = at.pop(),
+            Component::Normal(name) => {
+                let next = at.join(name);
+                if let Ok(target) = fs::read_link(&next)
+                    && depth < MAX_DEPTH
+                {
+                    collect_links(&at, &target, links, depth + 1);
+                    links.insert(next.clone(), target);
+                }
+                at = fs::canonicalize(&next).unwrap_or(next);
+            }
+            _ => {}
+        }
+    }
+}
+
 /// The existing paths that every program may read, without links, and without private paths.
 pub(super) fn readable(settings: &ProcessSettings) -> Vec<PathBuf> {
     let resolve = |path: &PathBuf| fs::canonicalize(path).unwrap_or_else(|_| path.clone());
@@ -173,6 +215,36 @@ mod tests {
             assert!(!reads(Path::new(denied)), "{denied}");
         }
         assert!(!reads(&dir.join("private")) && !reads(&dir.join("state/work")));
+    }
+
+    #[test]
+    fn links_that_lead_to_a_path_are_found_in_every_step() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = fs::canonicalize(dir.path()).unwrap();
+        fs::create_dir_all(dir.join("usr/bin")).unwrap();
+        fs::create_dir(dir.join("etc")).unwrap();
+        let link = |target: &str, name: &str| std::os::unix::fs::symlink(target, dir.join(name)).unwrap();
+        link("usr/bin", "bin");
+        link("../bin/tool", "etc/tool");
+        fs::write(dir.join("usr/bin/tool"), "").unwrap();
+        let mut links = BTreeMap::new();
+        collect_links(Path::new("/"), &dir.join("etc/tool"), &mut links, 0);
+        let found: Vec<_> = links.iter().filter(|(link, _)| link.starts_with(&dir)).collect();
+        let expected =
+            [(dir.join("bin"), PathBuf::from("usr/bin")), (dir.join("etc/tool"), "../bin/tool".into())];
+        assert_eq!(found, expected.iter().map(|(link, target)| (link, target)).collect::<Vec<_>>());
+        link("loop", "loop");
+        collect_links(Path::new("/"), &dir.join("loop"), &mut links, 0);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn temporary_files_of_a_program_are_in_its_working_directory() {
+        let settings = ProcessSettings::new("/state", "/polis", "dfw");
+        let work = Path::new("/state/u-1/app/work");
+        let links = links(&settings, &sandbox(Path::new("/a"), work, &[]), work);
+        assert!(links.contains(&("/tmp".into(), work.join("tmp"))));
+        assert!(links.contains(&("/dev/fd".into(), "/proc/self/fd".into())));
     }
 
     #[test]

@@ -58,7 +58,7 @@ impl Children {
     /// Signals the whole group at once, so that none of its processes can escape by forking, and then the
     /// children that have left the group. Only children are signalled by process id: the id is not reused
     /// before the shim reaps it.
-    fn signal(&self, signal: Signal) {
+    pub(super) fn signal(&self, signal: Signal) {
         // An error means that the processes have exited.
         _ = kill_process_group(self.main, signal);
         for child in orphans(self.main) {

@@ -1,62 +1,110 @@
-//! The launcher: applies limits and the sandbox to its own process, gives up all privileges, and executes the
+//! The launcher: applies limits and the sandbox to its own process, gives up all privileges, and starts the
 //! program.
 //!
 //! This is a process of its own because code between fork and exec of the shim would be unsafe. The launch
-//! spec arrives on standard input; an error goes to a file that is opened before the sandbox is applied.
+//! spec arrives on standard input; the end of the program goes to a file that is opened before the sandbox is
+//! applied. In namespaces of its own, the launcher is process 1, and stays: it starts the program as a child
+//! with the same rights, reaps the processes that lose their parent, and ends with the program, which ends
+//! everything else in the namespaces. Otherwise it becomes the program.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+#[cfg(target_os = "linux")]
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::{LaunchSpec, Limits, Sandbox, descriptors};
+#[cfg(target_os = "linux")]
+use crate::isolation::{identity, seccomp};
+use crate::process::instance_dir;
 
-/// The file with the launcher's error, in the container's directory.
-const FAILURE: &str = "launch.error";
+use super::{LaunchSpec, Limits, Sandbox, TerminationCause, descriptors};
+
+/// The file with the end of the program, in the container's directory.
+const REPORT: &str = "launch.error";
 /// Exit code of shells for a program that cannot be started.
 const EXIT_CANNOT_START: u8 = 127;
 
-/// Executes the program. Returns only on failure.
+/// Starts the program.
 pub(crate) fn main(container_dir: &Path) -> ExitCode {
-    let error_file = File::create(failure_file(container_dir));
-    let error = exec_program();
-    eprintln!("{error}");
-    if let Ok(mut error_file) = error_file {
-        _ = error_file.write_all(error.to_string().as_bytes());
+    let report = File::create(report_file(container_dir));
+    let ended = run(container_dir);
+    if let TerminationCause::Failed(why) = &ended {
+        eprintln!("{why}");
     }
-    ExitCode::from(EXIT_CANNOT_START)
-}
-
-fn exec_program() -> io::Error {
-    match prepare_command() {
-        Ok(mut program) => {
-            let error = program.exec();
-            io::Error::new(error.kind(), format!("{}: {error}", program.get_program().display()))
-        }
-        Err(error) => error,
+    if let (Ok(mut report), Ok(text)) = (report, serde_json::to_vec(&ended)) {
+        _ = report.write_all(&text);
+    }
+    match ended {
+        TerminationCause::Exit(code) => ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)),
+        _ => ExitCode::from(EXIT_CANNOT_START),
     }
 }
 
-fn prepare_command() -> io::Result<Command> {
+fn run(container_dir: &Path) -> TerminationCause {
+    let prepared = read_spec().and_then(|spec| Ok((prepare(&spec, container_dir)?, spec)));
+    let (mut program, spec) = match prepared {
+        Ok(prepared) => prepared,
+        Err(error) => return TerminationCause::Failed(error.to_string()),
+    };
+    let failed = |error: io::Error, program: &Command| {
+        TerminationCause::Failed(format!("{}: {error}", program.get_program().display()))
+    };
+    #[cfg(target_os = "linux")]
+    if spec.namespaces.is_some() {
+        return match super::init::run(&mut program) {
+            Ok(cause) => cause,
+            Err(error) => failed(error, &program),
+        };
+    }
+    drop(spec);
+    let error = program.exec();
+    failed(error, &program)
+}
+
+fn read_spec() -> io::Result<LaunchSpec> {
     let mut spec = Vec::new();
     io::stdin().lock().read_to_end(&mut spec)?;
-    let spec: LaunchSpec = serde_json::from_slice(&spec)?;
-    // The kernel kills the program when its shim exits.
+    Ok(serde_json::from_slice(&spec)?)
+}
+
+#[cfg_attr(not(target_os = "linux"), allow(unused_variables))]
+fn prepare(spec: &LaunchSpec, container_dir: &Path) -> io::Result<Command> {
+    // The kernel kills this process when its shim exits.
     #[cfg(target_os = "linux")]
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
-    limit(spec.limits)?;
+    #[cfg(target_os = "linux")]
+    if let Some(namespaces) = &spec.namespaces {
+        if namespaces.network.join.is_none() {
+            rustix::system::sethostname(namespaces.hostname.as_bytes())?;
+        }
+        crate::isolation::root::enter(&namespaces.root, &instance_dir::root_dir(container_dir))?;
+    }
     descriptors::close_on_exec()?;
     if let Some(sandbox) = &spec.sandbox {
-        confine(sandbox)?;
+        confine(sandbox, is_namespaced(spec))?;
     }
+    limit(spec.limits)?; // after the sandbox, which has a descriptor for each of its rules
     #[cfg(target_os = "linux")]
-    drop_privileges()?;
+    {
+        identity::assume(spec.namespaces.as_ref().and_then(|namespaces| namespaces.identity.as_ref()))?;
+        if spec.sandbox.is_some() {
+            seccomp::apply()?;
+        }
+    }
     let mut program = Command::new(&spec.program);
     program.args(&spec.args).env_clear().envs(&spec.env).current_dir(&spec.work).stdin(Stdio::null());
     Ok(program)
+}
+
+fn is_namespaced(spec: &LaunchSpec) -> bool {
+    #[cfg(target_os = "linux")]
+    return spec.namespaces.is_some();
+    #[cfg(not(target_os = "linux"))]
+    return false;
 }
 
 /// Disables core files; limits memory, open files and the size of files, up to the host's own limits.
@@ -74,40 +122,26 @@ fn limit(limits: Limits) -> io::Result<()> {
     if let Some(memory) = limits.memory {
         most(Resource::Data, memory)?;
     }
-    Ok(())
-}
-
-/// Gives up all capabilities, and the way to gain them from a set-user-ID program or a file with
-/// capabilities. If Polis runs as root, the program still has the user ID of root, and so the rights of
-/// root's own files.
-#[cfg(target_os = "linux")]
-fn drop_privileges() -> io::Result<()> {
-    use rustix::thread::{
-        CapabilitySet, CapabilitySets, clear_ambient_capability_set, remove_capability_from_bounding_set,
-        set_capabilities, set_no_new_privs,
-    };
-    set_no_new_privs(true)?;
-    // Needs a capability, which only root has, and fails after the last capability that the kernel knows. The
-    // bounding set is a second layer: with `no_new_privs`, `exec` adds nothing to an empty permitted set.
-    let all = (0..u64::BITS).map(|bit| CapabilitySet::from_bits_retain(1 << bit));
-    _ = all.map(remove_capability_from_bounding_set).take_while(Result::is_ok).count();
-    // Empty without permitted and inheritable capabilities; the kernel removes them from this set as well.
-    _ = clear_ambient_capability_set();
-    let none = CapabilitySet::empty();
-    set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
+    if let Some(processes) = limits.processes {
+        most(Resource::Nproc, processes)?;
+    }
     Ok(())
 }
 
 /// Applies the sandbox as far as the kernel supports it: files since Linux 5.13, signals and abstract sockets
 /// since 6.12.
 #[cfg(target_os = "linux")]
-fn confine(sandbox: &Sandbox) -> io::Result<()> {
+fn confine(sandbox: &Sandbox, namespaced: bool) -> io::Result<()> {
     use landlock::{
         ABI, Access as _, AccessFs, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetError, Scope,
     };
     const KNOWN: ABI = ABI::V6;
-    // Processes that the program starts have other directories, which they cannot read.
-    let own = PathBuf::from(format!("/proc/{}", std::process::id()));
+    // A `/proc` of its own shows only the processes of the container. That of the host shows all: there a
+    // program reads its own directory, and processes that it starts have others, which they cannot read.
+    let own = match namespaced {
+        true => PathBuf::from("/proc"),
+        false => PathBuf::from(format!("/proc/{}", std::process::id())),
+    };
     let mut rules = Vec::new();
     for (paths, access) in [
         (sandbox.read.as_slice(), AccessFs::from_read(KNOWN)),
@@ -154,22 +188,22 @@ fn rule(
 }
 
 #[cfg(not(target_os = "linux"))]
-fn confine(_: &Sandbox) -> io::Result<()> {
+fn confine(_: &Sandbox, _: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// The error of the last run's launcher, if it failed.
-pub(super) fn failure(container_dir: &Path) -> Option<String> {
-    fs::read_to_string(failure_file(container_dir)).ok().filter(|why| !why.is_empty())
+/// The end of the last run as its launcher saw it; `None` if the launcher became the program, or was killed.
+pub(super) fn report(container_dir: &Path) -> Option<TerminationCause> {
+    serde_json::from_slice(&fs::read(report_file(container_dir)).ok()?).ok()
 }
 
-pub(super) fn clear_failure(container_dir: &Path) -> io::Result<()> {
-    match fs::remove_file(failure_file(container_dir)) {
+pub(super) fn clear_report(container_dir: &Path) -> io::Result<()> {
+    match fs::remove_file(report_file(container_dir)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
 }
 
-fn failure_file(container_dir: &Path) -> PathBuf {
-    container_dir.join(FAILURE)
+fn report_file(container_dir: &Path) -> std::path::PathBuf {
+    container_dir.join(REPORT)
 }

@@ -13,6 +13,8 @@
 
 mod children;
 mod descriptors;
+#[cfg(target_os = "linux")]
+mod init;
 pub(crate) mod launcher;
 mod output;
 mod request;
@@ -22,7 +24,7 @@ use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
@@ -33,9 +35,14 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::internal_command::LAUNCH;
+use crate::isolation::cgroup::Cgroup;
+#[cfg(target_os = "linux")]
+use crate::isolation::network::{self, HostPorts, InsideThread};
 use children::Children;
 pub(crate) use output::rotated;
 pub use request::LogRetention;
+#[cfg(target_os = "linux")]
+pub(crate) use request::Namespaces;
 pub(crate) use request::{LaunchRequest, LaunchSpec, Limits, Sandbox};
 pub use state::{ShimState, Termination, TerminationCause};
 pub(crate) use state::{replace_file, try_lock};
@@ -93,6 +100,10 @@ fn prepare(container_dir: &Path) -> io::Result<Option<(LaunchRequest, File)>> {
 }
 
 fn run(container_dir: &Path, request: LaunchRequest, lock: File) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    if let Some(namespaces) = &request.launch.namespaces {
+        crate::isolation::namespaces::enter_user_namespace(namespaces.network.join, namespaces.inside)?;
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(supervise(container_dir, request))?;
     drop(lock); // after the state file is written
@@ -102,14 +113,16 @@ fn run(container_dir: &Path, request: LaunchRequest, lock: File) -> io::Result<(
 async fn supervise(container_dir: &Path, request: LaunchRequest) -> io::Result<()> {
     let mut signals = Signals::subscribe()?;
     let log = output::Log::open(container_dir, request.log_retention)?;
-    let (children, stdout, stderr) = start(container_dir, &request.launch)?;
+    let oom_kills = request.cgroup.as_ref().map_or(0, Cgroup::oom_kills);
+    let (mut program, stdout, stderr) = start(container_dir, &request)?;
+    let children = &program.children;
     let mut state = ShimState {
         shim: i32::try_from(std::process::id()).unwrap_or_default(),
         pid: children.main(),
         restarts: request.restarts,
         consecutive_failures: request.consecutive_failures,
-        last_termination: request.last_termination,
-        template: request.template,
+        last_termination: request.last_termination.clone(),
+        template: request.template.clone(),
         started: Timestamp::now(),
         termination: None,
     };
@@ -119,81 +132,162 @@ async fn supervise(container_dir: &Path, request: LaunchRequest) -> io::Result<(
     }
     send_reply(&StartReply::Started(state.clone()));
     let writer = tokio::spawn(output::copy_to_log(stdout, stderr, log));
-    let cause = supervise_until_exit(&children, &mut signals, request.grace_period).await;
+    let cause = supervise_until_exit(&mut program, &mut signals, &request).await;
     // All writers have exited. An error here must not hide the exit of the program.
     _ = timeout(DRAIN_TIMEOUT, writer).await;
-    let cause = match launcher::failure(container_dir) {
-        Some(why) if cause != TerminationCause::Stopped => TerminationCause::Failed(why),
-        _ => cause,
+    let cause = match (cause, launcher::report(container_dir)) {
+        (TerminationCause::Exit(_), Some(reported)) => reported,
+        (cause, _) => cause,
+    };
+    let cause = match &request.cgroup {
+        Some(cgroup) => {
+            let killed = cgroup.oom_kills() > oom_kills;
+            cgroup.remove();
+            explain_memory(cause, killed, cgroup.limits.memory)
+        }
+        None => cause,
     };
     state.termination = Some(Termination { at: Timestamp::now(), cause });
     state.write(container_dir)
 }
 
-/// Starts the launcher in its own process group, sends it the launch spec, and returns the pipes of its
-/// output.
+/// A started program.
+struct Program {
+    children: Children,
+    /// The thread in the instance's namespaces.
+    #[cfg(target_os = "linux")]
+    inside: Option<InsideThread>,
+}
+
+impl Program {
+    /// Hands the connections that have reached the container to the program, and accepts no others.
+    async fn stop_accepting(&mut self) {
+        #[cfg(target_os = "linux")]
+        if let Some(inside) = &mut self.inside {
+            inside.stop_accepting().await;
+        }
+    }
+}
+
+/// Starts the launcher in its own process group and, if the container has any, in its namespaces; adds it to
+/// the control group, and then sends it the launch spec. Returns the pipes of its output, too.
 fn start(
     container_dir: &Path,
-    launch: &LaunchSpec,
-) -> io::Result<(Children, pipe::Receiver, pipe::Receiver)> {
-    launcher::clear_failure(container_dir)?;
-    let mut child = Command::new(std::env::current_exe()?)
+    request: &LaunchRequest,
+) -> io::Result<(Program, pipe::Receiver, pipe::Receiver)> {
+    launcher::clear_report(container_dir)?;
+    let launch = &request.launch;
+    let mut launcher = Command::new(std::env::current_exe()?);
+    launcher
         .arg(LAUNCH)
         .arg(container_dir)
         .env_clear()
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        .process_group(0)
-        .spawn()?;
+        .process_group(0);
+    #[cfg(target_os = "linux")]
+    let (mut child, inside) = match &launch.namespaces {
+        Some(Namespaces { network, .. }) => {
+            let ports = HostPorts::bind(network)?;
+            let (child, inside) = network::enter(network, ports, move || launcher.spawn())?;
+            (child, Some(inside))
+        }
+        None => (launcher.spawn()?, None),
+    };
+    #[cfg(not(target_os = "linux"))]
+    let mut child = launcher.spawn()?;
     let ends = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let (Some(mut stdin), Some(stdout), Some(stderr)) = ends else {
         return Err(io::Error::other("the launcher has no pipes"));
     };
     let children = Children::new(child.id());
+    if let Some(cgroup) = &request.cgroup
+        && let Err(error) = cgroup.add(child.id())
+    {
+        children.kill();
+        return Err(error);
+    }
     // If the launcher has exited already, its exit is handled like any other.
     _ = stdin.write_all(&serde_json::to_vec(launch)?);
     drop(stdin);
     let stdout = pipe::Receiver::from_owned_fd(OwnedFd::from(stdout))?;
     let stderr = pipe::Receiver::from_owned_fd(OwnedFd::from(stderr))?;
-    Ok((children, stdout, stderr))
+    let program = Program {
+        children,
+        #[cfg(target_os = "linux")]
+        inside,
+    };
+    Ok((program, stdout, stderr))
+}
+
+/// The cause of an exit, if the kernel has killed a process of the instance because of its memory.
+fn explain_memory(cause: TerminationCause, killed: bool, limit: Option<u64>) -> TerminationCause {
+    match (cause, limit) {
+        (cause, Some(limit)) if killed && cause != TerminationCause::Stopped => {
+            let limit = limit >> 20;
+            TerminationCause::OutOfMemory(format!("the instance used all of its {limit} MiB; {cause}"))
+        }
+        (cause, _) => cause,
+    }
 }
 
 /// Waits until the program and all processes that it started have exited.
 async fn supervise_until_exit(
-    children: &Children,
+    program: &mut Program,
     signals: &mut Signals,
-    grace: Duration,
+    request: &LaunchRequest,
 ) -> TerminationCause {
+    let grace = request.grace_period;
+    let stop_signal = request.stop_signal.and_then(rustix::process::Signal::from_named_raw);
+    let stop_signal = stop_signal.unwrap_or(rustix::process::Signal::TERM);
     let mut stop: Option<Instant> = None;
     let mut cause = None;
+    let mut disk_limit = std::pin::pin!(disk_limit(request.launch.disk.clone()));
     loop {
-        let left = children.reap(&mut cause);
+        let left = program.children.reap(&mut cause);
         if cause.is_some() && !left {
             break;
         }
         if cause.is_some() && stop.is_none() {
             // The program has exited and left processes behind: terminate them too.
-            children.terminate();
+            program.children.terminate();
             stop = Some(Instant::now() + grace);
         }
         tokio::select! {
             _ = signals.child.recv() => {}
             _ = signals.term.recv() => {
                 if stop.is_none() {
-                    children.terminate();
+                    program.stop_accepting().await;
+                    program.children.signal(stop_signal);
                     cause.get_or_insert(TerminationCause::Stopped);
                     stop = Some(Instant::now() + grace);
                 }
             }
+            why = &mut disk_limit, if cause.is_none() => {
+                program.children.kill();
+                cause = Some(TerminationCause::DiskLimit(why));
+                stop = Some(Instant::now() + KILL_INTERVAL);
+            }
             () = deadline(stop) => {
                 // Repeat until none is left: the children of a killed process become children of the shim.
-                children.kill();
+                program.children.kill();
                 stop = Some(Instant::now() + KILL_INTERVAL);
             }
         }
     }
     cause.unwrap_or(TerminationCause::Lost)
+}
+
+/// Resolves with the details when the files of a directory exceed their limit.
+async fn disk_limit(disk: Option<(PathBuf, u64)>) -> String {
+    #[cfg(target_os = "linux")]
+    if let Some((work, limit)) = disk {
+        return crate::isolation::disk::exceeded(work, limit).await;
+    }
+    #[cfg(not(target_os = "linux"))]
+    drop(disk);
+    std::future::pending().await
 }
 
 /// Interval between rounds of KILL. A process in a system call takes a moment to exit.

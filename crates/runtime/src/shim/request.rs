@@ -8,6 +8,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::state::Termination;
+use crate::isolation::cgroup::Cgroup;
+#[cfg(target_os = "linux")]
+use crate::isolation::{identity::Identity, network::Network, root::Root};
 
 /// Starts one run of a container.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -28,6 +31,12 @@ pub(crate) struct LaunchRequest {
     /// How much output is kept.
     #[serde(rename = "keep")]
     pub(crate) log_retention: LogRetention,
+    /// The control group of the instance.
+    #[serde(default)]
+    pub(crate) cgroup: Option<Cgroup>,
+    /// The signal that asks the program to stop; TERM if none.
+    #[serde(default)]
+    pub(crate) stop_signal: Option<i32>,
     /// The program to start.
     pub(crate) launch: LaunchSpec,
 }
@@ -58,8 +67,29 @@ pub(crate) struct LaunchSpec {
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) work: PathBuf,
     pub(crate) limits: Limits,
+    /// The directory of its files, and the limit of their disk space in bytes.
+    #[serde(default)]
+    pub(crate) disk: Option<(PathBuf, u64)>,
     #[serde(rename = "fence")]
     pub(crate) sandbox: Option<Sandbox>,
+    /// Namespaces of its own; `None` if the program runs in those of the host.
+    #[cfg(target_os = "linux")]
+    #[serde(default)]
+    pub(crate) namespaces: Option<Namespaces>,
+}
+
+/// What a container has in its own namespaces.
+#[cfg(target_os = "linux")]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Namespaces {
+    pub(crate) hostname: String,
+    pub(crate) root: Root,
+    pub(crate) network: Network,
+    /// User and group of the program; those of Polis if none.
+    pub(crate) identity: Option<Identity>,
+    /// User and group that the user of Polis has in its user namespace, if it is not root.
+    #[serde(default)]
+    pub(crate) inside: Option<(u32, u32)>,
 }
 
 /// Resource limits of a process.
@@ -72,6 +102,9 @@ pub(crate) struct Limits {
     pub(crate) files: u64,
     /// Size of a written file, in bytes (`RLIMIT_FSIZE`).
     pub(crate) file_size: Option<u64>,
+    /// Processes and threads of the user (`RLIMIT_NPROC`), for a user that only this instance has.
+    #[serde(default)]
+    pub(crate) processes: Option<u64>,
 }
 
 /// The host files that a process may access, enforced by Landlock.

@@ -58,6 +58,10 @@ pub enum TerminationCause {
     Signal(i32),
     /// The program could not be started, with the reason.
     Failed(String),
+    /// The kernel killed a process because the instance used all of its memory; how the program ended.
+    OutOfMemory(String),
+    /// The shim ended it because its files exceeded their limit, with the details.
+    DiskLimit(String),
     /// The runtime stopped it.
     Stopped,
     /// The shim was killed before it recorded the exit.
@@ -70,6 +74,8 @@ impl fmt::Display for TerminationCause {
             TerminationCause::Exit(code) => write!(f, "exit code {code}"),
             TerminationCause::Signal(signal) => write!(f, "killed by signal {signal}"),
             TerminationCause::Failed(why) => write!(f, "failed to start: {why}"),
+            TerminationCause::OutOfMemory(how) => write!(f, "out of memory: {how}"),
+            TerminationCause::DiskLimit(why) => write!(f, "out of disk space: {why}"),
             TerminationCause::Stopped => f.write_str("stopped"),
             TerminationCause::Lost => f.write_str("its shim was killed"),
         }

@@ -3,9 +3,12 @@
 
 mod chaos;
 mod clock;
+mod images;
+mod isolation;
 mod refusals;
 mod restarting;
 mod running;
 mod sandbox;
 mod stopping;
 mod test_cell;
+mod test_registry;

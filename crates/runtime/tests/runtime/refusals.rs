@@ -6,11 +6,11 @@ use polis_runtime::ProcessSettings;
 use crate::test_cell::*;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_image_that_needs_an_engine_is_unavailable() {
+async fn an_image_of_a_registry_that_does_not_answer_is_unavailable() {
     let cell = TestCell::new().await;
-    cell.create(&mk_instance("nginx", "docker.io/library/nginx:1.29", &[])).await;
+    cell.create(&mk_instance("nginx", "127.0.0.1:1/library/nginx:1.29", &[])).await;
     let message = cell.until_condition("nginx", "Programmed", "False", "ImageUnavailable").await;
-    assert!(message.contains("polis.local/hello") && message.contains("process:"), "{message}");
+    assert!(message.contains("failed to connect to 127.0.0.1:1"), "{message}");
     assert!(cell.message("nginx", "Running", "False", "Stopped").await.is_some());
     assert_eq!(cell.instance("nginx").await.unwrap().status.unwrap().controller, None);
     cell.delete("nginx").await;

@@ -19,7 +19,7 @@ use polis_apiserver::{PlaneSpec, ResponseBody, Server, StatusError, SubresourceR
 use polis_core::{conditions, metadata};
 use polis_engine::{Clock, Engine, Object, Plane, Preconditions, Random};
 use polis_runtime::logs::{LogLine, LogQuery, LogReader, LogRequest};
-use polis_runtime::{ProcessProvider, ProcessSettings, RestartBackoff, RuntimeConfig, ShimState};
+use polis_runtime::{Isolation, ProcessProvider, ProcessSettings, RestartBackoff, RuntimeConfig, ShimState};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
@@ -89,6 +89,7 @@ impl TestCell {
             max: Duration::from_millis(100),
             reset_after: Duration::from_secs(600),
         };
+        settings.host_programs = true;
         change(&mut settings);
         let mut cell = TestCell { server, dir, settings, clock, runtime: None };
         let mut namespace = Namespace::default();
@@ -300,6 +301,11 @@ impl Drop for TestCell {
             }
         }
     }
+}
+
+/// What this machine gives to isolate instances.
+pub fn isolation() -> Isolation {
+    Isolation::of_host(Path::new(env!("CARGO_BIN_EXE_polis-shim")))
 }
 
 /// All processes of an instance on this host.
