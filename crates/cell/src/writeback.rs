@@ -310,8 +310,8 @@ impl WriteBack {
         }
     }
 
-    /// Whether the hub has withdrawn the cell's rights in the namespace of the instance: then it has neither a
-    /// deployment nor a copy of the city there.
+    /// Whether the hub has withdrawn the cell's rights in the namespace of the instance: then it has neither
+    /// a deployment nor a copy of the city there.
     async fn is_withdrawn(&self, key: &Key, instance: &Instance) -> Result<bool, CallError> {
         let city = instance.label(labels::CITY_CODE).unwrap_or_default();
         Ok(cell_access::is_withdrawn(self.hub_namespace(key).await?.as_ref(), city))

@@ -35,8 +35,8 @@ pub enum AccessAction {
     Withdraw(ObjectRef),
 }
 
-/// Plans the RoleBinding of a city from its deployments and its Instances in a hub namespace. A withdrawal
-/// needs uncached reads.
+/// Plans the RoleBinding of a city from its deployments and its Instances in a hub namespace. To withdraw
+/// rights, the caller needs uncached reads.
 pub fn plan(
     deployments: &[Referrer],
     copies: usize,

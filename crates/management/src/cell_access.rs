@@ -1,10 +1,11 @@
 //! Cell access controller: gives the cells of a city rights in the hub namespaces where the city has
 //! deployments.
 //!
-//! Reads   hub: RoleBinding, WorkloadDeployment, Instance, Namespace; before a withdrawal uncached
+//! Reads   hub: RoleBinding, WorkloadDeployment, Instance, Namespace; before rights are withdrawn uncached
 //!         WorkloadDeployment and Instance
 //! Writes  hub: RoleBinding, Namespace (removes the presence label of a city)
-//! Order   Withdrawal: presence label → RoleBinding, so that a cell which is refused finds the reason.
+//! Order   presence label → RoleBinding when rights are withdrawn, so that a cell which is refused finds the
+//!         reason.
 //!
 //! Keys are the RoleBindings, which are named like the policies of their cities. The first hub copy of a
 //! city's deployments grants the rights, before the federation has brought it to a cell; the last deployment

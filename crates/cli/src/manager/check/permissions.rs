@@ -24,8 +24,8 @@ pub(super) const LEASES: Grant = grant!("deploy/components/leader-election/role.
 pub(super) const CELL: Grant = grant!("deploy/components/rbac/cell/controllers.yaml");
 /// The cell role on the hub.
 pub(super) const CELL_ON_HUB: Grant = grant!("deploy/components/rbac/hub/cell.yaml");
-/// The cell role in the hub namespaces where its city has deployments. The management role binds it there, so it
-/// cannot be checked for the whole hub.
+/// The cell role in the hub namespaces where its city has deployments. The management role binds it there, so
+/// it cannot be checked for the whole hub.
 pub(super) const CELL_CITY_ON_HUB: Grant = grant!("deploy/components/rbac/hub/cell-city.yaml");
 /// The management role on the hub.
 pub(super) const MANAGEMENT_ON_HUB: Grant = grant!("deploy/components/rbac/hub/management.yaml");
