@@ -346,6 +346,7 @@ impl Attributes {
         Self {
             verb: verb.map(Verb::as_str).unwrap_or_default().to_owned(),
             about: GroupResource::new(target.group, resource),
+            subresource: target.subresource.unwrap_or_default().to_owned(),
             name: name.unwrap_or_default().to_owned(),
             namespace: target.namespace.unwrap_or_default().to_owned(),
             path: None,

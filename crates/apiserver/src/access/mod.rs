@@ -153,7 +153,10 @@ pub(crate) fn add_project(user: &mut UserInfo, project: &str) {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Attributes {
     pub(crate) verb: String,
+    /// The resource, with its subresource after a slash.
     pub(crate) about: GroupResource,
+    /// The subresource. An access review can name a resource with a slash and no subresource.
+    pub(crate) subresource: String,
     pub(crate) name: String,
     pub(crate) namespace: String,
     /// The path of a non-resource request.
@@ -249,6 +252,7 @@ pub(crate) fn impersonate(
         let attributes = Attributes {
             verb: "impersonate".into(),
             about: GroupResource::new(group, resource),
+            subresource: resource.split_once('/').map_or("", |(_, sub)| sub).to_owned(),
             name: name.to_owned(),
             namespace: namespace.to_owned(),
             path: None,

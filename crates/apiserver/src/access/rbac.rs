@@ -36,7 +36,12 @@ const DISCOVERY: [&str; 11] = [
 /// they would show which planes exist.
 const PUBLIC: [&str; 5] = ["/healthz", "/livez", "/readyz", "/version", "/version/"];
 /// Paths that service accounts may get: `system:service-account-issuer-discovery`.
-const ISSUER: [&str; 2] = ["/.well-known/openid-configuration", "/openid/v1/jwks"];
+const ISSUER: [&str; 4] = [
+    "/.well-known/openid-configuration",
+    "/.well-known/openid-configuration/",
+    "/openid/v1/jwks",
+    "/openid/v1/jwks/",
+];
 
 /// Maximum number of single permissions in a role that a user without the verb `escalate` or `bind` grants.
 /// Each is compared with the rules of the user. A rule multiplies its lists: 1.5 MiB of JSON can name more
@@ -74,10 +79,9 @@ impl Rule {
             Some(path) => self.non_resource_urls.iter().any(|url| covers_url(url, path)),
             None => {
                 let resource = attributes.about.resource.as_str();
+                let of_any = |known: &String| known.strip_prefix("*/") == Some(&*attributes.subresource);
                 let covered = has(&self.resources, resource)
-                    || resource.split_once('/').is_some_and(|(_, sub)| {
-                        self.resources.iter().any(|known| known.strip_prefix("*/") == Some(sub))
-                    });
+                    || (!attributes.subresource.is_empty() && self.resources.iter().any(of_any));
                 covered
                     && has(&self.api_groups, &attributes.about.group)
                     && (self.resource_names.is_empty() || self.resource_names.contains(&attributes.name))
@@ -206,6 +210,7 @@ pub(crate) fn check_grant(call: &Call, object: &Value) -> Result<(), StatusError
         let attributes = Attributes {
             verb: verb.into(),
             about: GroupResource::new("rbac.authorization.k8s.io", resource),
+            subresource: String::new(),
             name: name.to_owned(),
             namespace: namespace.clone(),
             path: None,
@@ -292,6 +297,7 @@ mod tests {
         Attributes {
             verb: verb.into(),
             about: GroupResource::new("g", resource),
+            subresource: resource.split_once('/').map_or("", |(_, sub)| sub).to_owned(),
             name: name.into(),
             ..Attributes::default()
         }
@@ -314,6 +320,8 @@ mod tests {
         assert!(rule.allows(&attributes("get", "b/status", "x")));
         assert!(!rule.allows(&attributes("list", "a", "")));
         assert!(!rule.allows(&attributes("get", "a/status2", "x")));
+        let slash = Attributes { subresource: String::new(), ..attributes("get", "b/status", "x") };
+        assert!(!rule.allows(&slash), "a resource with a slash in its name has no subresource");
     }
 
     #[test]

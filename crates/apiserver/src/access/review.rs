@@ -111,6 +111,7 @@ fn access(call: &Call, user: &UserInfo, object: &Value) -> Result<Value, StatusE
         Attributes {
             verb: text(resource, "verb"),
             about: GroupResource::new(text(resource, "group"), name),
+            subresource: text(resource, "subresource"),
             name: text(resource, "name"),
             namespace: text(resource, "namespace"),
             path: None,

@@ -292,6 +292,7 @@ impl Call {
         let attributes = Attributes {
             verb: Verb::Create.as_str().into(),
             about: self.kind.group_resource(),
+            subresource: String::new(),
             name: object::meta(object, "name").to_owned(),
             namespace: self.namespace.clone().unwrap_or_default(),
             path: None,

@@ -8,11 +8,15 @@
 //! The random kinds and requests of `random` are compared in the same way: 12 kinds, or as many as fit into
 //! `POLIS_DIFFERENTIAL_SECONDS`, from seed `POLIS_DIFFERENTIAL_SEED` on.
 //!
+//! The verdicts of `authorization` are compared too: 4,000, or `POLIS_DIFFERENTIAL_VERDICTS`, from the same
+//! seed on.
+//!
 //! `POLIS_DIFFERENTIAL_KUBECONFIG` names a running kube-apiserver to use instead of a new test bed;
 //! `POLIS_DIFFERENTIAL_ONLY` selects the scripts whose name contains it.
 
 #![recursion_limit = "512"]
 
+mod authorization;
 mod compare;
 mod corpus;
 mod normalize;
@@ -160,4 +164,13 @@ async fn random_requests_get_the_same_answers() {
         found.len()
     );
     assert!(found.is_empty(), "{} of {requests} responses differ:\n{}", found.len(), found.join("\n"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_requests_are_authorized_alike() {
+    let wanted = number("POLIS_DIFFERENTIAL_VERDICTS").unwrap_or(4000) as usize;
+    let first = number("POLIS_DIFFERENTIAL_SEED").unwrap_or(1);
+    let (theirs, _cluster) = real().await;
+    let (ours, _server) = embedded().await;
+    authorization::compare(&ours, Some(&theirs), first, wanted).await;
 }
