@@ -30,7 +30,7 @@
 //! | [`planes`], [`real`], [`embedded`] | the interface to planes, and its implementations |
 //! | [`project`], [`view`], [`matchers`], [`builders`] | what a scenario is written with: user actions, assertions, matchers, objects |
 //! | [`recorder`] | a mirror of each plane and a journal of its changes |
-//! | [`fake_provider`], [`fake_network`], [`fake_quota`] | fakes of a cell's runtime, a cell's network service and a project's quota service |
+//! | [`fakes`] | a cell's fake provider and network service, and a project's fake quota service |
 //! | [`manager_process`], [`identities`] | the processes under test, and their identity on each plane |
 //! | [`overlays`], [`rendered`], [`pod`] | the same processes as `deploy/` renders them |
 //! | [`released`] | the CRDs of the last release |
@@ -42,9 +42,7 @@
 
 pub mod embedded;
 mod error;
-pub mod fake_network;
-pub mod fake_provider;
-pub mod fake_quota;
+pub mod fakes;
 pub mod identities;
 pub mod manager_process;
 pub mod matchers;

@@ -26,6 +26,7 @@ use polis_api::{
     networking::{LocationBinding, Network},
 };
 use polis_testbed::{guard::Guard, manifest, plane::HUB};
+use polis_testing::RunningEngine;
 use serde_json::json;
 use tokio::sync::{OnceCell, RwLock, Semaphore};
 
@@ -33,9 +34,7 @@ use crate::{
     Error,
     builders::NETWORK,
     embedded::EmbeddedPlanes,
-    fake_network::FakeNetworkService,
-    fake_provider::FakeProvider,
-    fake_quota::FakeQuotaService,
+    fakes::{self, FakeProvider},
     identities::ShippedRoles,
     manager_process::{ManagerProcess, ProcessOptions, Role},
     overlays::DeploymentMode,
@@ -58,9 +57,9 @@ pub struct Fixture {
     dir: tempfile::TempDir,
     guard: Guard,
     processes: OnceCell<BTreeMap<Role, Arc<ManagerProcess>>>,
-    providers: OnceCell<BTreeMap<String, FakeProvider>>,
-    network_services: OnceCell<Vec<FakeNetworkService>>,
-    quota_services: OnceCell<Vec<FakeQuotaService>>,
+    providers: OnceCell<BTreeMap<String, (FakeProvider, RunningEngine)>>,
+    network_services: OnceCell<Vec<RunningEngine>>,
+    quota_services: OnceCell<Vec<RunningEngine>>,
     /// Held for reading by scenarios in parallel, for writing by a disruptive one.
     lock: RwLock<()>,
     /// Held by the scenario that uses the platform's plane as one more project.
@@ -326,10 +325,7 @@ impl Fixture {
         let processes = started.unwrap_or_else(|err| panic!("failed to start the processes: {err}"));
         let start_providers = async || {
             let cells = &self.planes.layout().cells;
-            cells
-                .iter()
-                .map(|city| (city.clone(), FakeProvider::start(self.recorders[city].clone())))
-                .collect()
+            cells.iter().map(|city| (city.clone(), fakes::start_provider(&self.recorders[city]))).collect()
         };
         self.providers.get_or_init(start_providers).await;
         processes
@@ -337,9 +333,10 @@ impl Fixture {
 
     async fn start_processes(&self) -> Result<BTreeMap<Role, Arc<ManagerProcess>>, Error> {
         let layout = self.planes.layout();
+        let cells = (0..).zip(&layout.cells);
         let services =
-            layout.cells.iter().map(|city| FakeNetworkService::start(self.recorders[city].clone(), city));
-        let services = try_join_all(services).await?;
+            cells.map(|(number, city)| fakes::start_network_service(&self.recorders[city], city, number));
+        let services = services.collect();
         self.network_services.get_or_init(async || services).await;
         for plane in layout.all() {
             for object in self.manifests(plane)? {
@@ -378,8 +375,7 @@ impl Fixture {
     async fn start_deployments(&self) -> Result<BTreeMap<Role, Arc<ManagerProcess>>, Error> {
         let layout = self.planes.layout();
         let projects = layout.projects.iter().chain([&layout.platform]);
-        let services =
-            projects.map(|project| FakeQuotaService::start(self.recorders[project].clone())).collect();
+        let services = projects.map(|project| fakes::start_quota_service(&self.recorders[project])).collect();
         self.quota_services.get_or_init(async || services).await;
         let deployments = self.deployment_mode.deployments(layout);
         let started = try_join_all(deployments.iter().map(async |deployment| {
@@ -475,7 +471,7 @@ impl World {
 
     /// The fake provider of a city.
     pub fn provider(&self, city: &str) -> &FakeProvider {
-        &self.fixture.providers.get().expect("the fixture runs providers")[city]
+        &self.fixture.providers.get().expect("the fixture runs providers")[city].0
     }
 
     /// The process of a role.

@@ -12,10 +12,9 @@ use polis_api::kube::Client;
 use polis_apiserver::{Builder as ServerBuilder, PlaneSpec, Server};
 use polis_core::Time;
 use polis_engine::{Clock, Engine, Handle, Plane, Random, anchored_clock};
-use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
 
 use crate::builders::mk_member;
+use crate::engine::RunningEngine;
 use crate::proxy::Proxy;
 use crate::recorder::{PlaneRecorder, RecordedKind};
 
@@ -49,18 +48,6 @@ pub struct ClusterBuilder {
     hub: bool,
     cells: Vec<String>,
     unserved: Vec<&'static str>,
-}
-
-struct RunningEngine {
-    handle: Handle,
-    stop: oneshot::Sender<()>,
-    task: JoinHandle<()>,
-}
-
-impl Drop for RunningEngine {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
 }
 
 impl ClusterBuilder {
@@ -201,21 +188,13 @@ impl Cluster {
     pub fn start(&mut self, name: &str, declare: impl FnOnce(&mut Engine)) {
         let mut engine = Engine::with(self.clock.clone(), Random::from_seed(7));
         declare(&mut engine);
-        let handle = engine.handle();
-        let (stop, stopped) = oneshot::channel();
-        let task = tokio::spawn(async move {
-            engine.run(async { _ = stopped.await }).await.expect("the engine runs");
-        });
-        let replaced = self.engines.insert(name.to_owned(), RunningEngine { handle, stop, task });
+        let replaced = self.engines.insert(name.to_owned(), RunningEngine::spawn(engine));
         assert!(replaced.is_none(), "engine {name} runs already");
     }
 
     /// Stops an engine and waits until its reconciles end.
     pub async fn stop(&mut self, name: &str) {
-        let mut engine = self.engines.remove(name).expect("the engine runs");
-        let (unused, _) = oneshot::channel();
-        _ = std::mem::replace(&mut engine.stop, unused).send(());
-        (&mut engine.task).await.expect("the engine ends without a panic");
+        self.engines.remove(name).expect("the engine runs").stop().await;
     }
 
     /// The handle of a running engine.

@@ -27,27 +27,36 @@
 //! | [`Proxy`], [`RequestFault`], [`RequestLog`] | records the requests of a process, and injects faults into them |
 //! | [`PlaneRecorder`](recorder::PlaneRecorder) | a mirror of a plane, and a journal of its changes |
 //! | [`eventually`], [`consistently`], [`PlaneExt`] | waiting, and what a test does with a plane |
+//! | [`create_untyped`] | objects of any kind, as JSON |
 //! | [`builders`] | objects with defaults for what a test does not state |
-//! | [`declare_provider`] | a fake provider of a cell |
+//! | [`FakeProvider`] | a fake provider of a cell |
+//! | [`RunningEngine`] | an engine that runs in the test |
+//! | [`TlsSocket`], [`http_get`], [`free_address`] | servers on a socket |
 //! | [`bench`] | the result table of a benchmark |
 
 pub mod bench;
 pub mod builders;
 mod cluster;
+mod engine;
 mod eventually;
 mod plane_ext;
-mod provider;
+pub mod provider;
 mod proxy;
 pub mod recorder;
 mod request;
 mod request_log;
+mod socket;
+mod untyped;
 
 pub use cluster::{Cluster, ClusterBuilder, HUB, PROJECT_CATALOGUE};
+pub use engine::{RunningEngine, plane_of};
 pub use eventually::{consistently, eventually};
 pub use plane_ext::PlaneExt;
-pub use provider::declare_provider;
+pub use provider::{FakeProvider, MachineOutcome, MachineStart, ProviderBehavior};
 pub use proxy::{Interceptor, PLATFORM, PlaneProxy, ProxiedBody, Proxy};
 pub use request::{
     BlockingOwner, ClientIdentity, RecordedRequest, RequestVerb, project_path, split_project_path,
 };
 pub use request_log::{FaultId, PlaneRequests, RequestFault, RequestLog};
+pub use socket::{TlsSocket, free_address, http_get, http_get_blocking};
+pub use untyped::{create_untyped, untyped_api};

@@ -10,8 +10,7 @@ use std::{collections::BTreeMap, fs, process::Command, sync::Arc, time::Duration
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use polis_api::{crds, kube::Client};
 use polis_e2e::{
-    fake_provider::FakeProvider,
-    fake_quota::FakeQuotaService,
+    fakes,
     planes::ClientIdentity,
     proxy::{ProxyRoute, RequestLog, TlsProxy, project_path},
     recorder::{self, PlaneRecorder},
@@ -374,7 +373,7 @@ async fn the_commands_of_the_page_install_management_plane_hub_and_a_cell() {
         Arc::new(PlaneRecorder::start(PROJECTS, client(PROJECTS).await, recorder::kinds_of_project())),
         Arc::new(PlaneRecorder::start(CELL, client(CELL).await, recorder::kinds_of_cell())),
     ];
-    let _fakes = (FakeQuotaService::start(recorders[0].clone()), FakeProvider::start(recorders[1].clone()));
+    let _fakes = (fakes::start_quota_service(&recorders[0]), fakes::start_provider(&recorders[1]));
     let ready = json!({"type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
     let project = json!({"apiVersion": "resourcemanager.miloapis.com/v1alpha1", "kind": "Project",
         "metadata": {"name": shop}, "spec": {"ownerRef": {"kind": "Organization", "name": "suite"}}});

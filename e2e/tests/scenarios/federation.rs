@@ -3,7 +3,7 @@
 use polis_api::{compute::Instance, kube::ResourceExt as _, labels};
 use polis_e2e::{
     builders::{IMAGE, deployment, workload},
-    fake_provider::{MachineOutcome, ProviderBehavior},
+    fakes::{MachineOutcome, ProviderBehavior},
     matchers::{deployment_named, instance, namespace, policy, workload_named},
     view::quiet_period,
     world::{disruptive_scenario, scenario},
@@ -320,7 +320,7 @@ fn a_slow_provider_with_a_finalizer_is_awaited() {
         let a = project.deploy(deployment("a").to("dfw").replicas(2)).await;
         let cell = world.cell("dfw").namespace_of(&project);
 
-        cell.eventually_has(instance("a-0").with_finalizer(polis_e2e::fake_provider::FINALIZER)).await;
+        cell.eventually_has(instance("a-0").with_finalizer(polis_e2e::fakes::FINALIZER)).await;
         rollout::until_running(world, &project, "a", "dfw", 2).await;
         a.delete().await;
         rollout::until_clean(world, &project).await;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use polis_api::compute::{Instance, WorkloadDeployment};
 use polis_e2e::{
     builders::deployment,
-    fake_provider::MachineStart,
+    fakes::MachineStart,
     manager_process::Role,
     matchers::{deployment_named, instance},
     planes::PlaneComponent,
@@ -254,13 +254,13 @@ fn a_cell_keeps_working_while_the_hub_is_down() {
         world.kill(&hub).await;
         // The cell reports a crash of the machine and its recovery without the hub.
         let set_outcome = |outcome| {
-            let behavior = polis_e2e::fake_provider::ProviderBehavior { outcome, ..Default::default() };
+            let behavior = polis_e2e::fakes::ProviderBehavior { outcome, ..Default::default() };
             world.provider("dfw").set_behavior(&project.hub_namespace(), behavior);
         };
-        set_outcome(polis_e2e::fake_provider::MachineOutcome::Crashes("InstanceCrashing"));
+        set_outcome(polis_e2e::fakes::MachineOutcome::Crashes("InstanceCrashing"));
         cell.eventually_has(instance("a-0").with_condition("Ready", "False", "InstanceCrashing")).await;
         cell.eventually_has(deployment_named("a").with_counts(1, 0, 1)).await;
-        set_outcome(polis_e2e::fake_provider::MachineOutcome::Runs);
+        set_outcome(polis_e2e::fakes::MachineOutcome::Runs);
         cell.eventually_has(deployment_named("a").with_counts(1, 1, 1)).await;
         assert_eq!(rollout::instance_uids(world, &project, "dfw"), before);
 

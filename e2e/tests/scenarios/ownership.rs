@@ -17,7 +17,7 @@ use polis_api::{
 };
 use polis_e2e::{
     builders::{deployment, workload},
-    fake_provider::{MachineOutcome, ProviderBehavior},
+    fakes::{MachineOutcome, ProviderBehavior},
     manager_process::Role,
     matchers::{Matcher, deployment_named, instance, namespace, policy, workload_named},
     planes::PlaneComponent,

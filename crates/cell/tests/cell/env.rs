@@ -10,7 +10,9 @@ use polis_cell::{CellConfig, NetworkMode, QuotaConfig, ResourceRefKind};
 use polis_core::{Time, metadata};
 use polis_engine::Plane;
 use polis_testing::builders::{self, mk_namespace};
-use polis_testing::{Cluster, HUB, PLATFORM, PlaneExt as _, PlaneRequests, declare_provider, eventually};
+use polis_testing::{
+    Cluster, FakeProvider, HUB, PLATFORM, PlaneExt as _, PlaneRequests, ProviderBehavior, eventually,
+};
 use tokio::time::sleep;
 
 /// The hub namespace of namespace `shop` in project `acme`, on hub and cell.
@@ -121,7 +123,8 @@ impl TestEnv {
     /// Like [`TestEnv::provider`], with another condition than `Running`.
     pub fn provider_with_condition(&mut self, running_condition: &'static str) {
         let (cell, clock) = (self.at_cell(), self.cluster.clock());
-        self.cluster.start(PROVIDER, |engine| declare_provider(engine, clock, cell, running_condition));
+        let behavior = ProviderBehavior { running_condition, ..ProviderBehavior::default() };
+        self.cluster.start(PROVIDER, |engine| _ = FakeProvider::declare(engine, clock, cell, behavior));
     }
 
     /// Stops the fake provider. Running instances keep their conditions.

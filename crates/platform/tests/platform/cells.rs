@@ -3,14 +3,13 @@
 
 use polis_api::ObjectExt as _;
 use polis_api::compute::{Instance, WorkloadDeployment};
-use polis_api::conditions::RUNNING;
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::names;
 use polis_api::quota::{RESOURCE_INSTANCES, ResourceClaim};
 use polis_cell::{CellConfig, NetworkMode, QuotaConfig, ResourceRefKind};
 use polis_core::gates;
 use polis_testing::builders::{condition, mk_deployment, mk_hub_namespace};
-use polis_testing::{PLATFORM, PlaneExt as _, Proxy, declare_provider, eventually};
+use polis_testing::{FakeProvider, PLATFORM, PlaneExt as _, ProviderBehavior, Proxy, eventually};
 
 use crate::env::TestEnv;
 
@@ -37,7 +36,9 @@ impl TestEnv {
     /// Starts a fake provider that sets the instances of a city without gates to `Running`.
     pub fn start_provider(&mut self, city: &str) {
         let (cell, clock) = (self.at(city), self.cluster.clock());
-        self.start(&format!("provider-{city}"), |engine| declare_provider(engine, clock, cell, RUNNING));
+        self.start(&format!("provider-{city}"), |engine| {
+            FakeProvider::declare(engine, clock, cell, ProviderBehavior::default());
+        });
     }
 
     /// Creates the hub namespace of a project's namespace `default` on hub and cells, and returns its name.
