@@ -114,7 +114,7 @@ impl Engine {
     /// An engine with the given clock and random source. On a paused tokio runtime, with in-process planes
     /// and a fixed seed, a run is reproducible to the byte.
     pub fn with(clock: Clock, random: Random) -> Self {
-        let env = Arc::new(Env { clock, random: random.split("engine"), metrics: Arc::default() });
+        let env = Arc::new(Env { clock, random: random.split("engine"), ..Env::default() });
         Self {
             env: env.clone(),
             workers: WORKERS,
@@ -192,6 +192,9 @@ impl Engine {
     ///
     /// Watches of one kind are merged: the plane has one cache of the kind, with the indexes of all. So each
     /// controller can name what it needs. Panics if watches of one kind have different selectors.
+    ///
+    /// A plane that this engine has declared is returned as it is, so that controllers of several crates
+    /// share its cache. Panics if its first declaration lacks one of the watches.
     pub fn plane(
         &mut self,
         role: &'static str,
@@ -199,6 +202,18 @@ impl Engine {
         watches: impl IntoIterator<Item = Watch>,
     ) -> Plane {
         let watches = Watch::merged(watches);
+        if let Some(declared) = plane.informers().filter(|_| Arc::ptr_eq(plane.env(), &self.env)) {
+            let missing =
+                watches.iter().find(|watch| !declared.watches.iter().any(|has| has.includes(watch)));
+            if let Some(watch) = missing {
+                panic!(
+                    "plane {} is declared without the watch of {} that role {role} needs",
+                    plane.name(),
+                    watch.kind
+                );
+            }
+            return plane;
+        }
         let set = self.set(role, watches.clone(), true);
         let informers = Arc::new(InformerStore::new(set.id, watches));
         let plane = plane.with_role(role).bound_to(&self.env, Some(informers));

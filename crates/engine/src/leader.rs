@@ -65,7 +65,7 @@ impl LeaderElection {
 
     /// Starts the election without an engine, for programs without controllers and for tests.
     pub fn campaign(self, clock: Clock, random: &Random) -> (LeaderElector, Leadership) {
-        self.start(&Arc::new(Env { clock, random: random.split("election"), metrics: Arc::default() }))
+        self.start(&Arc::new(Env { clock, random: random.split("election"), ..Env::default() }))
     }
 
     /// Starts the election in a new task.

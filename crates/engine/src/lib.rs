@@ -41,6 +41,7 @@ mod kind;
 mod kubeconfig;
 mod leader;
 mod metrics;
+mod modify;
 mod plane;
 mod planes;
 mod queue;

@@ -19,6 +19,7 @@ use crate::cache::InformerStore;
 use crate::discovery::Discovery;
 use crate::health::PlaneHealth;
 use crate::metrics::Metrics;
+use crate::modify::ObjectLocks;
 use crate::transport::retry::{Failure, Retry, retry_delay};
 use crate::transport::{Body, BoxError, Purpose, Transport, TransportError};
 use crate::{Clock, Error, Kind, PlaneName, Random, UncachedReader};
@@ -29,12 +30,14 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// pages are far smaller.
 const MAX_RESPONSE_BYTES: usize = 256 * 1024 * 1024;
 
-/// The injected clock and random source and the metrics, which all parts of an engine share.
+/// What all parts of an engine share: the injected clock and random source, the metrics, and the locks of the
+/// objects that are being written.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Env {
     pub(crate) clock: Clock,
     pub(crate) random: Random,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) locks: ObjectLocks,
 }
 
 /// One Kubernetes API server, or one path prefix of it, under a name. Cheap to clone.

@@ -3,13 +3,15 @@
 //! An update first compares, and sends nothing if nothing changes. It carries the resource version of the
 //! object that the decision was based on. If the object has changed, the server returns a conflict, the
 //! reconcile fails and the key is queued again. No write re-reads the object and retries: a decision is valid
-//! only for the state that it was made on.
+//! only for the state that it was made on. Where several controllers of a process write one object, they use
+//! [`Plane::modify`], which decides on the latest cached state.
 //!
 //! The response of each write enters the cache of the plane, so that the next read returns it (see
 //! [`crate::cache`]).
 
 use bytes::Bytes;
 use http::Method;
+use polis_api::ObjectExt as _;
 use polis_api::kube::core::object::HasStatus;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -89,6 +91,7 @@ impl Plane {
         strip_server_fields(&mut layer);
         let mut merged = existing.clone();
         overlay(&mut merged, &layer);
+        let _writing = self.lock::<K>(name_of(current)).await;
         self.replace(current, existing, merged).await
     }
 
@@ -98,6 +101,16 @@ impl Plane {
         if same(current, desired)? {
             return Ok(OperationResult::Unchanged);
         }
+        let _writing = self.lock::<K>(name_of(current)).await;
+        self.update_locked(current, desired).await
+    }
+
+    /// Like [`Plane::update`], for a caller that holds the lock of the object.
+    pub(crate) async fn update_locked<K: Object>(
+        &self,
+        current: &K,
+        desired: &K,
+    ) -> Result<OperationResult<K>, Error> {
         self.replace(current, value_of(current)?, value_of(desired)?).await
     }
 
@@ -122,6 +135,16 @@ impl Plane {
         if same(current, desired)? {
             return Ok(OperationResult::Unchanged);
         }
+        let _writing = self.lock::<K>(name_of(current)).await;
+        self.update_status_locked(current, desired).await
+    }
+
+    /// Like [`Plane::update_status`], for a caller that holds the lock of the object.
+    pub(crate) async fn update_status_locked<K: Object>(
+        &self,
+        current: &K,
+        desired: &K,
+    ) -> Result<OperationResult<K>, Error> {
         let mut value = value_of(current)?;
         let mut wanted = value_of(desired)?;
         let status = wanted.get_mut("status").map_or(Value::Null, Value::take);
@@ -135,12 +158,19 @@ impl Plane {
         self.send("update", Method::PUT, path, JSON, value, true, current).await.map(OperationResult::Updated)
     }
 
-    /// Adds a finalizer if the object does not have it.
+    /// Adds a finalizer if the object does not have it. Other finalizers stay as they are in the cache, which
+    /// may be newer than `current`.
     pub async fn add_finalizer<K: Object>(
         &self,
         current: &K,
         finalizer: &str,
     ) -> Result<OperationResult<K>, Error> {
+        if current.has_finalizer(finalizer) {
+            return Ok(OperationResult::Unchanged);
+        }
+        let _writing = self.lock::<K>(name_of(current)).await;
+        let latest = self.latest(current).filter(|latest| !latest.is_deleting());
+        let current = latest.as_ref().unwrap_or(current);
         let mut finalizers = current.meta().finalizers.clone().unwrap_or_default();
         if finalizers.iter().any(|present| present == finalizer) {
             return Ok(OperationResult::Unchanged);
@@ -155,6 +185,12 @@ impl Plane {
         current: &K,
         finalizer: &str,
     ) -> Result<OperationResult<K>, Error> {
+        if !current.has_finalizer(finalizer) {
+            return Ok(OperationResult::Unchanged);
+        }
+        let _writing = self.lock::<K>(name_of(current)).await;
+        let latest = self.latest(current);
+        let current = latest.as_ref().unwrap_or(current);
         let mut finalizers = current.meta().finalizers.clone().unwrap_or_default();
         let before = finalizers.len();
         finalizers.retain(|present| present != finalizer);
@@ -373,7 +409,7 @@ pub(crate) fn value_of<K: Object + Serialize>(object: &K) -> Result<Value, Error
 
 /// Whether two objects serialise to the same bytes. This is the usual case, and cheaper than comparing JSON
 /// trees.
-fn same<K: Object + Serialize>(current: &K, desired: &K) -> Result<bool, Error> {
+pub(crate) fn same<K: Object + Serialize>(current: &K, desired: &K) -> Result<bool, Error> {
     let bytes = |object: &K| {
         serde_json::to_vec(object).map_err(|source| Error::Encode { object: describe(object), source })
     };

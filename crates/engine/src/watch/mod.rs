@@ -101,9 +101,19 @@ impl Watch {
         merged.into()
     }
 
+    /// Whether this watch has the objects and indexes of another.
+    pub(crate) fn includes(&self, other: &Watch) -> bool {
+        self.kind == other.kind
+            && self.selection() == other.selection()
+            && other.indexes.iter().all(|index| self.indexes.contains(index))
+    }
+
+    fn selection(&self) -> [&Option<Cow<'static, str>>; 3] {
+        [&self.namespace, &self.labels, &self.fields]
+    }
+
     fn merge(&mut self, other: Watch) {
-        let selection = |watch: &Watch| (watch.namespace.clone(), watch.labels.clone(), watch.fields.clone());
-        let (ours, theirs) = (selection(self), selection(&other));
+        let (ours, theirs) = (self.selection(), other.selection());
         assert!(
             ours == theirs,
             "two watches of {} on the same planes have different selectors (namespace, labels, fields): {ours:?} and {theirs:?}",

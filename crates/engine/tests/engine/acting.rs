@@ -179,7 +179,7 @@ async fn a_conflict_is_reconciled_again_from_the_new_state() {
         }
     };
     engine.controller("copy", &plane, FnReconciler(work)).for_kind::<ConfigMap>();
-    let running = Running::start(engine);
+    let running = Running::spawn(engine);
     let stored = || server.objects("", "v1", "configmaps")["shop/a"]["data"].clone();
     eventually("the object has the newer state", || stored() == json!({"value": "1", "seen": "1"})).await;
     eventually("the engine is idle", || running.handle.is_idle()).await;
@@ -240,7 +240,7 @@ async fn running_reconciles_finish_within_the_grace_period_at_shutdown() {
             }
         };
         engine.controller("slow", &plane, FnReconciler(work)).for_kind::<ConfigMap>();
-        let running = Running::start(engine);
+        let running = Running::spawn(engine);
         eventually("a reconcile has started", || started.load(Ordering::Relaxed) == 1).await;
         let before = tokio::time::Instant::now();
         running.stop().await;
@@ -273,7 +273,7 @@ async fn a_reconcile_that_panics_is_retried_and_other_keys_are_reconciled() {
         }
     };
     engine.controller("fragile", &plane, FnReconciler(work)).for_kind::<ConfigMap>();
-    let _running = Running::start(engine);
+    let _running = Running::spawn(engine);
     eventually("the key is retried", || recorder.keys().iter().filter(|name| *name == "bad").count() >= 3)
         .await;
     assert!(recorder.keys().contains(&"good".to_owned()));
@@ -288,7 +288,7 @@ async fn keys_of_an_external_source_are_queued_when_the_controller_starts() {
     let recorder = KeyRecorder::default();
     engine.controller("notes", &plane, recorder.clone()).for_kind::<ConfigMap>().external_source(heard);
     say.send(Key::new("main", "shop", "early")).unwrap();
-    let running = Running::start(engine);
+    let running = Running::spawn(engine);
     running.ready().await;
     eventually("the key that was sent before the start", || recorder.keys() == ["main/shop/early"]).await;
     say.send(Key::new("main", "shop", "late")).unwrap();

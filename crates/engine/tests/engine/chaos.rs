@@ -92,7 +92,7 @@ async fn run(seed: u64) -> (Vec<String>, FakeApiServer) {
                 meta.name.as_deref().unwrap_or(""),
             )])
         });
-    let running = Running::start(engine);
+    let running = Running::spawn(engine);
     server.chaos(seed, 0.2);
     let users = Random::from_seed(seed).split("users");
     for _ in 0..100 {

@@ -211,7 +211,7 @@ async fn only_the_leader_reconciles_but_both_replicas_watch() {
         engine.leader_election(
             LeaderElection::new(server.plane("main"), "system", "leader", format!("r{number}")).lease(LEASE),
         );
-        replicas.push((Running::start(engine), plane, recorder));
+        replicas.push((Running::spawn(engine), plane, recorder));
     }
     server.put("", "v1", "configmaps", mk_map("shop", "a", "x"));
     let cached_objects = |plane: &Plane| plane.list::<ConfigMap>().unwrap().len();

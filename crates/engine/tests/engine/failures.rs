@@ -78,7 +78,7 @@ async fn failing_planes_are_reported_and_do_not_affect_the_others() {
     let set = engine.planes("cells", FixedPlanes::new(planes), [Watch::of::<ConfigMap>()]);
     let recorder = KeyRecorder::default();
     engine.controller("notes", &set, recorder.clone()).for_kind::<ConfigMap>();
-    let running = Running::start(engine);
+    let running = Running::spawn(engine);
 
     let soon = Duration::from_secs(4);
     eventually_within("the healthy plane is reconciled", soon, || recorder.keys() == ["good/shop/a"]).await;

@@ -94,7 +94,7 @@ fn mk_running(server: &FakeApiServer, edits: usize) -> (Running, Arc<ReconcileCo
         counts: Arc::clone(&counts),
     };
     engine.controller("works", &projects, reconciler).for_kind::<ConfigMap>();
-    (Running::start(engine), counts)
+    (Running::spawn(engine), counts)
 }
 
 /// Polls a condition after each turn of the runtime. A paused clock does not advance while a task is

@@ -1,4 +1,4 @@
-//! Test harness: a running engine, polling for a condition, test reconcilers and objects.
+//! Test harness: waiting for a condition, test reconcilers and objects.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -6,55 +6,23 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use polis_api::k8s_openapi::api::core::v1::ConfigMap;
-use polis_engine::{Action, Engine, Error, Handle, Key, Plane, Random, Reconciler, anchored_clock};
+use polis_engine::{Action, Engine, Error, Key, Plane, Random, Reconciler, anchored_clock};
+pub use polis_testing::RunningEngine as Running;
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 
 use crate::fake_apiserver::FakeApiServer;
-
-/// A running engine. Stops with [`Running::stop`] or when dropped.
-pub struct Running {
-    pub handle: Handle,
-    stop: CancellationToken,
-    task: Option<tokio::task::JoinHandle<Result<(), Error>>>,
-}
-
-impl Running {
-    pub fn start(engine: Engine) -> Self {
-        let (handle, stop) = (engine.handle(), CancellationToken::new());
-        let task = tokio::spawn(engine.run(stop.clone().cancelled_owned()));
-        Self { handle, stop, task: Some(task) }
-    }
-
-    pub async fn stop(mut self) {
-        self.stop.cancel();
-        self.task.take().unwrap().await.unwrap().unwrap();
-    }
-
-    pub async fn ready(&self) {
-        eventually("every plane is engaged", || self.handle.is_ready()).await;
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Some(task) = &self.task {
-            task.abort();
-        }
-    }
-}
 
 /// An engine for a paused clock, reproducible from the seed.
 pub fn mk_engine(seed: u64) -> Engine {
     Engine::with(anchored_clock("2026-01-01T00:00:00Z".parse().unwrap()), Random::from_seed(seed))
 }
 
-/// Waits until a condition holds: up to half an hour on a paused clock, where it takes no time, or one minute
-/// on a real clock.
+/// Waits until a condition holds.
 pub async fn eventually(expected: &str, condition: impl Fn() -> bool) {
-    eventually_within(expected, Duration::from_secs(60), condition).await;
+    polis_testing::eventually(expected, async || condition().then_some(())).await;
 }
 
+/// Waits until a condition holds, for this time at most.
 pub async fn eventually_within(expected: &str, time: Duration, condition: impl Fn() -> bool) {
     let waiting = async {
         while !condition() {

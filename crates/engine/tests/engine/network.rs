@@ -24,7 +24,7 @@ fn watch_projects(root: &Plane, count: usize) -> (Running, PlaneSet) {
         root.with_path_prefix(format!("p{number}"), &format!("projects/p{number}/control-plane"))
     });
     let set = engine.planes("projects", FixedPlanes::new(planes), mk_watches());
-    (Running::start(engine), set)
+    (Running::spawn(engine), set)
 }
 
 async fn all_agree(fake: &FakeApiServer, set: &PlaneSet, count: usize) {

@@ -34,7 +34,7 @@ async fn projects_are_engaged_while_they_are_ready() {
         engine.planes("projects", MiloProjects::new(server.plane("root")), [Watch::of::<ConfigMap>()]);
     let recorder = KeyRecorder::default();
     engine.controller("notes", &projects, recorder.clone()).for_kind::<ConfigMap>();
-    let running = Running::start(engine);
+    let running = Running::spawn(engine);
     running.ready().await;
     let names = || projects.engaged().iter().map(|plane| plane.name().to_string()).collect::<Vec<_>>();
     assert_eq!(names(), ["a", "b"]);
@@ -82,7 +82,7 @@ async fn ten_unresponsive_projects_of_a_hundred_do_not_delay_the_others() {
         engine.planes("projects", MiloProjects::new(server.plane("root")), [Watch::of::<ConfigMap>()]);
     let recorder = KeyRecorder::default();
     engine.controller("notes", &projects, recorder.clone()).for_kind::<ConfigMap>();
-    let running = Running::start(engine);
+    let running = Running::spawn(engine);
     eventually("all responsive projects are engaged", || projects.engaged().len() == 90).await;
     eventually("and reconciled", || recorder.keys().len() == 90).await;
     assert!(!running.handle.is_ready());
@@ -126,7 +126,7 @@ async fn objects_of_other_planes_are_mapped_again_when_their_project_is_engaged(
             Ok(vec![Key::new(project, "default", "copy")])
         },
     );
-    let running = Running::start(engine);
+    let running = Running::spawn(engine);
     running.ready().await;
     eventually("the key of the early project is reconciled", || recorder.keys() == ["early/default/copy"])
         .await;
@@ -157,7 +157,7 @@ async fn a_controller_starts_when_its_required_planes_are_synced() {
     let (waiting, immediate) = (KeyRecorder::default(), KeyRecorder::default());
     engine.controller("waiting", &planes, waiting.clone()).for_kind::<ConfigMap>().requires_sync(&hub_plane);
     engine.controller("immediate", &planes, immediate.clone()).for_kind::<ConfigMap>();
-    let running = Running::start(engine);
+    let running = Running::spawn(engine);
     eventually("the controller without the requirement runs", || immediate.keys().len() == 1).await;
     tokio::time::sleep(Duration::from_secs(300)).await;
     assert_eq!(waiting.keys(), [""; 0]);
@@ -192,7 +192,7 @@ async fn ten_thousand_keys_of_one_plane_do_not_delay_another_plane() {
         }
     };
     engine.controller("slow", &planes, crate::harness::FnReconciler(work)).for_kind::<ConfigMap>();
-    let running = Running::start(engine);
+    let running = Running::spawn(engine);
     running.ready().await;
     eventually("reconciles have started", || recorder.keys().len() > 3).await;
     let before = recorder.keys().len();
@@ -215,7 +215,7 @@ async fn a_forbidden_optional_watch_does_not_block_controllers() {
     let planes = engine.planes("cells", FixedPlanes::new([server.plane("cell")]), watches);
     let recorder = KeyRecorder::default();
     engine.controller("notes", &planes, recorder.clone()).for_kind::<ConfigMap>();
-    let running = Running::start(engine);
+    let running = Running::spawn(engine);
     running.ready().await;
     eventually("the key is reconciled", || recorder.keys() == ["cell/shop/a"]).await;
     let cell = planes.named("cell").unwrap();
@@ -236,7 +236,7 @@ async fn projects_with_their_own_services_are_found_by_their_control_planes() {
     let mut engine = mk_engine(1);
     let provider = MiloProjects::new(server.plane("root")).via_services();
     let projects = engine.planes("projects", provider, [Watch::of::<ConfigMap>()]);
-    let running = Running::start(engine);
+    let running = Running::spawn(engine);
     running.ready().await;
     let names = || projects.engaged().iter().map(|plane| plane.name().to_string()).collect::<Vec<_>>();
     assert_eq!(names(), ["a"]);
@@ -254,7 +254,7 @@ async fn sets_with_the_same_name_are_counted_together_and_a_failure_in_one_is_co
     // As with both roles in one process: each watches other kinds of the same hub.
     let _all = engine.plane("hub", server.plane("hub"), [Watch::of::<Secret>()]);
     let healthy = engine.planes("hub", FixedPlanes::new([server.plane("hub")]), [Watch::of::<ConfigMap>()]);
-    let running = Running::start(engine);
+    let running = Running::spawn(engine);
     eventually("one of them is engaged", || healthy.engaged().len() == 1).await;
     let failing = "planes_failing{set=\"hub\",reason=\"timeout\"} 1";
     eventually("the other is in trouble, and seen to be", || running.handle.metrics().contains(failing))
@@ -274,4 +274,27 @@ async fn sets_with_the_same_name_are_counted_together_and_a_failure_in_one_is_co
         page.contains("planes{set=\"hub\",state=\"engaged\"} 1") && page.contains("reason=\"timeout\"} 0")
     })
     .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plane_that_is_declared_again_has_one_cache_and_one_watch_per_kind() {
+    let server = FakeApiServer::with_default_kinds();
+    let mut engine = mk_engine(1);
+    let watches = [Watch::of::<ConfigMap>(), Watch::of::<Secret>()];
+    let plane = engine.plane("plane", server.plane("main"), watches);
+    let again = engine.plane("again", plane.clone(), [Watch::of::<ConfigMap>()]);
+    let running = Running::spawn(engine);
+    running.ready().await;
+    assert_eq!(server.watches(), 2);
+    again.create(&serde_json::from_value::<ConfigMap>(mk_map("shop", "a", "1")).unwrap()).await.unwrap();
+    assert!(plane.get::<ConfigMap>(("shop", "a")).unwrap().is_some());
+}
+
+#[test]
+#[should_panic(expected = "plane main is declared without the watch of secrets")]
+fn a_plane_is_not_declared_again_with_more_watches() {
+    let mut engine = mk_engine(1);
+    let server = FakeApiServer::with_default_kinds();
+    let plane = engine.plane("plane", server.plane("main"), [Watch::of::<ConfigMap>()]);
+    engine.plane("again", plane, [Watch::of::<Secret>()]);
 }

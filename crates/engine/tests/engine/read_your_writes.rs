@@ -19,7 +19,7 @@ async fn start(server: &FakeApiServer, watch: Watch) -> (Running, Plane, KeyReco
     let plane = engine.plane("plane", server.plane("main"), [watch]);
     let recorder = KeyRecorder::default();
     engine.controller("notes", &plane, recorder.clone()).for_kind::<ConfigMap>();
-    let running = Running::start(engine);
+    let running = Running::spawn(engine);
     running.ready().await;
     events_delivered().await;
     recorder.clear();
@@ -202,7 +202,7 @@ async fn a_change_by_an_own_write_reaches_the_other_controllers_of_the_process()
     };
     engine.controller("writer", &plane, FnReconciler(work)).for_kind::<ConfigMap>();
     engine.controller("other", &plane, other.clone()).for_kind::<ConfigMap>();
-    let _running = Running::start(engine);
+    let _running = Running::spawn(engine);
     eventually("the other controller reconciles it", || other.keys().contains(&"main/shop/made".to_owned()))
         .await;
     events_delivered().await;
@@ -233,7 +233,7 @@ async fn create_children(server: &FakeApiServer, watch: Watch) -> (Running, Plan
         }
     };
     engine.controller("parents", &plane, FnReconciler(work)).for_kind::<ConfigMap>();
-    let running = Running::start(engine);
+    let running = Running::spawn(engine);
     eventually("the child is created", || server.objects("", "v1", "configmaps").contains_key("shop/child"))
         .await;
     (running, plane, runs)
@@ -287,4 +287,60 @@ async fn a_field_selector_that_cannot_be_evaluated_holds_the_key() {
     server.late_watches(false);
     events_delivered().await;
     assert_eq!(*runs.lock(), [false, true]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn concurrent_changes_of_one_object_take_turns_and_do_not_conflict() {
+    let server = FakeApiServer::with_default_kinds();
+    server.put("", "v1", "configmaps", mk_map("shop", "a", "0"));
+    let (_running, plane, _) = start(&server, Watch::of::<ConfigMap>()).await;
+    server.late_watches(true);
+    server.chaos(3, 0.0); // delays every response, and breaks none
+    let changes = (0..20).map(|number| {
+        plane.modify::<ConfigMap>(("shop", "a"), move |current| {
+            let mut desired = current.clone();
+            desired.data.get_or_insert_default().insert(format!("key-{number}"), "set".to_owned());
+            Some(desired)
+        })
+    });
+    for written in futures::future::join_all(changes).await {
+        assert!(written.unwrap().changed());
+    }
+    let map = plane.get::<ConfigMap>(("shop", "a")).unwrap().unwrap();
+    assert_eq!(map.data.unwrap().len(), 21);
+    assert_eq!(cached(&plane), served(&server, ""));
+    let unchanged = plane.modify::<ConfigMap>(("shop", "a"), |_| None).await.unwrap();
+    assert!(!unchanged.changed());
+    let missing = plane.modify::<ConfigMap>(("shop", "b"), |current| Some(current.clone())).await.unwrap();
+    assert!(!missing.changed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn finalizers_that_two_controllers_set_on_the_same_state_do_not_conflict() {
+    let server = FakeApiServer::with_default_kinds();
+    server.put("", "v1", "configmaps", mk_map("shop", "a", "0"));
+    let (_running, plane, _) = start(&server, Watch::of::<ConfigMap>()).await;
+    server.chaos(3, 0.0); // delays every response, and breaks none
+    let map = plane.get::<ConfigMap>(("shop", "a")).unwrap().unwrap();
+    let (other, finalizers) =
+        ("example.com/other", |map: ConfigMap| map.metadata.finalizers.unwrap_or_default());
+    let (one, two) = tokio::join!(plane.add_finalizer(&map, HOLD), plane.add_finalizer(&map, other));
+    assert!(one.unwrap().changed() && two.unwrap().changed());
+    let both = plane.get::<ConfigMap>(("shop", "a")).unwrap().unwrap();
+    assert_eq!(finalizers(both.clone()), [HOLD, other]);
+    let (one, two) = tokio::join!(plane.remove_finalizer(&both, HOLD), plane.remove_finalizer(&both, other));
+    assert!(one.unwrap().changed() && two.unwrap().changed());
+    assert_eq!(finalizers(plane.get::<ConfigMap>(("shop", "a")).unwrap().unwrap()), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_several_tasks_that_need_an_object_one_creates_it() {
+    let server = FakeApiServer::with_default_kinds();
+    let (_running, plane, _) = start(&server, Watch::of::<ConfigMap>()).await;
+    server.late_watches(true);
+    server.chaos(3, 0.0); // delays every response, and breaks none
+    let desired = mk_desired("a", "1");
+    let created = futures::future::join_all((0..5).map(|_| plane.create_missing(&desired))).await;
+    assert_eq!(created.into_iter().filter(|created| created.as_ref().unwrap().is_some()).count(), 1);
+    assert_eq!(server.log().iter().filter(|request| request.starts_with("POST")).count(), 1);
 }

@@ -15,7 +15,7 @@ fn watch_maps(server: &FakeApiServer) -> (Running, Plane, KeyRecorder) {
     let plane = engine.plane("plane", server.plane("main"), [Watch::of::<ConfigMap>()]);
     let recorder = KeyRecorder::default();
     engine.controller("notes", &plane, recorder.clone()).for_kind::<ConfigMap>();
-    (Running::start(engine), plane, recorder)
+    (Running::spawn(engine), plane, recorder)
 }
 
 #[tokio::test(start_paused = true)]

@@ -16,7 +16,7 @@ fn watch_maps(server: &FakeApiServer) -> (Running, Plane, KeyRecorder) {
     let plane = engine.plane("plane", server.plane("main"), [Watch::of::<ConfigMap>()]);
     let recorder = KeyRecorder::default();
     engine.controller("notes", &plane, recorder.clone()).for_kind::<ConfigMap>();
-    (Running::start(engine), plane, recorder)
+    (Running::spawn(engine), plane, recorder)
 }
 
 async fn agreed(server: &FakeApiServer, plane: &Plane) {
@@ -132,7 +132,7 @@ async fn a_kind_is_watched_when_it_is_served() {
         engine.plane("plane", server.plane("main"), [Watch::of::<ConfigMap>(), Watch::of::<Secret>()]);
     let recorder = KeyRecorder::default();
     engine.controller("notes", &plane, recorder.clone()).for_kind::<Secret>();
-    let running = Running::start(engine);
+    let running = Running::spawn(engine);
     running.ready().await;
     assert!(!plane.serves::<Secret>().unwrap());
     assert_eq!(plane.list::<Secret>().unwrap(), []);
@@ -158,7 +158,7 @@ async fn a_kind_that_is_served_late_is_found_soon() {
         let mut engine = mk_engine(1);
         let watches = [Watch::of::<CustomResourceDefinition>(), Watch::of::<Secret>()];
         let plane = engine.plane("plane", server.plane("main"), watches);
-        let running = Running::start(engine);
+        let running = Running::spawn(engine);
         running.ready().await;
         tokio::time::sleep(Duration::from_secs(600)).await;
         // The definition changes for the last time long before its kind is served.
@@ -223,7 +223,7 @@ async fn objects_are_found_by_label_owner_and_field() {
     let field = Index::field("data.city");
     let watch = Watch::of::<ConfigMap>().index(Index::Owner).index(label.clone()).index(field.clone());
     let plane = engine.plane("plane", server.plane("main"), [watch, Watch::of::<Namespace>()]);
-    let running = Running::start(engine);
+    let running = Running::spawn(engine);
     for (name, app, city) in [("a", "web", "dfw"), ("b", "web", "ord"), ("c", "db", "dfw")] {
         let meta = json!({"namespace": "shop", "name": name, "labels": {"app": app}, "ownerReferences": [{"uid": "u1", "name": "o", "kind": "K", "apiVersion": "v1"}]});
         server.put("", "v1", "configmaps", json!({"metadata": meta, "data": {"city": city}}));
@@ -263,7 +263,7 @@ async fn only_objects_that_match_the_selector_are_cached() {
             json!({"metadata": {"namespace": "shop", "name": name, "labels": {"app": app}}}),
         );
     }
-    let running = Running::start(engine);
+    let running = Running::spawn(engine);
     running.ready().await;
     assert_eq!(cached(&plane).len(), 1);
 }

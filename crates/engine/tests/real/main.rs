@@ -17,42 +17,22 @@ use polis_engine::{
     Preconditions, Random, ResourceScope, Watch,
 };
 use polis_testbed::{Options, TestCluster};
+use polis_testing::RunningEngine;
 use serde_json::json;
-use tokio_util::sync::CancellationToken;
 
 use proxy::{Mode, Proxy};
 
 const PLANE: &str = "plane";
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A running engine, stopped when dropped.
-struct Running(CancellationToken, polis_engine::Handle);
-
-impl Running {
-    async fn start(engine: Engine) -> Self {
-        let (stop, handle) = (CancellationToken::new(), engine.handle());
-        tokio::spawn(engine.run(stop.clone().cancelled_owned()));
-        eventually("every plane is engaged", || handle.is_ready()).await;
-        Self(stop, handle)
-    }
+async fn start(engine: Engine) -> RunningEngine {
+    let running = RunningEngine::spawn(engine);
+    running.ready().await;
+    running
 }
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.0.cancel();
-    }
-}
-
-async fn eventually(expected_condition: &str, condition: impl Fn() -> bool) {
-    let waiting = async {
-        while !condition() {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    assert!(
-        tokio::time::timeout(TIMEOUT, waiting).await.is_ok(),
-        "not within {TIMEOUT:?}: {expected_condition}"
-    );
+async fn eventually(expected: &str, condition: impl Fn() -> bool) {
+    polis_testing::eventually(expected, async || condition().then_some(())).await;
 }
 
 async fn shared() -> &'static TestCluster {
@@ -129,7 +109,7 @@ async fn writes_succeed_and_appear_in_the_cache() {
     let plane = plane(cluster).await;
     mk_namespace(&plane, "writes").await;
     let (engine, watched) = watch_maps(plane.clone(), "writes");
-    let _running = Running::start(engine).await;
+    let _running = start(engine).await;
     put(&plane, "writes", "a", "one").await;
     let first = plane.uncached().get::<ConfigMap>(("writes", "a")).await.unwrap().unwrap();
     assert_eq!(
@@ -192,7 +172,7 @@ async fn no_change_is_lost_on_broken_and_slow_connections() {
     for name in ["stays", "goes", "changes"] {
         put(&direct, "lines", name, "old").await;
     }
-    let _running = Running::start(engine).await;
+    let _running = start(engine).await;
     agreed(&watched, &direct, "lines").await;
     for round in 0..3 {
         proxy.set(Mode::Closed);
@@ -224,7 +204,7 @@ async fn no_deletion_is_lost_when_the_resource_version_expires_in_a_restart() {
         Plane::from_kube_config("main", &config(&cluster, Some(&proxy)).await).unwrap(),
         "restart",
     );
-    let running = Running::start(engine).await;
+    let running = start(engine).await;
     agreed(&watched, &direct, "restart").await;
 
     // While the engine is disconnected: a deletion, a change, and a restart that empties the server's watch
@@ -238,7 +218,7 @@ async fn no_deletion_is_lost_when_the_resource_version_expires_in_a_restart() {
     put(&direct, "restart", "after", "new").await;
     proxy.set(Mode::Open);
     agreed(&watched, &direct, "restart").await;
-    let metrics = running.1.metrics();
+    let metrics = running.handle.metrics();
     assert!(metrics.contains("watch_restarts_total{kind=\"configmaps/v1\",reason=\"expired\"}"), "{metrics}");
 
     // A restart while the engine is connected.
@@ -264,7 +244,7 @@ async fn three_hundred_and_sixty_watches_work_on_one_server() {
         Watch::of::<Namespace>(),
     ];
     let set: PlaneSet = engine.planes("planes", FixedPlanes::new(planes), watches);
-    let _running = Running::start(engine).await;
+    let _running = start(engine).await;
     assert!((5..=8).contains(&proxy.accepted()), "{} connections for 360 watches", proxy.accepted());
     put(&direct, "many", "a", "x").await;
     mk_namespace(&direct, "many-too").await;
@@ -319,7 +299,7 @@ async fn a_rotated_token_is_reloaded() {
     config.auth_info.token_file = Some(file.display().to_string());
     let robot = Plane::from_kube_config("robot", &config).unwrap();
     let (engine, watched) = watch_maps(robot.clone(), "tokens");
-    let _running = Running::start(engine).await;
+    let _running = start(engine).await;
     put(&robot, "tokens", "a", "with the first").await;
     rotate().await;
     // The server caches a valid token for about ten seconds. Then it rejects the old one, and the engine
@@ -346,7 +326,7 @@ async fn a_kind_is_watched_when_its_definition_exists() {
     let mut engine = Engine::new();
     let watches = [Watch::kind(kind.clone()), Watch::of::<CustomResourceDefinition>()];
     let watched = engine.plane("plane", plane.clone(), watches);
-    let _running = Running::start(engine).await;
+    let _running = start(engine).await;
     assert_eq!(watched.list_values(&kind).unwrap(), [json!(null); 0]);
     let definition: CustomResourceDefinition = serde_json::from_value(json!({
         "metadata": {"name": "gadgets.engine.test"},

@@ -253,7 +253,7 @@ impl FakeApiServer {
             Ok(value) => {
                 let code =
                     if request.method() == Method::POST { StatusCode::CREATED } else { StatusCode::OK };
-                let mut response = Response::new(FakeBody::full(value.to_string()));
+                let mut response = Response::new(body::full(value.to_string()));
                 *response.status_mut() = code;
                 response
             }
@@ -281,7 +281,7 @@ impl FakeApiServer {
         match fault {
             None => Ok(self.respond(&request)),
             Some(InjectedFault::Respond(code, text)) => {
-                let mut response = Response::new(FakeBody::full(text));
+                let mut response = Response::new(body::full(text));
                 *response.status_mut() = StatusCode::from_u16(code).unwrap();
                 Ok(response)
             }
@@ -294,7 +294,7 @@ impl FakeApiServer {
             Some(InjectedFault::SilentStream) => {
                 let (lines, body) = tokio::sync::mpsc::unbounded_channel();
                 self.0.lock().silent_streams.push(lines);
-                Ok(Response::new(FakeBody::Stream(body)))
+                Ok(Response::new(body::streamed(body)))
             }
             Some(InjectedFault::BreakBefore) => Err(broken("before")),
             Some(InjectedFault::BreakAfter) => {
@@ -317,7 +317,7 @@ impl Inner {
             return status_response(404, "NotFound", "404 page not found");
         }
         let list = json!({"kind": "APIResourceList", "groupVersion": api, "resources": resources});
-        Response::new(FakeBody::full(list.to_string()))
+        Response::new(body::full(list.to_string()))
     }
 
     /// A random fault and delay for a request.
@@ -415,18 +415,7 @@ impl QueryParams {
 }
 
 fn unescape(text: &str) -> String {
-    let mut bytes = Vec::new();
-    let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        if *first == b'%' && after.len() >= 2 {
-            bytes.push(u8::from_str_radix(std::str::from_utf8(&after[..2]).unwrap(), 16).unwrap());
-            rest = &after[2..];
-        } else {
-            bytes.push(*first);
-            rest = after;
-        }
-    }
-    String::from_utf8(bytes).unwrap()
+    percent_encoding::percent_decode_str(text).decode_utf8().expect("UTF-8").into_owned()
 }
 
 fn status_response(code: u16, reason: &str, message: &str) -> Response<FakeBody> {
@@ -435,7 +424,7 @@ fn status_response(code: u16, reason: &str, message: &str) -> Response<FakeBody>
 
 impl From<StatusError> for Response<FakeBody> {
     fn from(refused: StatusError) -> Self {
-        let mut response = Response::new(FakeBody::full(refused.status().to_string()));
+        let mut response = Response::new(body::full(refused.status().to_string()));
         *response.status_mut() = StatusCode::from_u16(refused.code).unwrap();
         response
     }

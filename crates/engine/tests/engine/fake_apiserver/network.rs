@@ -23,7 +23,7 @@ use tokio_rustls::TlsAcceptor;
 use tower::Service;
 
 use super::FakeApiServer;
-use super::body::FakeBody;
+use super::body::{self, FakeBody};
 
 pub struct Options {
     pub streams: u32,
@@ -220,7 +220,7 @@ async fn respond(
             .get("authorization")
             .is_none_or(|value| value != format!("Bearer {token}").as_str())
     {
-        let mut response = Response::new(FakeBody::full(
+        let mut response = Response::new(body::full(
             "{\"kind\":\"Status\",\"code\":401,\"reason\":\"Unauthorized\",\"message\":\"who are you\"}"
                 .to_owned(),
         ));

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use polis_apimachinery::patch::merge;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use super::QueryParams;
-use super::body::FakeBody;
+use super::body::{self, FakeBody};
 
 /// The collection of a kind: `group/version` and plural.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -239,7 +240,7 @@ impl Store {
         let namespace = namespace.map(str::to_owned);
         self.watchers.push(Watcher { collection: collection.clone(), namespace, label, lines, sent });
         self.send_events();
-        Ok(FakeBody::Stream(body))
+        Ok(body::streamed(body))
     }
 
     /// Sends the events that open watches have not sent yet.
@@ -322,8 +323,7 @@ impl Store {
             Err(refused) => return Err(refused),
         };
         self.check_preconditions(&existing, &patch["metadata"])?;
-        let mut object = existing.clone();
-        merge(&mut object, patch);
+        let mut object = merge::patch(&existing, patch).expect("a merge patch of an object");
         object["metadata"]["resourceVersion"] = existing["metadata"]["resourceVersion"].clone();
         if object == existing {
             return Ok(existing);
@@ -393,20 +393,5 @@ impl Store {
         });
         self.send_events();
         object
-    }
-}
-
-fn merge(value: &mut Value, patch: &Value) {
-    match (value, patch) {
-        (Value::Object(value), Value::Object(patch)) => {
-            for (name, part) in patch {
-                if part.is_null() {
-                    value.remove(name);
-                } else {
-                    merge(value.entry(name.clone()).or_insert(Value::Null), part);
-                }
-            }
-        }
-        (value, patch) => *value = patch.clone(),
     }
 }
