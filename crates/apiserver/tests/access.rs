@@ -24,9 +24,10 @@ use polis_apimachinery::{
     clock::Clock,
 };
 use polis_apiserver::{
-    Access, Audit, Authority, CredentialKind, PlaneSpec, Revocation, Server, ServerTls, UserInfo,
-    WebhookCall, WebhookTransport, kubeconfig,
+    Access, Audit, CredentialKind, PlaneSpec, Revocation, Server, UserInfo, WebhookCall, WebhookTransport,
+    kubeconfig,
 };
+use polis_testing::TlsSocket;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -34,20 +35,10 @@ fn mk<K: DeserializeOwned>(value: Value) -> K {
     serde_json::from_value(value).expect("an object")
 }
 
-/// A server on a free port, and the authority of its certificates.
+/// A server on a free port.
 struct TestServer {
     server: Server,
-    authority: Authority,
-    url: String,
-    _serving: Serving,
-}
-
-struct Serving(tokio::task::JoinHandle<()>);
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+    socket: TlsSocket,
 }
 
 async fn serve(access: Access) -> TestServer {
@@ -55,22 +46,16 @@ async fn serve(access: Access) -> TestServer {
 }
 
 async fn serve_with(builder: polis_apiserver::Builder) -> TestServer {
-    let authority = Authority::new().expect("an authority");
     let server = builder.build().await.expect("a server");
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let url = format!("https://{}", listener.local_addr().expect("an address"));
-    let tls =
-        ServerTls::new(&authority.server(&["127.0.0.1"]).expect("a certificate"), Some(authority.pem()))
-            .expect("TLS");
-    let serving = server.clone();
-    let task = tokio::spawn(async move { serving.serve(listener, tls).await });
-    TestServer { server, authority, url, _serving: Serving(task) }
+    let socket = TlsSocket::of(&server).await;
+    TestServer { server, socket }
 }
 
 impl TestServer {
     async fn client(&self, user: &str, groups: &[&str], prefix: &str) -> Client {
-        let certificate = self.authority.client(user, groups).expect("a certificate");
-        self.client_of(&kubeconfig(&self.url, prefix, self.authority.pem(), &certificate)).await
+        let certificate = self.socket.authority.client(user, groups).expect("a certificate");
+        self.client_of(&kubeconfig(&self.socket.address, prefix, self.socket.authority.pem(), &certificate))
+            .await
     }
 
     async fn client_of(&self, config: &str) -> Client {
@@ -84,8 +69,8 @@ impl TestServer {
     }
 
     async fn with_token(&self, token: &str) -> Client {
-        let mut config = Config::new(self.url.parse().expect("a URL"));
-        config.root_cert = Some(vec![pem_to_der(self.authority.pem())]);
+        let mut config = Config::new(self.socket.address.parse().expect("a URL"));
+        config.root_cert = Some(vec![pem_to_der(self.socket.authority.pem())]);
         config.auth_info.token = Some(token.to_owned().into());
         Client::try_from(config).expect("a client")
     }
@@ -294,8 +279,8 @@ async fn an_anonymous_caller_does_not_learn_which_planes_exist() {
 }
 
 fn mk_anonymous_client(server: &TestServer) -> Client {
-    let mut config = Config::new(server.url.parse().expect("a URL"));
-    config.root_cert = Some(vec![pem_to_der(server.authority.pem())]);
+    let mut config = Config::new(server.socket.address.parse().expect("a URL"));
+    config.root_cert = Some(vec![pem_to_der(server.socket.authority.pem())]);
     Client::try_from(config).expect("a client")
 }
 
@@ -473,11 +458,11 @@ async fn a_certificate_that_has_expired_is_refused_on_an_open_connection() {
 async fn a_revoked_certificate_is_refused_at_its_next_request() {
     let server = serve(Access::default()).await;
     let list = async |certificate: &polis_apiserver::Certificate| {
-        let config = kubeconfig(&server.url, "", server.authority.pem(), certificate);
+        let config = kubeconfig(&server.socket.address, "", server.socket.authority.pem(), certificate);
         let maps: Api<ConfigMap> = Api::default_namespaced(server.client_of(&config).await);
         maps.list(&ListParams::default()).await.map_or_else(|error| code(&error), |_| 200)
     };
-    let issue = || server.authority.client("root", &["system:masters"]).expect("a certificate");
+    let issue = || server.socket.authority.client("root", &["system:masters"]).expect("a certificate");
     let (first, second) = (issue(), issue());
     for certificate in [&first, &second] {
         server.server.record_certificate(&certificate.cert).await.expect("recorded");

@@ -1,8 +1,6 @@
-//! Shared fixtures: a server with one custom kind, clients, and polling for a condition.
+//! Shared fixtures: a server with one custom kind, and clients.
 
 #![allow(dead_code, reason = "each test file uses a part")]
-
-use std::{future::Future, time::Duration};
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{
@@ -10,6 +8,8 @@ use kube::{
     api::{ApiResource, DynamicObject, GroupVersionKind},
 };
 use polis_apiserver::{PlaneSpec, Server};
+#[allow(unused_imports, reason = "each test file uses a part")]
+pub(crate) use polis_testing::eventually;
 use serde_json::{Value, json};
 
 /// A namespaced kind with a status, a scale, a default, a bound and a column.
@@ -72,19 +72,4 @@ pub(crate) fn mk_widget(name: &str, spec: Value) -> DynamicObject {
 /// The CRD of widgets, typed.
 pub(crate) fn mk_typed_crd() -> CustomResourceDefinition {
     serde_json::from_value(mk_widgets_crd()).expect("a definition")
-}
-
-/// Polls until `check` returns a value, for at most ten seconds.
-pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(
-    what: &str,
-    mut check: impl FnMut() -> F,
-) -> T {
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
-    loop {
-        if let Some(found) = check().await {
-            return found;
-        }
-        assert!(tokio::time::Instant::now() < deadline, "gave up waiting: {what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
 }

@@ -41,7 +41,7 @@ async fn join(hub: &Client, member: &TestServer) {
     let encode = |text: &str| BASE64_STANDARD.encode(text);
     let secret = json!({
         "apiVersion": "v1", "kind": "Secret", "metadata": {"name": PLANE, "namespace": "karmada-cluster"},
-        "data": {"token": encode(TOKEN), "caBundle": encode(member.authority.pem())},
+        "data": {"token": encode(TOKEN), "caBundle": encode(member.socket.authority.pem())},
     });
     let cluster = json!({
         "apiVersion": "cluster.karmada.io/v1alpha1", "kind": "Cluster", "metadata": {"name": PLANE},

@@ -2,27 +2,19 @@
 
 use std::{path::PathBuf, process::Stdio, sync::Arc};
 
-use polis_apiserver::{Access, Authority, Server, ServerTls, kubeconfig};
+use polis_apiserver::{Access, Authority, Server, kubeconfig};
 use polis_testbed::{ProgressFn, binaries::Binaries, pins};
+use polis_testing::TlsSocket;
 use tempfile::TempDir;
-use tokio::{io::AsyncWriteExt, process::Command, task::JoinHandle};
+use tokio::{io::AsyncWriteExt, process::Command};
 
 use crate::common::mk_widgets_crd;
 
 /// A server on a free port that serves widgets, and a home directory for kubectl. Both are removed on drop.
 pub struct Plane {
-    pub url: String,
+    pub socket: TlsSocket,
     pub state_dir: TempDir,
     kubectl: PathBuf,
-    authority: Authority,
-    _server: Server,
-    serving: JoinHandle<()>,
-}
-
-impl Drop for Plane {
-    fn drop(&mut self) {
-        self.serving.abort();
-    }
 }
 
 /// The result of a kubectl command.
@@ -62,23 +54,18 @@ impl Plane {
             .await
             .expect("a server");
         server.install_crd_in("", &mk_widgets_crd()).await.expect("a definition");
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let url = format!("https://{}", listener.local_addr().expect("an address"));
-        let tls =
-            ServerTls::new(&authority.server(&["127.0.0.1"]).expect("a certificate"), Some(authority.pem()))
-                .expect("TLS");
-        let handle = server.clone();
-        let serving = tokio::spawn(async move { handle.serve(listener, tls).await });
+        let socket = TlsSocket::with_authority(&server, authority).await;
         let state_dir = tempfile::tempdir().expect("a folder");
-        let plane = Self { url, state_dir, kubectl, authority, _server: server, serving };
+        let plane = Self { socket, state_dir, kubectl };
         plane.login("admin", &["system:masters"]);
         plane
     }
 
     /// Writes the kubeconfig of a user.
     pub fn login(&self, user: &str, groups: &[&str]) {
-        let certificate = self.authority.client(user, groups).expect("a certificate");
-        let config = kubeconfig(&self.url, "", self.authority.pem(), &certificate);
+        let TlsSocket { authority, address, .. } = &self.socket;
+        let certificate = authority.client(user, groups).expect("a certificate");
+        let config = kubeconfig(address, "", authority.pem(), &certificate);
         std::fs::write(self.state_dir.path().join(user), config).expect("a kubeconfig");
     }
 

@@ -111,7 +111,7 @@ async fn discovery_version_and_health_are_served() {
     let versions = lines(&plane.run("api-versions").await.ok());
     assert!(versions.contains(&"v1".to_owned()) && versions.contains(&"example.com/v1".to_owned()));
     let info = plane.run("cluster-info").await.ok();
-    assert!(info.contains("control plane") && info.contains(&plane.url), "{info}");
+    assert!(info.contains("control plane") && info.contains(&plane.socket.address), "{info}");
     assert!(plane.run("version").await.ok().contains("Server Version"));
     assert_eq!(plane.run("get --raw /livez").await.ok(), "ok");
     assert!(plane.run("get --raw /readyz?verbose").await.ok().contains("check passed"));
