@@ -169,7 +169,8 @@ impl DeploymentController {
             ignore_already_exists(self.cell.create(binding).await)?;
         }
         for claim in &plan.claims {
-            ignore_already_exists(self.cell.create(claim).await)?;
+            // The deployments of a network share it.
+            ignore_already_exists(self.cell.create_missing(claim).await)?;
         }
         let location = location.map(|location| LocationReference {
             name: location.name,
@@ -206,9 +207,17 @@ impl DeploymentController {
             if !ours || instance.is_deleting() {
                 continue;
             }
-            let mut desired = backfilled.unwrap_or(instance).clone();
-            desired = gates::without_network_gate(&desired, networks).unwrap_or(desired);
-            self.cell.update(instance, &desired).await?;
+            if let Some(desired) = backfilled {
+                let ungated = gates::without_network_gate(desired, networks);
+                self.cell.update(instance, ungated.as_ref().unwrap_or(desired)).await?;
+            } else if gates::without_network_gate(instance, networks).is_some() {
+                // The instance controller and the runtime write the same instance.
+                let change = |current: &Instance| {
+                    let same = current.uid() == instance.uid();
+                    same.then(|| gates::without_network_gate(current, networks)).flatten()
+                };
+                self.cell.modify((instance.namespace(), instance.name()), change).await?;
+            }
         }
         Ok(())
     }

@@ -105,8 +105,12 @@ impl Reconciler for InstanceController {
         }
         let instance = self.ensure_finalizers(instance).await?;
         let (quota, quota_retry) = self.quota.evaluate(&self.cell, key, &instance).await;
-        let instance = self.update_status(instance, &quota).await?;
-        let instance = self.remove_quota_gate(instance).await?;
+        self.update_status(key, &instance, &quota).await?;
+        // Of the granted status: no later event of it follows if it was the last change.
+        self.cell.modify(key, gates::without_quota_gate).await?;
+        let Some(instance) = self.cell.get::<Instance>(key)?.filter(|current| !current.is_deleting()) else {
+            return Ok(Action::AwaitChange);
+        };
         let hub_retry = self.write_back.sync(&self.cell, key, &instance).await?;
         Ok(requeue_after_shortest([quota_retry, hub_retry]))
     }
@@ -126,43 +130,42 @@ impl InstanceController {
         Ok(self.cell.update(&instance, &claimed).await?.into_object().unwrap_or(claimed))
     }
 
-    /// Writes the conditions for quota, suspension and readiness in one status update.
-    async fn update_status(&self, instance: Instance, quota: &DesiredCondition) -> Result<Instance, Error> {
-        let mut desired = instance.clone();
-        if let Some(deployment) = self.deployment(&instance)?
-            && let Some(status) = suspension::status(&instance, &deployment)
-        {
-            desired.status = Some(status);
-        }
-        let network_failure = self.network_failure(&instance)?;
+    /// Writes the conditions for quota, suspension and readiness in one status update, beside what the
+    /// runtime writes to the same status.
+    async fn update_status(
+        &self,
+        key: &Key,
+        instance: &Instance,
+        quota: &DesiredCondition,
+    ) -> Result<(), Error> {
+        let deployment = self.deployment(instance)?;
+        let network_failure = self.network_failure(instance)?;
         let now = Time(self.clock.now());
-        if let Some(status) = ready::status(&desired, quota, network_failure.as_deref(), &now) {
-            desired.status = Some(status);
-        }
-        let Some(status) = desired.status else { return Ok(instance) };
-        let Some(updated) = self.cell.write_status(&instance, status).await?.into_object() else {
-            return Ok(instance);
-        };
-        self.record_events(&instance, &updated);
-        Ok(updated)
-    }
-
-    /// Removes the `Quota` gate if the grant is for the current spec of the instance.
-    async fn remove_quota_gate(&self, instance: Instance) -> Result<Instance, Error> {
-        match gates::without_quota_gate(&instance) {
-            Some(ungated) => {
-                Ok(self.cell.update(&instance, &ungated).await?.into_object().unwrap_or(ungated))
+        let mut before = None;
+        let change = |current: &Instance| {
+            if current.uid() != instance.uid() || current.metadata.generation != instance.metadata.generation
+            {
+                return None; // quota was evaluated for another spec; its event follows
             }
-            None => Ok(instance),
+            before = Some(current.clone());
+            let suspension =
+                deployment.as_ref().and_then(|deployment| suspension::status(current, deployment));
+            let mut desired = current.clone();
+            desired.status = suspension.or(desired.status);
+            ready::status(&desired, quota, network_failure.as_deref(), &now).or(desired.status)
+        };
+        let updated = self.cell.modify_status(key, change).await?.into_object();
+        if let (Some(before), Some(updated)) = (before, updated) {
+            self.record_events(&before, &updated);
         }
+        Ok(())
     }
 
     /// Deletes the hub copy and the claim, then removes the finalizers. A failure of the first does not
     /// prevent the second.
     async fn finalize(&self, key: &Key, instance: &Instance) -> Result<Action, Error> {
-        let mut released = instance.clone();
-        let has_copy = metadata::remove_finalizer(&mut released.metadata, finalizers::INSTANCE);
-        let has_claim = metadata::remove_finalizer(&mut released.metadata, finalizers::QUOTA_CLAIM);
+        let (has_copy, has_claim) =
+            (instance.has_finalizer(finalizers::INSTANCE), instance.has_finalizer(finalizers::QUOTA_CLAIM));
         let hub =
             if has_copy { self.write_back.delete_copy(&self.cell, key, instance).await } else { Ok(None) };
         let quota =
@@ -172,7 +175,13 @@ impl InstanceController {
             return Ok(requeue);
         }
         self.forget(key);
-        match self.cell.update(instance, &released).await {
+        let release = |current: &Instance| {
+            let mut released = current.clone();
+            metadata::remove_finalizer(&mut released.metadata, finalizers::INSTANCE);
+            metadata::remove_finalizer(&mut released.metadata, finalizers::QUOTA_CLAIM);
+            (current.uid() == instance.uid()).then_some(released)
+        };
+        match self.cell.modify(key, release).await {
             Err(error) if !error.is_not_found() => Err(error.into()),
             _ => Ok(Action::AwaitChange),
         }

@@ -34,7 +34,7 @@ pub use polis_core::quota::ResourceRefKind;
 pub use quota::QuotaConfig;
 
 use polis_core::metadata;
-use polis_engine::{Clock, Engine, Plane};
+use polis_engine::{Clock, Engine, Plane, Watch};
 
 use metrics::Metrics;
 use quota::QuotaEnforcement;
@@ -60,6 +60,12 @@ pub struct CellConfig {
     pub instance_finalizers: Vec<&'static str>,
 }
 
+/// The watches of the controllers on their own plane, for a program that shares the cache of the cell with
+/// other controllers: it declares the plane with the watches of all.
+pub fn watches(networks: NetworkMode, quota: bool) -> Vec<Watch> {
+    [deployment::watches(networks), instance::watches(networks, quota)].concat()
+}
+
 /// Registers the planes and controllers of the cell role with an engine.
 pub fn declare(engine: &mut Engine, clock: Clock, cell: CellConfig) -> Result<(), Error> {
     let CellConfig { plane, hub, name, networks, quota, instance_finalizers } = cell;
@@ -67,8 +73,7 @@ pub fn declare(engine: &mut Engine, clock: Clock, cell: CellConfig) -> Result<()
         return Err(Error::Name { name });
     }
     let metrics = Metrics::register(&engine.handle().registry());
-    let watches = [deployment::watches(networks), instance::watches(networks, quota.is_some())];
-    let plane = engine.plane("cell", plane, watches.concat());
+    let plane = engine.plane("cell", plane, watches(networks, quota.is_some()));
     let quota = QuotaEnforcement::declare(engine, quota, &name, &clock, &metrics);
     let write_back = WriteBack::declare(engine, hub, name.clone(), metrics);
 

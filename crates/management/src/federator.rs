@@ -264,7 +264,7 @@ impl Federator {
         let current = self.hub.get::<PropagationPolicy>((hub_namespace.name.as_str(), desired.name()))?;
         let existing = current.as_ref().map(|current| policy::ExistingPolicy::of(current, &desired));
         match (policy::plan(&[policy::Referrer::of(deployment)], existing.as_ref()), current) {
-            (policy::PolicyAction::Create, _) => _ = self.hub.create(&desired).await?,
+            (policy::PolicyAction::Create, _) => _ = self.hub.create_missing(&desired).await?,
             (policy::PolicyAction::Update, Some(current)) => {
                 self.hub.update(&current, &policy::restored(&current, &desired)).await?;
             }

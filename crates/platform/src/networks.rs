@@ -23,13 +23,18 @@ use polis_api::kube::Resource;
 use polis_api::{conditions::READY, reasons};
 use polis_core::Time;
 use polis_core::conditions::{self, DesiredCondition};
-use polis_engine::{Clock, Engine, Index, Key, Plane, Unresolved};
+use polis_engine::{Clock, Engine, Index, Key, Plane, Unresolved, Watch};
+
+/// The watches of the controllers in the cell, for a program that shares the cache of the cell with other
+/// controllers: it declares the plane with the watches of all.
+pub fn watches() -> Vec<Watch> {
+    [cell_location::watches(), bindings::watches(), addresses::watches()].concat()
+}
 
 /// Registers the controllers of one cell with an engine: the cell's Location in `city`, and its networks from
 /// `pool`.
 pub fn declare(engine: &mut Engine, clock: Clock, cell: Plane, city: &str, pool: AddressPool) {
-    let watches = [cell_location::watches(), bindings::watches(), addresses::watches()];
-    let cell = engine.plane("cell", cell, watches.concat());
+    let cell = engine.plane("cell", cell, watches());
     cell_location::declare(engine, &cell, &clock, city);
     bindings::declare(engine, &cell, &clock);
     addresses::declare(engine, &cell, &clock, pool);

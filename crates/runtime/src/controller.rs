@@ -1,6 +1,6 @@
 //! Runtime controller: runs the Instances of a cell through a provider, and writes their status.
 //!
-//! Reads   cell: Instance, Namespace, ConfigMap, Secret; uncached: NetworkBinding, SubnetClaim
+//! Reads   cell: Instance, Namespace, ConfigMap, Secret, NetworkBinding, SubnetClaim
 //!         provider: its instances
 //! Writes  cell: Instance (finalizer; status: `Programmed`, `Running`, template fingerprint, addresses)
 //! Order   finalizer, unless the Instance was created with it → run → status. Deletion: remove, then the
@@ -20,7 +20,9 @@ use polis_api::{ObjectExt, finalizers, labels, names, reasons};
 use polis_core::conditions::DesiredCondition;
 use polis_core::tenant::Tenant;
 use polis_core::{Time, gates};
-use polis_engine::{Action, Clock, Engine, Index, Key, Plane, PlaneName, Reconciler, Unresolved, Watch};
+use polis_engine::{
+    Action, Clock, Engine, Index, Key, Object, Plane, PlaneName, Reconciler, Unresolved, Watch,
+};
 use tokio::sync::mpsc;
 
 use crate::provider::{
@@ -44,16 +46,23 @@ pub fn instance_finalizers() -> Vec<&'static str> {
     vec![finalizers::RUNTIME]
 }
 
-/// Registers the runtime controller of a cell on an engine.
-pub fn declare<P: Provider>(engine: &mut Engine, clock: Clock, runtime: RuntimeConfig<P>) {
-    let RuntimeConfig { plane, city, provider } = runtime;
-    let watches = [
+/// The watches of the controller, for a program that shares the cache of the cell with other controllers: it
+/// declares the plane with the watches of all.
+pub fn watches() -> Vec<Watch> {
+    vec![
         Watch::of::<Instance>().index(by_config_map()).index(by_secret()),
         Watch::of::<Namespace>(),
         Watch::of::<ConfigMap>(),
         Watch::of::<Secret>(),
-    ];
-    let cell = engine.plane("runtime", plane, watches);
+        Watch::of::<NetworkBinding>(),
+        Watch::of::<SubnetClaim>(),
+    ]
+}
+
+/// Registers the runtime controller of a cell on an engine.
+pub fn declare<P: Provider>(engine: &mut Engine, clock: Clock, runtime: RuntimeConfig<P>) {
+    let RuntimeConfig { plane, city, provider } = runtime;
+    let cell = engine.plane("runtime", plane, watches());
     let (changes, receiver) = mpsc::unbounded_channel();
     let plane_name = cell.name().clone();
     for managed in provider.instances() {
@@ -137,7 +146,7 @@ impl<P: Provider> Controller<P> {
         let request = RunRequest { instance, origin: origin.as_ref(), city, range, data: &data };
         match self.provider.run(&request).await {
             Ok(report) => {
-                self.cell.write_status(instance, status::status(instance, &report, &self.now())).await?;
+                self.write_report(key, instance, &report).await?;
                 Ok(report.requeue_after)
             }
             Err(error) => {
@@ -146,14 +155,13 @@ impl<P: Provider> Controller<P> {
                     reason: reasons::PROGRAMMING_IN_PROGRESS,
                     message: format!("{error}; Polis retries"),
                 });
-                self.cell.write_status(instance, status::status(instance, &report, &self.now())).await?;
+                self.write_report(key, instance, &report).await?;
                 Err(error)
             }
         }
     }
 
-    /// The subnet of the instance's first network in this cell. Uncached, and only for an instance without an
-    /// address: the network gate may open before a watch of these kinds delivers the object.
+    /// The subnet of the instance's first network in this cell, for an instance without an address.
     async fn address_range(&self, instance: &Instance) -> Result<Option<AddressRange>, Error> {
         let Some(deployment) = instance.label(labels::WORKLOAD_DEPLOYMENT_NAME) else {
             return Ok(None);
@@ -169,22 +177,33 @@ impl<P: Provider> Controller<P> {
         {
             return Ok(None);
         }
-        let uncached = self.cell.uncached();
         let namespace = instance.namespace();
         let binding = names::network_binding(deployment, 0);
-        let binding = uncached.get::<NetworkBinding>((namespace, binding.as_str())).await?;
-        let Some(context) = binding.and_then(|binding| binding.status?.network_context_ref) else {
+        let context = |binding: NetworkBinding| binding.status?.network_context_ref;
+        let Some(context) = self.cached_or_read((namespace, binding.as_str()), context).await? else {
             return Ok(None);
         };
-        let claim_namespace = context.namespace.as_deref().unwrap_or(namespace);
-        let claim = uncached
-            .get::<SubnetClaim>((claim_namespace, names::subnet_claim(&context.name).as_str()))
-            .await?;
-        Ok(claim.and_then(|claim| {
+        let claim = names::subnet_claim(&context.name);
+        let range = |claim: SubnetClaim| {
             let status = claim.status?;
             let start = status.start_address?.parse().ok()?;
             Some(AddressRange { start, prefix: u8::try_from(status.prefix_length?).ok()? })
-        }))
+        };
+        let namespace = context.namespace.as_deref().unwrap_or(namespace);
+        self.cached_or_read((namespace, claim.as_str()), range).await
+    }
+
+    /// What an object has in the cache, or else on the server: the network gate may open before the watch of
+    /// a runtime with a cache of its own shows the object.
+    async fn cached_or_read<K: Object, T>(
+        &self,
+        name: (&str, &str),
+        field: impl Fn(K) -> Option<T>,
+    ) -> Result<Option<T>, Error> {
+        match self.cell.get::<K>(name)?.and_then(&field) {
+            Some(found) => Ok(Some(found)),
+            None => Ok(self.cell.uncached().get::<K>(name).await?.and_then(field)),
+        }
     }
 
     /// Removes a deleted instance from the provider, then its finalizer.
@@ -235,8 +254,25 @@ impl<P: Provider> Controller<P> {
         Ok(requeue_after)
     }
 
+    /// Writes what the provider reports of the instance. The cell's instance controller writes other
+    /// conditions of the same status, also while the provider works.
+    async fn write_report(&self, key: &Key, instance: &Instance, report: &RunReport) -> Result<(), Error> {
+        // A report for an earlier spec is not written: the event of the change follows.
+        let is_current = |current: &Instance| {
+            current.uid() == instance.uid() && current.metadata.generation == instance.metadata.generation
+        };
+        let status =
+            |current: &Instance| is_current(current).then(|| status::status(current, report, &self.now()));
+        self.cell.modify_status(key, status).await?;
+        Ok(())
+    }
+
     async fn write_running(&self, instance: &Instance, running: DesiredCondition) -> Result<(), Error> {
-        self.cell.write_status(instance, status::with_running(instance, running, &self.now())).await?;
+        let status = |current: &Instance| {
+            let same = current.uid() == instance.uid();
+            same.then(|| status::with_running(current, running, &self.now()))
+        };
+        self.cell.modify_status((instance.namespace(), instance.name()), status).await?;
         Ok(())
     }
 

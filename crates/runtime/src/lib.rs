@@ -35,7 +35,7 @@ pub mod provider;
 mod shim;
 mod status;
 
-pub use controller::{RuntimeConfig, declare, instance_finalizers};
+pub use controller::{RuntimeConfig, declare, instance_finalizers, watches};
 pub use error::Error;
 pub use internal_command::run_internal_command;
 pub use isolation::report::{Isolation, Landlock};

@@ -135,13 +135,20 @@ impl Supervisor {
         let mut engine = Engine::new();
         let clock = Clock::system();
         let role = format!("cell-{city}");
-        let plane = planes.plane(backend, &role);
+        // One cache for all controllers of the cell: what one of them writes, the others read.
+        let networks = NetworkMode::WhenServed;
+        let watches = [
+            polis_cell::watches(networks, true),
+            polis_platform::networks::watches(),
+            polis_runtime::watches(),
+        ];
+        let plane = engine.plane("cell", planes.plane(backend, &role), watches.concat());
         let quota = QuotaConfig { projects: planes.root(&role), resource_ref: ResourceRefKind::default() };
         let cell = CellConfig {
             plane: plane.clone(),
             hub: planes.plane(&planes.hub, &role),
             name: city.to_owned(),
-            networks: NetworkMode::WhenServed,
+            networks,
             quota: Some(quota),
             instance_finalizers: polis_runtime::instance_finalizers(),
         };

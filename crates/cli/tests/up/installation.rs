@@ -11,8 +11,9 @@ use polis_api::kube::api::PostParams;
 use polis_api::kube::config::{KubeConfigOptions, Kubeconfig};
 use polis_api::kube::{Api, Client, Config};
 use polis_api::quota::ResourceGrant;
+pub use polis_testing::eventually;
+use polis_testing::http_get;
 use serde_json::json;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 /// Timeout of every wait, on two cores that also build.
 const DEADLINE: Duration = Duration::from_secs(180);
@@ -25,11 +26,22 @@ pub struct Installation {
     pub summary: String,
 }
 
+/// `polis up` with these arguments and on a free port.
 fn polis(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_polis"));
+    let mut command = polis_as_given(args);
+    command.args(["--listen", "127.0.0.1:0"]);
     command
-        .arg("up")
-        .args(args)
+}
+
+fn polis_as_given(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_polis"));
+    command.arg("up").args(args);
+    in_test(command)
+}
+
+/// A command without the environment of the developer, and with a pipe for the summary.
+fn in_test(mut command: Command) -> Command {
+    command
         .env_remove("POLIS_DATA_DIR")
         .env_remove("RUST_BACKTRACE")
         .stdin(Stdio::null())
@@ -43,26 +55,26 @@ fn on_small_disk(blocks: u32, args: &[&str]) -> Command {
     let mut command = Command::new("sh");
     let limited = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" up --listen 127.0.0.1:0 \"$@\"");
     command.args(["-c", &limited, env!("CARGO_BIN_EXE_polis")]).args(args);
-    command
-        .env_remove("POLIS_DATA_DIR")
-        .env_remove("RUST_BACKTRACE")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped());
-    command
+    in_test(command)
 }
 
 impl Installation {
     /// Starts `polis up` on a free port and waits for its summary.
     pub async fn start(args: &[&str]) -> Installation {
-        let args: Vec<&str> = args.iter().copied().chain(["--listen", "127.0.0.1:0"]).collect();
-        Self::launch(polis(&args)).await
+        Self::launch(polis(args)).await
     }
 
     /// Starts it with this home directory and without further flags except a free port.
     pub async fn start_at(home: &Path, args: &[&str]) -> Installation {
-        let args: Vec<&str> = args.iter().copied().chain(["--listen", "127.0.0.1:0"]).collect();
-        let mut command = polis(&args);
+        let mut command = polis(args);
         command.env("HOME", home).env_remove("KUBECONFIG").env_remove("XDG_DATA_HOME");
+        Self::launch(command).await
+    }
+
+    /// Starts it with this log filter; the log goes to a file.
+    pub async fn start_logging(filter: &str, log: &Path, args: &[&str]) -> Installation {
+        let mut command = polis(args);
+        command.env("RUST_LOG", filter).stderr(fs::File::create(log).expect("a file for stderr"));
         Self::launch(command).await
     }
 
@@ -103,8 +115,7 @@ impl Installation {
 
     /// Starts it and kills it after this time, before it is ready or soon after.
     pub async fn killed_while_starting(args: &[&str], after: Duration) {
-        let args: Vec<&str> = args.iter().copied().chain(["--listen", "127.0.0.1:0"]).collect();
-        let mut child = polis(&args).stdout(Stdio::null()).spawn().expect("polis starts");
+        let mut child = polis(args).stdout(Stdio::null()).spawn().expect("polis starts");
         tokio::time::sleep(after).await;
         child.kill().expect("kill");
         child.wait().expect("an exit status");
@@ -112,13 +123,12 @@ impl Installation {
 
     /// The error of a start that must fail.
     pub async fn start_error(args: &[&str]) -> String {
-        let args: Vec<&str> = args.iter().copied().chain(["--listen", "127.0.0.1:0"]).collect();
-        Self::start_error_as_given(&args).await
+        Self::refusal(polis(args)).await
     }
 
     /// The error of a start that must fail, without the flag for a free port.
     pub async fn start_error_as_given(args: &[&str]) -> String {
-        Self::refusal(polis(args)).await
+        Self::refusal(polis_as_given(args)).await
     }
 
     async fn refusal(mut command: Command) -> String {
@@ -241,28 +251,12 @@ impl Drop for Installation {
     }
 }
 
-/// Polls until the closure returns a value.
-pub async fn eventually<T>(what: &str, mut poll: impl AsyncFnMut() -> Option<T>) -> T {
-    let until = Instant::now() + DEADLINE;
-    loop {
-        if let Some(found) = poll().await {
-            return found;
-        }
-        assert!(Instant::now() < until, "not within {DEADLINE:?}: {what}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-}
-
 /// The body of an HTTP response.
 pub async fn get(url: &str) -> String {
     let (host, path) = url.trim_start_matches("http://").split_once('/').expect("a URL");
     eventually(&format!("{url} answers"), async || {
-        let mut stream = tokio::net::TcpStream::connect(host).await.ok()?;
-        let request = format!("GET /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).await.ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.ok()?;
-        answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned())
+        let response = http_get(host.to_owned(), &format!("/{path}")).await?;
+        response.split_once("\r\n\r\n").map(|(_, body)| body.to_owned())
     })
     .await
 }

@@ -3,6 +3,7 @@
 mod bad_input;
 mod installation;
 mod killed;
+mod request_budget;
 mod rolling;
 mod secrets;
 mod terminal;

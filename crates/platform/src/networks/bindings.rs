@@ -76,7 +76,10 @@ impl Reconciler for NetworkBindingController {
                 return self.update_binding(&binding, None, failed(why)).await;
             }
             Some(context) => context,
-            None => self.cell.create(&mk_context(&binding)).await?,
+            None => match self.cell.create_missing(&mk_context(&binding)).await? {
+                Some(created) => created,
+                None => return Ok(Action::AwaitChange), // its event requeues the key
+            },
         };
         self.set_context_ready(&context).await?;
         let claims = self.cell.find::<SubnetClaim>(&by_context(), &name)?;
@@ -92,16 +95,21 @@ impl Reconciler for NetworkBindingController {
 impl NetworkBindingController {
     /// There is nothing to program, so an existing context is ready.
     async fn set_context_ready(&self, context: &NetworkContext) -> Result<(), Error> {
-        let mut status = context.status.clone().unwrap_or_default();
         let programmed = DesiredCondition::new_true(
             polis_api::conditions::PROGRAMMED,
             reasons::PROGRAMMED,
             "no programming is needed on one machine",
         );
-        for condition in [programmed, ready(reasons::READY, "the network is ready")] {
-            set_condition(&mut status.conditions, &context.metadata, &condition, &self.clock);
-        }
-        self.cell.write_status(context, status).await?;
+        let desired = [programmed, ready(reasons::READY, "the network is ready")];
+        // The bindings of a network share the context.
+        let status = |current: &NetworkContext| {
+            let mut status = current.status.clone().unwrap_or_default();
+            for condition in &desired {
+                set_condition(&mut status.conditions, &current.metadata, condition, &self.clock);
+            }
+            Some(status)
+        };
+        self.cell.modify_status((context.namespace(), context.name()), status).await?;
         Ok(())
     }
 

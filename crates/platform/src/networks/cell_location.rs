@@ -14,7 +14,7 @@ use crate::locations::mk_location;
 
 /// The watches of the controller in the cell.
 pub(super) fn watches() -> Vec<Watch> {
-    vec![Watch::of::<Namespace>().fields("metadata.name=default"), Watch::of::<Location>()]
+    vec![Watch::of::<Namespace>(), Watch::of::<Location>()]
 }
 
 /// Registers the controller with an engine.
@@ -22,10 +22,13 @@ pub(super) fn declare(engine: &mut Engine, cell: &Plane, clock: &Clock, city: &s
     let here = Key::cluster(cell.name().clone(), &names::location(city));
     let location = CellLocationController { cell: cell.clone(), city: city.to_owned(), clock: clock.clone() };
     // The namespace triggers the first reconcile: a cell without a Location has no Location event.
-    engine
-        .controller("cell-location", cell, location)
-        .for_kind::<Location>()
-        .watches::<Namespace>(cell, move |_, _| Ok(vec![here.clone()]));
+    engine.controller("cell-location", cell, location).for_kind::<Location>().watches::<Namespace>(
+        cell,
+        move |_, namespace| {
+            let is_default = namespace.name() == "default";
+            Ok(is_default.then(|| here.clone()).into_iter().collect())
+        },
+    );
 }
 
 /// Reconciles the Location of the cell.
