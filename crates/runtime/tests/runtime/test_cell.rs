@@ -1,59 +1,31 @@
 //! A test cell: an embedded API server with a runtime, and helpers.
 
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use polis_api::ObjectExt;
-use polis_api::compute::{
-    Instance, InstanceController, InstanceNetworkInterface, NamedPort, NetworkReference, SandboxContainer,
-    SandboxRuntime, SchedulingGate,
-};
-use polis_api::crds::{self, CrdFile};
-use polis_api::k8s_openapi::api::core::v1::Namespace;
+use polis_api::compute::{Instance, InstanceController, NamedPort, SandboxContainer, SchedulingGate};
 use polis_api::labels;
-use polis_apiserver::{PlaneSpec, ResponseBody, Server, StatusError, SubresourceRequest};
+use polis_apiserver::{Builder as ServerBuilder, ResponseBody, StatusError, SubresourceRequest};
 use polis_core::{conditions, metadata};
-use polis_engine::{Clock, Engine, Object, Plane, Preconditions, Random};
+use polis_engine::{Clock, Object, Plane};
 use polis_runtime::logs::{LogLine, LogQuery, LogReader, LogRequest};
 use polis_runtime::{Isolation, ProcessProvider, ProcessSettings, RestartBackoff, RuntimeConfig, ShimState};
+use polis_testing::builders::{mk_hub_namespace, mk_template};
+use polis_testing::{Cluster, PlaneExt as _, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
-use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep};
 
 /// The cell's namespace of project `acme`, namespace `shop`.
 pub const NAMESPACE: &str = "ns-1";
-/// Timeout of every wait, longer than any step takes on a busy machine.
-const DEADLINE: Duration = Duration::from_secs(60);
-
-/// CRDs of the cell, built once: deriving their schemas takes longer than most tests.
-fn kinds() -> &'static [CrdFile] {
-    static KINDS: OnceLock<Vec<CrdFile>> = OnceLock::new();
-    KINDS.get_or_init(|| {
-        let needed = ["_instances", "_networkbindings", "_subnetclaims"];
-        let served = |crd: &CrdFile| needed.iter().any(|kind| crd.path().to_string_lossy().contains(kind));
-        crds::compute().into_iter().chain(crds::platform()).filter(served).collect()
-    })
-}
-
 /// A cell that runs its instances as processes.
 pub struct TestCell {
-    server: Server,
+    cluster: Cluster,
     dir: TempDir,
     settings: ProcessSettings,
-    clock: Clock,
-    runtime: Option<Running>,
-}
-
-struct Running {
-    process: ProcessProvider,
-    stop: oneshot::Sender<()>,
-    task: JoinHandle<()>,
+    process: Option<ProcessProvider>,
 }
 
 impl TestCell {
@@ -78,12 +50,10 @@ impl TestCell {
             ProcessSettings::new(dir.path().join("dfw"), env!("CARGO_BIN_EXE_polis-shim"), "dfw");
         let logs = LogReader::new(&settings.dir);
         let log = move |request| serve_log(logs.clone(), request);
-        let builder = Server::builder().subresource("compute.datumapis.com", "instances", "log", log);
-        let server = builder.clock(clock.clone()).build().await.unwrap();
-        server.create_plane(PlaneSpec::standalone("cell")).await.unwrap();
-        for crd in kinds() {
-            server.install_crd_in("cell", &crd.crd).await.unwrap();
-        }
+        let builder = Cluster::builder().cell("cell").clock(clock);
+        let logged =
+            |server: ServerBuilder| server.subresource("compute.datumapis.com", "instances", "log", log);
+        let cluster = builder.server(logged).build().await;
         settings.restart_backoff = RestartBackoff {
             initial: Duration::from_millis(20),
             max: Duration::from_millis(100),
@@ -91,47 +61,36 @@ impl TestCell {
         };
         settings.host_programs = true;
         change(&mut settings);
-        let mut cell = TestCell { server, dir, settings, clock, runtime: None };
-        let mut namespace = Namespace::default();
-        namespace.metadata.name = Some(NAMESPACE.into());
-        namespace.metadata.labels = Some(metadata::map([
-            (labels::UPSTREAM_CLUSTER_NAME, "cluster-acme"),
-            (labels::UPSTREAM_NAMESPACE, "shop"),
-        ]));
-        cell.plane().create(&namespace).await.unwrap();
+        let mut cell = TestCell { cluster, dir, settings, process: None };
+        cell.plane().create(&mk_hub_namespace(NAMESPACE, "acme", "shop")).await.unwrap();
         cell.start();
         cell
     }
 
     /// Starts the runtime in this process.
     pub fn start(&mut self) {
-        let mut engine = Engine::with(self.clock.clone(), Random::from_seed(7));
-        engine.shutdown_grace_period(Duration::ZERO); // reconciles in flight are dropped, as by a kill
         let process = ProcessProvider::open(self.settings.clone()).unwrap();
-        let runtime = RuntimeConfig { plane: self.plane(), city: "dfw".into(), provider: process.clone() };
-        polis_runtime::declare(&mut engine, self.clock.clone(), runtime);
-        let (stop, stopped) = oneshot::channel();
-        let task = tokio::spawn(async move { engine.run(async { _ = stopped.await }).await.unwrap() });
-        self.runtime = Some(Running { process, stop, task });
+        let (plane, clock) = (self.plane(), self.cluster.clock());
+        let runtime = RuntimeConfig { plane, city: "dfw".into(), provider: process.clone() };
+        self.cluster.start("runtime", |engine| {
+            engine.shutdown_grace_period(Duration::ZERO); // reconciles in flight are dropped, as by a kill
+            polis_runtime::declare(engine, clock, runtime);
+        });
+        self.process = Some(process);
     }
 
     /// Stops the runtime as a kill does: containers and state files stay.
     pub async fn kill(&mut self) {
-        let Running { process, stop, task } = self.runtime.take().unwrap();
-        _ = stop.send(());
-        task.await.unwrap();
-        drop(process);
+        self.cluster.stop("runtime").await;
+        self.process = None;
     }
 
     pub fn process(&self) -> &ProcessProvider {
-        &self.runtime.as_ref().unwrap().process
+        self.process.as_ref().unwrap()
     }
 
     pub fn plane(&self) -> Plane {
-        Plane::in_process::<_, http_body_util::Full<bytes::Bytes>, _>(
-            "cell",
-            self.server.plane_service("cell"),
-        )
+        self.cluster.plane("cell")
     }
 
     /// A directory outside of the runtime's state directory.
@@ -144,35 +103,19 @@ impl TestCell {
     }
 
     pub async fn instance(&self, name: &str) -> Option<Instance> {
-        self.plane().uncached().get((NAMESPACE, name)).await.unwrap()
+        self.plane().read((NAMESPACE, name)).await
     }
 
     pub async fn delete(&self, name: &str) {
-        let instance = self.instance(name).await.unwrap();
-        self.plane().delete(&instance, Preconditions::Uid).await.unwrap();
+        self.plane().remove::<Instance>((NAMESPACE, name)).await;
     }
 
-    /// Changes an instance; retries on conflicts.
+    /// Changes an instance and its status; retries on conflicts.
     pub async fn change(&self, name: &str, change: impl Fn(&mut Instance)) {
-        loop {
-            let current = self.instance(name).await.unwrap();
-            let mut desired = current.clone();
-            change(&mut desired);
-            let plane = self.plane();
-            let done = match plane.update(&current, &desired).await {
-                Ok(written) => {
-                    let current = written.into_object().unwrap_or(current);
-                    plane.update_status(&current, &desired).await
-                }
-                Err(error) => Err(error),
-            };
-            match done {
-                Err(error) if error.is_conflict() => {}
-                done => {
-                    done.unwrap();
-                    return;
-                }
-            }
+        self.plane().change((NAMESPACE, name), &change).await;
+        // Without its last finalizer a terminating instance is gone.
+        if self.instance(name).await.is_some() {
+            self.plane().change_status((NAMESPACE, name), &change).await;
         }
     }
 
@@ -180,13 +123,9 @@ impl TestCell {
         self.plane().create(object).await.unwrap();
     }
 
-    /// Changes the status of an object without retries.
+    /// Changes the status of an object.
     pub async fn change_status<K: Object>(&self, object: &K, change: impl Fn(&mut K)) {
-        let key = (NAMESPACE, object.name());
-        let current = self.plane().uncached().get::<K>(key).await.unwrap().unwrap();
-        let mut desired = current.clone();
-        change(&mut desired);
-        self.plane().update_status(&current, &desired).await.unwrap();
+        self.plane().change_status((NAMESPACE, object.name()), change).await;
     }
 
     /// Waits until the condition has this status and reason; returns its message.
@@ -210,8 +149,7 @@ impl TestCell {
     }
 
     pub async fn until_gone(&self, name: &str) {
-        self.until(&format!("{name} is deleted"), async || self.instance(name).await.is_none().then_some(()))
-            .await;
+        self.plane().eventually_lacks::<Instance>((NAMESPACE, name)).await;
     }
 
     /// The current or last run of the instance's only container.
@@ -242,28 +180,8 @@ impl TestCell {
         self.process().logs().lines(uid, query).await.unwrap_or_default()
     }
 
-    pub async fn until<T, F: Future<Output = Option<T>>>(
-        &self,
-        what: &str,
-        mut check: impl FnMut() -> F,
-    ) -> T {
-        let deadline = Instant::now() + DEADLINE;
-        loop {
-            if let Some(found) = check().await {
-                return found;
-            }
-            if Instant::now() > deadline {
-                let instances = self
-                    .plane()
-                    .uncached()
-                    .list::<Instance>(&polis_engine::ListOptions::within(NAMESPACE))
-                    .await;
-                let statuses: Vec<_> =
-                    instances.unwrap().into_iter().map(|i| (i.metadata.name, i.status)).collect();
-                panic!("timed out waiting for {what}\n{statuses:#?}");
-            }
-            sleep(Duration::from_millis(10)).await;
-        }
+    pub async fn until<T>(&self, what: &str, check: impl AsyncFnMut() -> Option<T>) -> T {
+        eventually(what, check).await
     }
 }
 
@@ -284,7 +202,7 @@ async fn serve_log(
 impl Drop for TestCell {
     fn drop(&mut self) {
         // The runtime first: it would restart what is killed.
-        if self.runtime.is_some() {
+        if self.process.is_some() {
             tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(self.kill()));
         }
         let Ok(instance_dirs) = std::fs::read_dir(&self.settings.dir) else { return };
@@ -343,17 +261,8 @@ pub fn mk_instance(name: &str, image: &str, args: &[&str]) -> Instance {
     instance.metadata.namespace = Some(NAMESPACE.into());
     instance.metadata.labels =
         Some(metadata::map([(labels::WORKLOAD_NAME, "web"), (labels::CITY_CODE, "dfw")]));
-    instance.spec.runtime.resources.instance_type = "datumcloud/d1-standard-2".into();
-    let container = SandboxContainer {
-        name: "app".into(),
-        image: image.into(),
-        args: args.iter().map(|&arg| arg.into()).collect(),
-        ..SandboxContainer::default()
-    };
-    instance.spec.runtime.sandbox =
-        Some(SandboxRuntime { containers: vec![container], ..SandboxRuntime::default() });
-    let network = NetworkReference { name: "default".into(), namespace: None };
-    instance.spec.network_interfaces = vec![InstanceNetworkInterface { network, network_policy: None }];
+    instance.spec = mk_template(image).spec;
+    container(&mut instance).args = args.iter().map(|&arg| arg.into()).collect();
     instance.spec.controller =
         Some(InstanceController { template_hash: "0123456789".into(), scheduling_gates: Vec::new() });
     instance
@@ -387,10 +296,5 @@ pub fn address(instance: &Instance) -> String {
 
 /// Sends an HTTP GET to an instance; returns the response.
 pub async fn http_get(address: &str, port: u16) -> String {
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    let mut stream = tokio::net::TcpStream::connect((address, port)).await.unwrap();
-    stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
-    let mut response = String::new();
-    stream.read_to_string(&mut response).await.unwrap();
-    response
+    polis_testing::http_get((address.to_owned(), port), "/").await.expect("a response")
 }
