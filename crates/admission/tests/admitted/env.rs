@@ -15,10 +15,12 @@ use polis_api::crds;
 use polis_api::kube::api::ListParams;
 use polis_api::kube::{Api, Client};
 use polis_api::networking::LocationBinding;
-use polis_apiserver::{Authority, PlaneSpec, Server};
+use polis_apiserver::Authority;
 use polis_engine::{Engine, FixedPlanes, Plane, Watch};
 use polis_testbed::plane::SINGLE_PLANE;
 use polis_testbed::{Options, TestCluster, manifest};
+use polis_testing::builders::mk_location_binding;
+use polis_testing::{Cluster, eventually};
 use polis_tls::CertificateFiles;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -29,7 +31,7 @@ use tokio::task::AbortHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::manifests::mk_sandbox;
-use crate::proxy::{Authorizer, PlaneProxy};
+use crate::proxy::{Authorizer, ReviewProxy};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -48,16 +50,10 @@ pub struct TestEnv {
     namespace: &'static str,
     dir: TempDir,
     /// The proxy to the plane of `vault`, whose authorizer decides by the extras.
-    pub vault: PlaneProxy,
+    pub vault: ReviewProxy,
     pub plane_of_vault: Plane,
     serving: AbortHandle,
-    _server: Server,
     _running: DropGuard,
-}
-
-fn mk_binding(city: &str) -> Value {
-    json!({"apiVersion": "networking.datumapis.com/v1alpha", "kind": "LocationBinding", "metadata": {"name": city},
-        "spec": {"locationRef": {"name": city}, "topology": {"topology.datum.net/city-code": city}}})
 }
 
 /// A kube-apiserver with the CRDs and the cities `dfw` and `ord`.
@@ -72,7 +68,8 @@ async fn shared_cluster() -> &'static TestCluster {
                 crds::compute().into_iter().chain(crds::platform()).map(|file| file.crd).collect();
             manifest::apply_crds(&client, SINGLE_PLANE, &kinds).await.expect("the CRDs are served");
             for city in ["dfw", "ord"] {
-                manifest::apply(&client, SINGLE_PLANE, &mk_binding(city)).await.expect("a binding");
+                let binding = serde_json::to_value(mk_location_binding(city)).expect("plain data");
+                manifest::apply(&client, SINGLE_PLANE, &binding).await.expect("a binding");
             }
         })
         .await;
@@ -85,8 +82,8 @@ impl TestEnv {
         let client = cluster.client(SINGLE_PLANE).await.expect("a client");
         let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
         manifest::apply(&client, SINGLE_PLANE, &object).await.expect("a namespace");
-        let (server, vault) = mk_vault().await;
-        let plane_of_vault = Plane::in_process("vault", vault.clone());
+        let vault = mk_vault().await;
+        let plane_of_vault = vault.plane("vault");
         let shop =
             Plane::from_kubeconfig("shop", &cluster.kubeconfig(SINGLE_PLANE).expect("a kubeconfig"), None)
                 .await
@@ -99,12 +96,7 @@ impl TestEnv {
         let webhook = Webhook::new(ProjectResolver::by_parent(planes), &handle.registry());
         let stop = CancellationToken::new();
         tokio::spawn(engine.run(stop.clone().cancelled_owned()));
-        let engaged = async {
-            while !handle.is_ready() {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        tokio::time::timeout(TIMEOUT, engaged).await.expect("every project is engaged");
+        eventually("every project is engaged", async || handle.is_ready().then_some(())).await;
 
         let dir = tempfile::tempdir().expect("a folder");
         let authority = Authority::new().expect("an authority");
@@ -124,7 +116,6 @@ impl TestEnv {
             vault,
             plane_of_vault,
             serving,
-            _server: server,
             _running: stop.drop_guard(),
         };
         env.register(&address, authority.pem()).await;
@@ -151,15 +142,11 @@ impl TestEnv {
         let ada = User { name: "ada", groups: &["system:masters"], project: "shop" };
         let mut probe = mk_sandbox("probe", &["nowhere"]);
         probe["spec"]["template"]["spec"]["runtime"]["resources"] = json!({});
-        let deadline = tokio::time::Instant::now() + TIMEOUT;
-        loop {
+        eventually("the webhooks are called", async || {
             let (_, output) = self.apply_with(&ada, &probe, &["--dry-run=server"]).await;
-            if output.contains("cityCodes[0]") {
-                return;
-            }
-            assert!(tokio::time::Instant::now() < deadline, "the webhooks are not called: {output}");
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+            output.contains("cityCodes[0]").then_some(())
+        })
+        .await;
     }
 
     /// Stops the webhook server and closes its connections.
@@ -258,16 +245,10 @@ impl Drop for TestEnv {
 }
 
 /// An embedded plane with two cities, behind an authorizer that decides by the extras.
-async fn mk_vault() -> (Server, PlaneProxy) {
-    let server = Server::builder().build().await.expect("a server");
-    server.create_plane(PlaneSpec::standalone("vault")).await.expect("a plane");
-    let bindings =
-        crds::platform().into_iter().find(|file| file.crd["spec"]["names"]["plural"] == "locationbindings");
-    server.install_crd_in("vault", &bindings.expect("a kind").crd).await.expect("a definition");
-    let client = Client::new(server.plane_service("vault"), "default");
+async fn mk_vault() -> ReviewProxy {
+    let cluster = Cluster::builder().project("vault").build().await;
     for city in ["dfw", "ord"] {
-        manifest::apply(&client, "vault", &mk_binding(city)).await.expect("a binding");
+        cluster.plane("vault").create(&mk_location_binding(city)).await.expect("a binding");
     }
-    let proxy = PlaneProxy::new(server.plane_service("vault"), Authorizer::ByExtras);
-    (server, proxy)
+    ReviewProxy::new(cluster.server(), Authorizer::ByExtras)
 }

@@ -139,7 +139,7 @@ async fn a_denied_user_is_distinguished_from_a_failed_access_review() {
         output.contains("networkInterfaces[0].network: Forbidden: you may not use network denied/blue"),
         "{output}"
     );
-    *env.vault.authorizer.lock() = Authorizer::Broken;
+    env.vault.set_authorizer(Authorizer::Broken);
     let ada = User { name: "ada", groups: &["system:masters"], project: "vault" };
     let (admitted, output) = env.apply(&ada, &mk_sandbox("web", &["dfw"])).await;
     assert!(!admitted);
@@ -163,7 +163,7 @@ async fn an_update_without_new_networks_needs_no_access_review() {
     let ada = User { name: "ada", groups: &["system:masters"], project: "vault" };
     let (admitted, output) = env.apply(&ada, &mk_sandbox("web", &["dfw", "ord"])).await;
     assert!(admitted, "{output}");
-    *env.vault.authorizer.lock() = Authorizer::Broken;
+    env.vault.set_authorizer(Authorizer::Broken);
     env.vault.take_reviews();
     for arguments in [
         &["label", "workload", "web", "tier=front"][..],

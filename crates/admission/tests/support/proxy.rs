@@ -1,18 +1,14 @@
-//! A proxy to a project's plane that records access reviews and answers them as the test configures.
+//! A proxy to project planes that records access reviews and answers them as the test configures.
 
-use std::convert::Infallible;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full};
+use http::StatusCode;
 use parking_lot::Mutex;
-use polis_apiserver::ResponseBody;
+use polis_apiserver::Server;
+use polis_engine::Plane;
+use polis_testing::{Proxy, RecordedRequest, RequestVerb};
 use serde_json::{Value, json};
-use tower::Service;
+use tokio::sync::Barrier;
 
 /// How access reviews are decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,81 +25,78 @@ pub enum Authorizer {
     Broken,
 }
 
-/// A proxy to a project's plane.
-#[derive(Clone)]
-pub struct PlaneProxy {
-    service: polis_apiserver::Service,
-    pub authorizer: Arc<Mutex<Authorizer>>,
-    reviews: Arc<Mutex<Vec<Value>>>,
+/// A proxy to the planes of a server.
+pub struct ReviewProxy {
+    proxy: Proxy,
+    reviews: Arc<Reviews>,
 }
 
-impl PlaneProxy {
-    /// Creates a proxy to a plane.
-    pub fn new(service: polis_apiserver::Service, authorizer: Authorizer) -> Self {
-        Self { service, authorizer: Arc::new(Mutex::new(authorizer)), reviews: Arc::default() }
+struct Reviews {
+    authorizer: Mutex<Authorizer>,
+    specs: Mutex<Vec<Value>>,
+    together: Barrier,
+}
+
+impl ReviewProxy {
+    /// Creates a proxy to a server.
+    pub fn new(server: &Server, authorizer: Authorizer) -> Self {
+        let (authorizer, together) = (Mutex::new(authorizer), Barrier::new(2));
+        let reviews = Arc::new(Reviews { authorizer, specs: Mutex::default(), together });
+        let decider = reviews.clone();
+        let proxy = Proxy::new(server.clone()).intercepted(move |request, body| {
+            let decider = decider.clone();
+            async move { decider.decide(&request, &body).await }
+        });
+        Self { proxy, reviews }
+    }
+
+    /// A plane behind the proxy.
+    pub fn plane(&self, name: &str) -> Plane {
+        self.proxy.plane(name)
+    }
+
+    /// Sets how the next reviews are decided.
+    pub fn set_authorizer(&self, authorizer: Authorizer) {
+        *self.reviews.authorizer.lock() = authorizer;
     }
 
     /// The specs of the access reviews since the last call, sorted by network.
     pub fn take_reviews(&self) -> Vec<Value> {
-        let mut reviews = std::mem::take(&mut *self.reviews.lock());
+        let mut reviews = std::mem::take(&mut *self.reviews.specs.lock());
         reviews.sort_by_key(|spec| spec["resourceAttributes"].to_string());
         reviews
     }
+}
 
-    async fn handle(self, request: Request<Full<Bytes>>) -> Response<ResponseBody> {
-        let review =
-            request.method() == Method::POST && request.uri().path().ends_with("/subjectaccessreviews");
-        if !review {
-            return self.service.handle(request).await;
+impl Reviews {
+    /// Records an access review and answers it; none for other requests and for the RBAC of the plane.
+    async fn decide(&self, request: &RecordedRequest, body: &[u8]) -> Option<(StatusCode, Value)> {
+        if request.verb != RequestVerb::Create || request.resource != "subjectaccessreviews" {
+            return None;
         }
-        let (parts, body) = request.into_parts();
-        let bytes = body.collect().await.expect("a whole body").to_bytes();
-        let mut value: Value = serde_json::from_slice(&bytes).expect("a review");
-        self.reviews.lock().push(value["spec"].clone());
+        let mut review: Value = serde_json::from_slice(body).expect("a review");
+        self.specs.lock().push(review["spec"].clone());
         let authorizer = *self.authorizer.lock();
-        let (code, response_body) = match authorizer {
-            Authorizer::Roles => {
-                return self.service.handle(Request::from_parts(parts, Full::new(bytes))).await;
-            }
+        review["status"] = match authorizer {
+            Authorizer::Roles => return None,
             Authorizer::ByExtras => {
-                let extra = &value["spec"]["extra"];
+                let extra = &review["spec"]["extra"];
                 let one = |key: &str| {
                     extra[key].as_array().filter(|values| values.len() == 1).map(|values| &values[0])
                 };
                 let complete = one("iam.miloapis.com/parent-type") == Some(&json!("Project"))
                     && one("iam.miloapis.com/parent-name").is_some();
-                value["status"] = json!({"allowed": complete, "reason": "by the extras"});
-                (StatusCode::CREATED, value)
+                json!({"allowed": complete, "reason": "by the extras"})
             }
             Authorizer::Together => {
-                while self.reviews.lock().len() < 2 {
-                    tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-                }
-                value["status"] = json!({"allowed": true});
-                (StatusCode::CREATED, value)
+                self.together.wait().await;
+                json!({"allowed": true})
             }
-            Authorizer::Broken => (
-                StatusCode::INTERNAL_SERVER_ERROR,
-                json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 500, "reason": "InternalError", "message": "out of order"}),
-            ),
+            Authorizer::Broken => {
+                let failure = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 500, "reason": "InternalError", "message": "out of order"});
+                return Some((StatusCode::INTERNAL_SERVER_ERROR, failure));
+            }
         };
-        let mut response = Response::new(ResponseBody::full(response_body.to_string()));
-        *response.status_mut() = code;
-        response
-    }
-}
-
-impl Service<Request<Full<Bytes>>> for PlaneProxy {
-    type Response = Response<ResponseBody>;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<ResponseBody>, Infallible>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Full<Bytes>>) -> Self::Future {
-        let proxy = self.clone();
-        Box::pin(async move { Ok(proxy.handle(request).await) })
+        Some((StatusCode::CREATED, review))
     }
 }

@@ -3,25 +3,21 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use http::Request;
 use polis_admission::{ProjectResolver, Webhook};
 use polis_api::compute::Workload;
-use polis_api::crds;
-use polis_api::kube::api::PostParams;
-use polis_api::kube::{self, Api, Client};
+use polis_api::kube::{Api, Client};
 use polis_api::networking::LocationBinding;
-use polis_apiserver::{PlaneSpec, Server, UserInfo, WebhookCall, WebhookTransport};
-use polis_engine::{Engine, FixedPlanes, Handle, Plane, Watch};
+use polis_apiserver::{UserInfo, WebhookCall, WebhookTransport};
+use polis_engine::{FixedPlanes, Watch};
+use polis_testing::builders::mk_location_binding;
+use polis_testing::{Cluster, create_untyped, eventually};
 use serde_json::{Value, json};
-use tokio_util::sync::{CancellationToken, DropGuard};
-use tower::ServiceExt;
 
 use crate::manifests::mk_sandbox;
-use crate::proxy::{Authorizer, PlaneProxy};
+use crate::proxy::{Authorizer, ReviewProxy};
 
 /// The in-process webhooks, set after the API server is created.
 #[derive(Clone, Default)]
@@ -40,21 +36,9 @@ impl WebhookTransport for DeferredWebhook {
 
 /// A platform with the projects `shop`, which the webhooks know, and `elsewhere`, which they do not.
 pub struct TestEnv {
-    pub server: Server,
+    pub cluster: Cluster,
     pub webhook: Webhook,
-    pub proxy: PlaneProxy,
-    pub handle: Handle,
-    _running: DropGuard,
-}
-
-/// The CRDs of these tests, built once: deriving their schemas takes longer than most tests.
-fn kinds() -> &'static [Value] {
-    static KINDS: OnceLock<Vec<Value>> = OnceLock::new();
-    KINDS.get_or_init(|| {
-        let plurals = ["workloads", "locationbindings", "networks"];
-        let all = crds::compute().into_iter().chain(crds::platform()).map(|file| file.crd);
-        all.filter(|crd| plurals.iter().any(|plural| crd["spec"]["names"]["plural"] == *plural)).collect()
-    })
+    pub proxy: ReviewProxy,
 }
 
 /// A file of `deploy/`.
@@ -68,26 +52,17 @@ impl TestEnv {
     /// A platform whose project `shop` has the cities `dfw` and `ord`, and a user `ada` who may use `blue`.
     pub async fn new() -> Self {
         let deferred = DeferredWebhook::default();
-        let server = Server::builder().webhooks(deferred.clone()).build().await.expect("a server");
-        for kind in kinds() {
-            server.install_crd("projects", kind).await.expect("a definition");
-        }
-        for project in ["shop", "elsewhere"] {
-            server.create_plane(PlaneSpec::project(project, "projects")).await.expect("a plane");
-        }
-        let proxy = PlaneProxy::new(server.project_service("shop"), Authorizer::Roles);
-        let mut engine = Engine::new();
-        let planes = engine.planes(
-            "project",
-            FixedPlanes::new([Plane::in_process("shop", proxy.clone())]),
-            [Watch::of::<LocationBinding>()],
-        );
-        let handle = engine.handle();
-        let webhook = Webhook::new(ProjectResolver::by_parent(planes), &handle.registry());
-        assert!(deferred.0.set(webhook.clone()).is_ok());
-        let stop = CancellationToken::new();
-        tokio::spawn(engine.run(stop.clone().cancelled_owned()));
-        let env = Self { server, webhook, proxy, handle, _running: stop.drop_guard() };
+        let builder = Cluster::builder().project("shop").project("elsewhere");
+        let mut cluster = builder.server(|server| server.webhooks(deferred.clone())).build().await;
+        let proxy = ReviewProxy::new(cluster.server(), Authorizer::Roles);
+        let shop = FixedPlanes::new([proxy.plane("shop")]);
+        cluster.start("webhooks", |engine| {
+            let planes = engine.planes("project", shop, [Watch::of::<LocationBinding>()]);
+            let webhook = Webhook::new(ProjectResolver::by_parent(planes), &engine.handle().registry());
+            assert!(deferred.0.set(webhook).is_ok());
+        });
+        let webhook = deferred.0.get().expect("it was set").clone();
+        let env = Self { cluster, webhook, proxy };
         for city in ["dfw", "ord"] {
             env.bind(city).await;
         }
@@ -106,35 +81,22 @@ impl TestEnv {
         for file in ["base/webhook/mutating.yaml", "base/webhook/validating.yaml"] {
             env.put("@projects", &deployed(file)).await;
         }
-        let bound = async {
-            while !(env.admits("dfw").await && env.admits("ord").await) {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        assert!(
-            tokio::time::timeout(Duration::from_secs(30), bound).await.is_ok(),
-            "the bindings are not in the cache"
-        );
+        eventually("the bindings are in the cache", async || {
+            (env.admits("dfw").await && env.admits("ord").await).then_some(())
+        })
+        .await;
         env
     }
 
     /// Writes an object as the administrator.
     pub async fn put(&self, plane: &str, object: &Value) {
-        let client = Client::new(self.server.plane_service(plane), "default");
-        let object: kube::api::DynamicObject = serde_json::from_value(object.clone()).expect("an object");
-        let types = object.types.clone().expect("a kind");
-        let kind = kube::api::ApiResource::from_gvk(&types.try_into().expect("a kind"));
-        Api::<kube::api::DynamicObject>::all_with(client, &kind)
-            .create(&PostParams::default(), &object)
-            .await
-            .unwrap_or_else(|error| panic!("{error}"));
+        let client = Client::new(self.cluster.server().plane_service(plane), "default");
+        create_untyped(&client, object).await;
     }
 
     /// Binds a city to the project.
     pub async fn bind(&self, city: &str) {
-        self.put("project:shop", &json!({"apiVersion": "networking.datumapis.com/v1alpha", "kind": "LocationBinding", "metadata": {"name": city},
-            "spec": {"locationRef": {"name": city}, "topology": {"topology.datum.net/city-code": city}}}))
-            .await;
+        self.cluster.plane("shop").create(&mk_location_binding(city)).await.expect("a binding");
     }
 
     /// Whether the webhooks admit a workload in a city.
@@ -149,15 +111,10 @@ impl TestEnv {
 
     /// The Workloads of a project, for user `ada`.
     pub fn workloads(&self, project: &str) -> Api<Workload> {
-        let service = self.server.project_service(project);
-        let service = tower::service_fn(move |mut request: Request<kube::client::Body>| {
-            let mut ada = UserInfo::new("ada", ["builders"]);
-            ada.uid = "u-ada".into();
-            ada.extra.insert("example.com/team".into(), vec!["one".into(), "two".into()]);
-            request.extensions_mut().insert(ada);
-            service.clone().oneshot(request)
-        });
-        Api::namespaced(Client::new(service, "default"), "default")
+        let mut ada = UserInfo::new("ada", ["builders"]);
+        ada.uid = "u-ada".into();
+        ada.extra.insert("example.com/team".into(), vec!["one".into(), "two".into()]);
+        Api::namespaced(self.cluster.proxy.client(project, Some(ada)), "default")
     }
 }
 

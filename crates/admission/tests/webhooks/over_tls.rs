@@ -13,17 +13,19 @@ use hyper_util::rt::TokioIo;
 use polis_admission::{VALIDATE_PATH, serve};
 use polis_api::k8s_openapi::ByteString;
 use polis_api::k8s_openapi::api::core::v1::Secret;
+use polis_api::kube::Api;
 use polis_api::kube::api::PostParams;
-use polis_api::kube::{Api, Client};
 use polis_apiserver::{Authority, Certificate};
-use polis_engine::{CertificateSecret, Engine, Plane};
-use polis_tls::CertificateFiles;
+use polis_engine::{CertificateSecret, Engine};
+use polis_testing::{PLATFORM, eventually};
+use polis_tls::{CertificateFiles, ReloadingCertificate};
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -86,6 +88,13 @@ async fn post_over(tls: TlsStream<TcpStream>, review: &Value) -> Result<Value, S
     serde_json::from_slice(&bytes).map_err(|error| error.to_string())
 }
 
+/// Serves the webhooks with these certificates on a free port.
+async fn served(env: &TestEnv, certificates: ReloadingCertificate) -> (SocketAddr, JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    (address, tokio::spawn(serve(listener, certificates, env.webhook.clone())))
+}
+
 /// Waits until the server ends a connection, for a minute of the paused clock; returns what it sent.
 async fn read_to_end(mut connection: impl AsyncRead + Unpin) -> String {
     let mut sent = Vec::new();
@@ -102,9 +111,7 @@ async fn silent_connections_and_trickled_bodies_are_closed() {
     let dir = tempfile::tempdir().expect("a folder");
     renew(dir.path(), "one", &authority);
     let certificates = CertificateFiles::in_dir(&dir.path().join("..data")).open().expect("usable");
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let address = listener.local_addr().expect("an address");
-    let serving = tokio::spawn(serve(listener, certificates, env.webhook.clone()));
+    let (address, serving) = served(&env, certificates).await;
 
     let silent = connect(address, &authority, None).await.expect("a connection");
     tokio::time::pause();
@@ -136,10 +143,7 @@ async fn with_a_client_ca_only_its_clients_are_answered() {
     fs::write(dir.path().join("client-ca.crt"), clients.pem()).expect("a client CA");
     let client_ca = Some(dir.path().join("client-ca.crt"));
     let files = CertificateFiles { client_ca, ..CertificateFiles::in_dir(&dir.path().join("..data")) };
-    let certificates = files.open().expect("usable");
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let address = listener.local_addr().expect("an address");
-    let serving = tokio::spawn(serve(listener, certificates, env.webhook.clone()));
+    let (address, serving) = served(&env, files.open().expect("usable")).await;
 
     let review = mk_review("CREATE", &mk_sandbox("web", &["dfw"]), &Value::Null);
     let answer = async |client: Option<&Certificate>| {
@@ -161,9 +165,7 @@ async fn a_renewed_certificate_is_served_without_a_restart() {
     let dir = tempfile::tempdir().expect("a folder");
     renew(dir.path(), "one", &old);
     let certificates = CertificateFiles::in_dir(&dir.path().join("..data")).open().expect("usable");
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let address = listener.local_addr().expect("an address");
-    let serving = tokio::spawn(serve(listener, certificates, env.webhook.clone()));
+    let (address, serving) = served(&env, certificates).await;
 
     let review = mk_review("CREATE", &mk_sandbox("web", &["dfw"]), &Value::Null);
     let response = post(address, &old, &review).await.expect("a response");
@@ -189,8 +191,8 @@ fn mk_secret(authority: &Authority) -> Secret {
 #[tokio::test]
 async fn a_renewed_secret_is_served_without_a_restart_and_a_mismatched_one_is_not() {
     let env = TestEnv::new().await;
-    let own = || Plane::in_process::<_, Full<Bytes>, _>("own", env.server.plane_service(""));
-    let secrets = Api::<Secret>::namespaced(Client::new(env.server.plane_service(""), "default"), "default");
+    let own = || env.cluster.plane(PLATFORM);
+    let secrets = Api::<Secret>::namespaced(env.cluster.client(PLATFORM), "default");
     let mut engine = Engine::new();
     let named = ("default", "webhook-tls");
     let secret = CertificateSecret::watch(&mut engine, "certificate", own(), named, None);
@@ -204,9 +206,7 @@ async fn a_renewed_secret_is_served_without_a_restart_and_a_mismatched_one_is_no
     let certificates = secret.open().await.expect("usable");
     let stop = CancellationToken::new();
     let watching = tokio::spawn(engine.run(stop.clone().cancelled_owned()));
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let address = listener.local_addr().expect("an address");
-    let serving = tokio::spawn(serve(listener, certificates, env.webhook.clone()));
+    let (address, serving) = served(&env, certificates).await;
     let review = mk_review("CREATE", &mk_sandbox("web", &["dfw"]), &Value::Null);
     post(address, &old, &review).await.expect("a response");
 
@@ -220,12 +220,7 @@ async fn a_renewed_secret_is_served_without_a_restart_and_a_mismatched_one_is_no
     let mut whole = half;
     whole.data = Some(other);
     secrets.replace("webhook-tls", &PostParams::default(), &whole).await.expect("written");
-    let renewed = async {
-        while post(address, &new, &review).await.is_err() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), renewed).await.expect("the new certificate is served");
+    eventually("the new certificate is served", async || post(address, &new, &review).await.ok()).await;
     assert!(post(address, &old, &review).await.is_err(), "the old certificate is not served");
 
     // After the Secret is deleted, its last certificate stays.

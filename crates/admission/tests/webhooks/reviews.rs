@@ -1,21 +1,19 @@
 //! Malformed reviews: each is denied with a clear reason.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use polis_admission::{MUTATE_PATH, ProjectResolver, VALIDATE_PATH, Webhook};
 use polis_api::networking::LocationBinding;
-use polis_apiserver::Server;
 use polis_engine::{Engine, FixedPlanes, Plane, PlaneSet, Watch};
+use polis_testing::{Cluster, eventually};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use crate::env::{TestEnv, mk_review};
 use crate::manifests::mk_sandbox;
-use crate::proxy::{Authorizer, PlaneProxy};
+use crate::proxy::{Authorizer, ReviewProxy};
 
 /// Sends an HTTP request to the webhooks.
 async fn send(webhook: &Webhook, method: Method, path: &str, body: Vec<u8>) -> (StatusCode, Value) {
@@ -171,13 +169,19 @@ async fn requests_are_denied_as_unavailable_before_the_projects_are_synced() {
     assert!(!engine.handle().is_ready(), "not ready, so no API server sends reviews");
 }
 
+/// An engine for the project `shop`, whose plane does not serve LocationBinding.
+async fn engine_without_bindings() -> (ReviewProxy, Engine, PlaneSet) {
+    let cluster = Cluster::builder().project("shop").without("locationbindings").build().await;
+    let proxy = ReviewProxy::new(cluster.server(), Authorizer::ByExtras);
+    let mut engine = Engine::new();
+    let fixed = FixedPlanes::new([proxy.plane("shop")]);
+    let planes = engine.planes("project", fixed, [Watch::of::<LocationBinding>()]);
+    (proxy, engine, planes)
+}
+
 #[tokio::test]
 async fn a_review_waits_for_a_project_that_is_being_synced() {
-    let server = Server::builder().build().await.expect("a server");
-    let proxy = PlaneProxy::new(server.plane_service(""), Authorizer::ByExtras);
-    let mut engine = Engine::new();
-    let fixed = FixedPlanes::new([Plane::in_process("shop", proxy)]);
-    let planes = engine.planes("project", fixed, [Watch::of::<LocationBinding>()]);
+    let (_proxy, engine, planes) = engine_without_bindings().await;
     let webhook = Webhook::new(ProjectResolver::single(planes, "shop"), &engine.handle().registry());
     let review = mk_review("CREATE", &mk_sandbox("web", &["dfw"]), &Value::Null);
     let response = send_review(&webhook, VALIDATE_PATH, &review);
@@ -194,25 +198,16 @@ async fn a_review_waits_for_a_project_that_is_being_synced() {
 
 /// Reviews a workload in `dfw` on a plane that does not serve LocationBinding, once the plane is engaged.
 async fn review_without_bindings(projects: impl FnOnce(PlaneSet) -> ProjectResolver) -> Value {
-    let server = Server::builder().build().await.expect("a server");
-    let proxy = PlaneProxy::new(server.plane_service(""), Authorizer::ByExtras);
-    let mut engine = Engine::new();
-    let fixed = FixedPlanes::new([Plane::in_process("shop", proxy)]);
-    let planes = engine.planes("project", fixed, [Watch::of::<LocationBinding>()]);
+    let (_proxy, engine, planes) = engine_without_bindings().await;
     let webhook = Webhook::new(projects(planes), &engine.handle().registry());
     let stop = CancellationToken::new();
     let running = tokio::spawn(engine.run(stop.clone().cancelled_owned()));
     let review = mk_review("CREATE", &mk_sandbox("web", &["dfw"]), &Value::Null);
-    let response = async {
-        loop {
-            let response = send_review(&webhook, VALIDATE_PATH, &review).await;
-            if response["status"]["code"] != 503 {
-                return response;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    let response = tokio::time::timeout(Duration::from_secs(60), response).await.expect("a response in time");
+    let response = eventually("a response", async || {
+        let response = send_review(&webhook, VALIDATE_PATH, &review).await;
+        (response["status"]["code"] != 503).then_some(response)
+    })
+    .await;
     stop.cancel();
     running.await.expect("no panic").expect("a clean end");
     response
@@ -231,6 +226,6 @@ async fn without_the_binding_crd_single_mode_allows_every_city_and_milo_mode_non
 async fn reviews_are_counted() {
     let env = TestEnv::new().await;
     send_review(&env.webhook, VALIDATE_PATH, &mk_review("DELETE", &Value::Null, &json!({}))).await;
-    let page = env.handle.metrics();
+    let page = env.cluster.handle("webhooks").metrics();
     assert!(page.contains(r#"admission_reviews_total{webhook="validate",outcome="Allowed"}"#), "{page}");
 }

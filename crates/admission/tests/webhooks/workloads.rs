@@ -109,7 +109,7 @@ async fn an_update_is_validated_by_the_same_rules() {
 #[tokio::test]
 async fn each_network_is_reviewed_once_with_all_user_info() {
     let env = TestEnv::new().await;
-    *env.proxy.authorizer.lock() = Authorizer::ByExtras;
+    env.proxy.set_authorizer(Authorizer::ByExtras);
     env.proxy.take_reviews();
     let mut workload = mk_sandbox("web", &["dfw"]);
     workload["spec"]["template"]["spec"]["networkInterfaces"] = json!([
@@ -149,7 +149,7 @@ async fn each_network_is_reviewed_once_with_all_user_info() {
 #[tokio::test]
 async fn several_networks_are_reviewed_concurrently() {
     let env = TestEnv::new().await;
-    *env.proxy.authorizer.lock() = Authorizer::Together;
+    env.proxy.set_authorizer(Authorizer::Together);
     env.proxy.take_reviews();
     let mut workload = mk_sandbox("web", &["dfw"]);
     workload["spec"]["template"]["spec"]["networkInterfaces"] =
@@ -162,11 +162,11 @@ async fn a_failed_access_review_is_distinguished_from_a_denial() {
     let env = TestEnv::new().await;
     let api = env.workloads("shop");
     let mut workload = mk_sandbox("web", &["dfw"]);
-    *env.proxy.authorizer.lock() = Authorizer::Broken;
+    env.proxy.set_authorizer(Authorizer::Broken);
     let denied = create(&api, &workload).await.expect_err("the review fails");
     assert_eq!((denied.code, denied.reason.as_str()), (500, "InternalError"));
     assert!(denied.message.contains("out of order"), "{}", denied.message);
-    *env.proxy.authorizer.lock() = Authorizer::Roles;
+    env.proxy.set_authorizer(Authorizer::Roles);
     workload["spec"]["template"]["spec"]["networkInterfaces"][0]["network"]["name"] = "green".into();
     let denied = create(&api, &workload).await.expect_err("denied");
     assert_eq!((denied.code, denied.reason.as_str()), (422, "Invalid"));
@@ -180,7 +180,7 @@ async fn an_update_without_new_networks_needs_no_access_review() {
     let mut workload = mk_sandbox("web", &["dfw", "ord"]);
     workload["metadata"]["finalizers"] = json!(["example.com/held"]);
     create(&api, &workload).await.expect("admitted");
-    *env.proxy.authorizer.lock() = Authorizer::Broken;
+    env.proxy.set_authorizer(Authorizer::Broken);
     env.proxy.take_reviews();
     merge(&api, "web", json!({"metadata": {"labels": {"a": "b"}}})).await.expect("a label");
     let fewer = json!({"spec": {"placements": [{"name": "default", "cityCodes": ["ord"], "scaleSettings": {"minReplicas": 3}}]}});
