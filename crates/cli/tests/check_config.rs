@@ -11,10 +11,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use polis_api::crds;
 use polis_api::kube::Client;
-use polis_api::kube::api::{
-    Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, TypeMeta,
-};
+use polis_api::kube::api::{DeleteParams, Patch, PatchParams};
 use polis_apiserver::{Authority, Certificate, MASTERS, PlaneSpec, Server, kubeconfig};
+use polis_testing::{create_untyped, untyped_api};
 use serde_json::{Value, json};
 use socket::Socket;
 use tempfile::TempDir;
@@ -274,27 +273,14 @@ impl TestPlanes {
         planes
     }
 
-    fn objects(&self, plane: &str, object: &DynamicObject) -> Api<DynamicObject> {
+    fn client(&self, plane: &str) -> Client {
         assert!(PLANES.contains(&plane));
-        let types: TypeMeta = object.types.clone().expect("a kind");
-        let kind = ApiResource::from_gvk(&types.try_into().expect("a kind"));
-        let client = Client::new(self.server.plane_service(plane), "default");
-        match object.metadata.namespace.as_deref() {
-            Some(namespace) => Api::namespaced_with(client, namespace, &kind),
-            None => Api::all_with(client, &kind),
-        }
+        Client::new(self.server.plane_service(plane), "default")
     }
 
     /// Creates an object and its status.
     async fn put(&self, plane: &str, object: Value) {
-        let object: DynamicObject = serde_json::from_value(object).expect("an object");
-        let api = self.objects(plane, &object);
-        let created = api.create(&PostParams::default(), &object).await.expect("creates the object");
-        if let Some(status) = object.data.get("status") {
-            let (name, patch) =
-                (created.metadata.name.expect("a name"), Patch::Merge(json!({"status": status})));
-            api.patch_status(&name, &PatchParams::default(), &patch).await.expect("writes the status");
-        }
+        create_untyped(&self.client(plane), &object).await;
     }
 
     fn kubeconfig(&self, prefix: &str, authority: &Authority, groups: &[&str]) -> String {
@@ -317,11 +303,9 @@ impl TestPlanes {
 
     /// Deletes the interpreter from the hub.
     async fn delete_interpreter(&self) {
-        let interpreter: DynamicObject =
-            serde_json::from_value(json!({"apiVersion": "config.karmada.io/v1alpha1",
-            "kind": "ResourceInterpreterCustomization", "metadata": {"name": "workloaddeployment"}}))
-            .expect("an interpreter");
-        let interpreters = self.objects("hub", &interpreter);
+        let interpreter =
+            json!({"apiVersion": "config.karmada.io/v1alpha1", "kind": "ResourceInterpreterCustomization"});
+        let interpreters = untyped_api(&self.client("hub"), &interpreter);
         interpreters
             .delete("workloaddeployment", &DeleteParams::default())
             .await
@@ -351,10 +335,8 @@ async fn planes_are_checked_for_permissions_and_interpreter_and_each_error_names
     ]);
 
     // Without one verb of one role on one plane.
-    let role: DynamicObject = serde_json::from_value(json!({"apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRole", "metadata": {"name": "compute-manager"}}))
-    .expect("a role");
-    let roles = planes.objects("hub", &role);
+    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole"});
+    let roles = untyped_api(&planes.client("hub"), &role);
     let role_object = roles.get("compute-manager").await.expect("it exists");
     let mut rules = role_object.data["rules"].clone();
     let policies = rules.as_array_mut().expect("rules").iter_mut();
@@ -472,10 +454,8 @@ async fn a_start_logs_errors_of_planes_and_expired_credentials_and_continues() {
 
     // A missing verb, a missing interpreter and an older CRD at once.
     files.write("hub.kubeconfig", &hub);
-    let role: DynamicObject = serde_json::from_value(json!({"apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRole", "metadata": {"name": "compute-manager"}}))
-    .expect("a role");
-    let roles = planes.objects("hub", &role);
+    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole"});
+    let roles = untyped_api(&planes.client("hub"), &role);
     let mut rules = roles.get("compute-manager").await.expect("it exists").data["rules"].clone();
     let policies = rules.as_array_mut().expect("rules").iter_mut();
     let policies = policies.filter(|rule| rule["resources"][0] == "propagationpolicies");

@@ -9,11 +9,10 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use polis_api::kube::Client;
-use polis_api::kube::api::{
-    Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, TypeMeta,
-};
+use polis_api::kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams};
 use polis_api::{crds, labels};
 use polis_apiserver::{Access, Authority, MASTERS, PlaneSpec, Server, UserInfo, kubeconfig};
+use polis_testing::{create_untyped, eventually, untyped_api};
 use serde_json::{Value, json};
 use socket::Socket;
 use tempfile::TempDir;
@@ -67,40 +66,23 @@ impl Fixture {
     }
 
     fn api(&self, plane: &str, object: &Value) -> Api<DynamicObject> {
-        let types = TypeMeta {
-            api_version: object["apiVersion"].as_str().expect("a version").to_owned(),
-            kind: object["kind"].as_str().expect("a kind").to_owned(),
-        };
-        let kind = ApiResource::from_gvk(&types.try_into().expect("a kind"));
-        let client = Client::new(self.server.plane_service(plane), "default");
-        match object["metadata"]["namespace"].as_str() {
-            Some(namespace) => Api::namespaced_with(client, namespace, &kind),
-            None => Api::all_with(client, &kind),
-        }
+        untyped_api(&Client::new(self.server.plane_service(plane), "default"), object)
     }
 
     async fn put(&self, plane: &str, object: Value) {
-        let typed: DynamicObject = serde_json::from_value(object.clone()).expect("an object");
-        self.api(plane, &object).create(&PostParams::default(), &typed).await.expect("creates the object");
+        create_untyped(&Client::new(self.server.plane_service(plane), "default"), &object).await;
     }
 
     /// Waits until `matches` accepts the object; it gets `None` if the object does not exist.
     async fn until(&self, plane: &str, object: &Value, matches: impl Fn(Option<&Value>) -> bool) {
         let api = self.api(plane, object);
         let name = object["metadata"]["name"].as_str().expect("a name");
-        let matched = async {
-            loop {
-                let found = api.get_opt(name).await.expect("a response");
-                let found = found.map(|object| serde_json::to_value(object).expect("JSON"));
-                if matches(found.as_ref()) {
-                    return;
-                }
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        };
-        tokio::time::timeout(TIMEOUT, matched)
-            .await
-            .unwrap_or_else(|_| panic!("{name} on {plane} does not match"));
+        eventually(&format!("{name} on {plane} matches"), async || {
+            let found = api.get_opt(name).await.expect("a response");
+            let found = found.map(|object| serde_json::to_value(object).expect("JSON"));
+            matches(found.as_ref()).then_some(())
+        })
+        .await;
     }
 
     async fn join(&self) {
@@ -286,15 +268,12 @@ async fn polis_up_works_with_an_external_hub_and_an_external_cell() {
         assert_eq!(found.len(), 1, "on {plane}");
     }
     polis(&fixture, &format!("destroy web --yes {flags}")).await;
-    let clean = async {
-        let left = async || {
-            fixture.api("dfw", &instances).list(&Default::default()).await.expect("lists the objects").items
-        };
-        while !left().await.is_empty() {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    tokio::time::timeout(TIMEOUT, clean).await.expect("no Instance is left in the cell");
+    let in_cell = fixture.api("dfw", &instances);
+    eventually("no Instance is left in the cell", async || {
+        let left = in_cell.list(&Default::default()).await.expect("lists the objects").items;
+        left.is_empty().then_some(())
+    })
+    .await;
     stop(up).await;
     stop(federation).await;
 }

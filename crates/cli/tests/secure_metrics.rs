@@ -5,23 +5,19 @@ mod socket;
 
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::time::Duration;
 
 use polis_api::crds;
 use polis_api::k8s_openapi::api::authentication::v1::TokenRequest;
 use polis_api::k8s_openapi::api::core::v1::ServiceAccount;
-use polis_api::kube::api::{Api, ApiResource, DynamicObject, PostParams, TypeMeta};
+use polis_api::kube::api::{Api, PostParams};
 use polis_api::kube::client::Body;
 use polis_api::kube::{Client, Config};
 use polis_apiserver::{Authority, MASTERS, PlaneSpec, Server, kubeconfig};
+use polis_testing::{create_untyped, eventually, free_address, http_get};
 use serde_json::{Value, json};
 use socket::Socket;
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Child;
-
-const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A cluster with a hub and without projects, and the files and ports of a manager.
 struct Fixture {
@@ -44,7 +40,7 @@ impl Fixture {
         }
         let socket = Socket::of(&server).await;
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let (health, metrics) = (free_port().await, free_port().await);
+        let (health, metrics) = (free_address().port(), free_address().port());
         let fixture = Self { server, socket, dir, health, metrics };
         let admin = fixture.socket.authority.client("admin", &[MASTERS]).expect("a certificate");
         for (name, prefix) in [("own", ""), ("hub", "/planes/hub")] {
@@ -85,27 +81,17 @@ impl Fixture {
             .kill_on_drop(true)
             .spawn()
             .expect("the manager starts");
-        let ready = async {
-            while !plain(self.health, "/readyz").await.starts_with("HTTP/1.1 200") {
-                let ended = manager.try_wait().expect("a child process");
-                assert!(ended.is_none(), "the manager exited: {ended:?}");
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        };
-        tokio::time::timeout(TIMEOUT, ready).await.expect("the manager becomes ready");
+        eventually("the manager is ready", async || {
+            let ended = manager.try_wait().expect("a child process");
+            assert!(ended.is_none(), "the manager exited: {ended:?}");
+            plain(self.health, "/readyz").await.starts_with("HTTP/1.1 200").then_some(())
+        })
+        .await;
         manager
     }
 
     async fn put(&self, object: Value) {
-        let object: DynamicObject = serde_json::from_value(object).expect("an object");
-        let types: TypeMeta = object.types.clone().expect("a kind");
-        let kind = ApiResource::from_gvk(&types.try_into().expect("a kind"));
-        let client = Client::new(self.server.plane_service(""), "default");
-        let api: Api<DynamicObject> = match object.metadata.namespace.as_deref() {
-            Some(namespace) => Api::namespaced_with(client, namespace, &kind),
-            None => Api::all_with(client, &kind),
-        };
-        api.create(&PostParams::default(), &object).await.expect("creates the object");
+        create_untyped(&Client::new(self.server.plane_service(""), "default"), &object).await;
     }
 
     /// Creates a service account and returns a token of it.
@@ -146,21 +132,9 @@ impl Fixture {
     }
 }
 
-async fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    listener.local_addr().expect("an address").port()
-}
-
 /// The response without TLS, with its headers; empty if the connection fails.
 async fn plain(port: u16, path: &str) -> String {
-    let mut response = Vec::new();
-    let Ok(mut socket) = TcpStream::connect(("127.0.0.1", port)).await else { return String::new() };
-    let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
-    if socket.write_all(request.as_bytes()).await.is_ok() {
-        // An incomplete response does not match any assertion.
-        let _ = socket.read_to_end(&mut response).await;
-    }
-    String::from_utf8_lossy(&response).into_owned()
+    http_get(("127.0.0.1", port), path).await.unwrap_or_default()
 }
 
 #[tokio::test(flavor = "multi_thread")]

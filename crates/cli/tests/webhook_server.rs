@@ -4,23 +4,19 @@
 mod socket;
 
 use std::process::Stdio;
-use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use polis_api::compute::Workload;
-use polis_api::kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams, TypeMeta};
+use polis_api::kube::api::{Api, PostParams};
 use polis_api::kube::{self, Client};
-use polis_api::{crds, finalizers};
+use polis_api::{ObjectExt as _, crds, finalizers};
 use polis_apiserver::{MASTERS, PlaneSpec, Server, kubeconfig};
+use polis_testing::{create_untyped, eventually, free_address, http_get};
 use serde_json::{Value, json};
 use socket::Socket;
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Child;
-
-const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// An API server with the platform, project `shop` with the city `dfw`, and a hub.
 struct Platform {
@@ -54,17 +50,7 @@ impl Platform {
 
     /// Creates an object and its status.
     async fn put(&self, plane: &str, object: Value) {
-        let object: DynamicObject = serde_json::from_value(object).expect("an object");
-        let types: TypeMeta = object.types.clone().expect("a kind");
-        let kind = ApiResource::from_gvk(&types.try_into().expect("a kind"));
-        let client = Client::new(self.server.plane_service(plane), "default");
-        let api = Api::<DynamicObject>::all_with(client, &kind);
-        let created = api.create(&PostParams::default(), &object).await.expect("creates the object");
-        if let Some(status) = object.data.get("status") {
-            let (name, patch) =
-                (created.metadata.name.expect("a name"), Patch::Merge(json!({"status": status})));
-            api.patch_status(&name, &PatchParams::default(), &patch).await.expect("writes the status");
-        }
+        create_untyped(&Client::new(self.server.plane_service(plane), "default"), &object).await;
     }
 
     /// Starts a manager of this platform with these ports for webhooks, health probes and metrics.
@@ -111,22 +97,18 @@ impl Platform {
     }
 }
 
-async fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    listener.local_addr().expect("an address").port()
+fn free_port() -> u16 {
+    free_address().port()
 }
 
 /// Waits until `/readyz` of the manager responds with 200.
 async fn until_ready(port: u16, manager: &mut Child) {
-    let ready = async {
-        while !is_ready(port).await {
-            if let Some(ended) = manager.try_wait().expect("a child process") {
-                panic!("the manager exited: {ended}");
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    tokio::time::timeout(TIMEOUT, ready).await.expect("the manager becomes ready");
+    eventually("the manager is ready", async || {
+        let ended = manager.try_wait().expect("a child process");
+        assert!(ended.is_none(), "the manager exited: {ended:?}");
+        is_ready(port).await.then_some(())
+    })
+    .await;
 }
 
 async fn is_ready(port: u16) -> bool {
@@ -135,14 +117,7 @@ async fn is_ready(port: u16) -> bool {
 
 /// The response with its headers; empty if the connection fails.
 async fn get(port: u16, path: &str) -> String {
-    let mut response = String::new();
-    let Ok(mut socket) = TcpStream::connect(("127.0.0.1", port)).await else { return response };
-    let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
-    if socket.write_all(request.as_bytes()).await.is_ok() {
-        // An incomplete response does not match any assertion.
-        let _ = socket.read_to_string(&mut response).await;
-    }
-    response
+    http_get(("127.0.0.1", port), path).await.unwrap_or_default()
 }
 
 fn mk_workload(city: &str) -> Workload {
@@ -158,7 +133,7 @@ fn mk_workload(city: &str) -> Workload {
 async fn a_manager_reviews_the_workloads_of_its_projects_and_reconciles_the_admitted_ones() {
     let platform = Platform::new().await;
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let (webhooks, health, metrics) = (free_port().await, free_port().await, free_port().await);
+    let (webhooks, health, metrics) = (free_port(), free_port(), free_port());
     let mut manager = platform.mk_manager(&dir, webhooks, health, metrics);
     until_ready(health, &mut manager).await;
     let page = get(metrics, "/metrics").await;
@@ -182,15 +157,10 @@ async fn a_manager_reviews_the_workloads_of_its_projects_and_reconciles_the_admi
     let created =
         workloads.create(&PostParams::default(), &mk_workload("dfw")).await.expect("a city that is bound");
     assert_eq!(created.spec.template.spec.runtime.resources.instance_type, "datumcloud/d1-standard-2");
-    let reconciled = async {
-        let finalizers_of = |workload: Workload| workload.metadata.finalizers.unwrap_or_default();
-        while !finalizers_of(workloads.get("web").await.expect("the workload"))
-            .iter()
-            .any(|name| name == finalizers::WORKLOAD)
-        {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    tokio::time::timeout(TIMEOUT, reconciled).await.expect("the workload controller sets its finalizer");
+    eventually("the workload controller sets its finalizer", async || {
+        let workload = workloads.get("web").await.expect("the workload");
+        workload.has_finalizer(finalizers::WORKLOAD).then_some(())
+    })
+    .await;
     manager.kill().await.expect("kills the manager");
 }

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
-use polis_api::kube::api::{Patch, PatchParams};
 use polis_api::kube::{Api, Client};
 use polis_api::{crds, k8s_openapi::api::core::v1::Namespace};
-use polis_apiserver::{Access, Authority, PlaneSpec, Server, ServerTls};
+use polis_apiserver::{Access, Authority, PlaneSpec, Server};
+use polis_testing::{TlsSocket, create_untyped};
 use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -27,6 +27,7 @@ pub struct Installation {
     server: Server,
     dir: TempDir,
     tasks: Vec<JoinHandle<()>>,
+    _socket: TlsSocket,
 }
 
 impl Drop for Installation {
@@ -88,11 +89,10 @@ impl Installation {
         let access = Access::default().authority(authority.pem());
         let server = Server::builder().access(access).build().await.unwrap();
         install_objects(&server).await;
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-        let url = format!("https://{}", listener.local_addr().unwrap());
+        let socket = TlsSocket::with_authority(&server, authority).await;
+        let authority = &socket.authority;
         let plain = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let plain_url = format!("http://{}", plain.local_addr().unwrap());
-        let tls = ServerTls::new(&authority.server(&["127.0.0.1"]).unwrap(), Some(authority.pem())).unwrap();
         let admin = authority.client("admin", &["system:masters"]).unwrap();
         let unprivileged = authority.client("unprivileged", &[]).unwrap();
         for (name, text) in [
@@ -104,17 +104,13 @@ impl Installation {
         ] {
             std::fs::write(dir.path().join(name), text).unwrap();
         }
-        std::fs::write(dir.path().join("kubeconfig"), kubeconfig(&url, &plain_url)).unwrap();
+        std::fs::write(dir.path().join("kubeconfig"), kubeconfig(&socket.address, &plain_url)).unwrap();
         let client = Client::new(server.project_service("default"), "default");
         let tasks = vec![
-            tokio::spawn({
-                let server = server.clone();
-                async move { server.serve(listener, tls).await }
-            }),
             tokio::spawn(log_server::serve(server.clone(), plain)),
             tokio::spawn(fake_controllers::run(client)),
         ];
-        Installation { server, dir, tasks }
+        Installation { server, dir, tasks, _socket: socket }
     }
 
     /// Runs `polis` with a line of arguments, without a terminal.
@@ -247,21 +243,12 @@ async fn install_objects(server: &Server) {
 
 /// Creates an object and its status.
 pub async fn apply(client: &Client, version: &str, kind: &str, namespaced: bool, mut object: Value) {
-    use polis_api::kube::core::{ApiResource, DynamicObject, GroupVersionKind};
     object["apiVersion"] = json!(version);
     object["kind"] = json!(kind);
-    let (group, version) = version.split_once('/').unwrap();
-    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
-    let api: Api<DynamicObject> = match namespaced {
-        true => Api::namespaced_with(client.clone(), "default", &resource),
-        false => Api::all_with(client.clone(), &resource),
-    };
-    let name = object["metadata"]["name"].as_str().unwrap().to_owned();
-    api.create(&Default::default(), &serde_json::from_value(object.clone()).unwrap()).await.unwrap();
-    if !object["status"].is_null() {
-        let patch = json!({"status": object["status"]});
-        api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    if namespaced {
+        object["metadata"]["namespace"] = json!("default");
     }
+    create_untyped(client, &object).await;
 }
 
 /// The hub namespace of namespace `default` of a project.
