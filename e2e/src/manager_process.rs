@@ -6,8 +6,7 @@
 
 use std::{
     fmt, fs,
-    io::{Read as _, Write as _},
-    net::{SocketAddr, TcpStream},
+    net::SocketAddr,
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -16,6 +15,7 @@ use std::{
 };
 
 use polis_testbed::{guard::Guard, process};
+use polis_testing::{free_address, http_get_blocking};
 use rustix::process::Signal;
 
 use crate::{
@@ -23,7 +23,7 @@ use crate::{
     identities::{self, CELLS, ShippedRoles, cell_user, city_group},
     overlays::ManagerDeployment,
     planes::{ClientIdentity, PlaneLayout, TestPlanes},
-    pod::{SimulatedPod, free_address, webhook_client},
+    pod::{SimulatedPod, webhook_client},
     proxy::{ProxyRoute, RequestLog, TlsProxy, project_path},
 };
 
@@ -381,7 +381,7 @@ impl ManagerProcess {
 
     /// The metrics page.
     pub fn metrics(&self) -> Option<String> {
-        let response = http_get(self.health, "/metrics")?;
+        let response = http_get_blocking(self.health, "/metrics")?;
         response.split_once("\r\n\r\n").map(|(_, body)| body.to_owned())
     }
 
@@ -450,7 +450,7 @@ fn reachable(layout: &PlaneLayout) -> Vec<&str> {
 }
 
 /// The binary under test: the one next to this test program, or POLIS_BIN.
-fn program() -> Result<PathBuf, Error> {
+pub fn program() -> Result<PathBuf, Error> {
     let next_to_test = || {
         let here = std::env::current_exe().ok()?;
         // target/<profile>/deps/<test>
@@ -469,14 +469,5 @@ fn with_token_file(kubeconfig: &str, file: &str) -> String {
 }
 
 fn is_ready(address: SocketAddr) -> bool {
-    http_get(address, "/readyz").is_some_and(|response| response.split(' ').nth(1) == Some("200"))
-}
-
-fn http_get(address: SocketAddr, path: &str) -> Option<String> {
-    let mut stream = TcpStream::connect_timeout(&address, Duration::from_millis(200)).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
-    let mut response = Vec::new();
-    let _partial = stream.read_to_end(&mut response);
-    Some(String::from_utf8_lossy(&response).into_owned())
+    http_get_blocking(address, "/readyz").is_some_and(|response| response.split(' ').nth(1) == Some("200"))
 }

@@ -4,7 +4,10 @@ use std::{fmt, marker::PhantomData, sync::Arc};
 
 use polis_api::{
     compute::{Instance, Workload, WorkloadDeployment},
-    k8s_openapi::{api::core::v1::Namespace, apimachinery::pkg::apis::meta::v1::OwnerReference},
+    k8s_openapi::{
+        api::core::v1::Namespace,
+        apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference},
+    },
     karmada::{PropagationPolicy, ResourceBinding},
     kube::{Resource, ResourceExt as _},
     labels,
@@ -93,6 +96,20 @@ impl<K: Matchable> Matcher<K> {
         self.that(format!("has the uid {uid}"), move |object| object.uid().as_deref() == Some(&*uid))
     }
 
+    fn conditioned(
+        self,
+        kind: &str,
+        status: &str,
+        reason: &str,
+        conditions: impl Fn(&K) -> Option<&Vec<Condition>> + Send + Sync + 'static,
+    ) -> Self {
+        let (kind, wanted, why) = (kind.to_owned(), status.to_owned(), reason.to_owned());
+        self.that(format!("has {kind}={wanted}/{why}"), move |object| {
+            let found = conditions(object).and_then(|conditions| condition(conditions, &kind));
+            found.is_some_and(|(status, reason)| status == wanted && (why.is_empty() || reason == why))
+        })
+    }
+
     /// The predicates that do not hold for the object; empty if it matches.
     pub fn mismatches(&self, object: &Value) -> Vec<String> {
         match serde_json::from_value::<K>(object.clone()) {
@@ -168,13 +185,10 @@ impl Matcher<WorkloadDeployment> {
         })
     }
 
-    /// Requires the condition `Available` with this status and reason.
+    /// Requires the condition `Available` with this status and, unless it is empty, this reason.
     pub fn available(self, status: &str, reason: &str) -> Self {
-        let (wanted, why) = (status.to_owned(), reason.to_owned());
-        self.that(format!("has Available={wanted}/{why}"), move |deployment| {
-            let conditions =
-                deployment.status.as_ref().map(|status| &status.conditions[..]).unwrap_or_default();
-            condition(conditions, "Available") == Some((&wanted, &why))
+        self.conditioned("Available", status, reason, |deployment| {
+            Some(&deployment.status.as_ref()?.conditions)
         })
     }
 
@@ -210,13 +224,7 @@ pub fn instance(name: &str) -> Matcher<Instance> {
 impl Matcher<Instance> {
     /// Requires a condition with this status and, unless it is empty, this reason.
     pub fn with_condition(self, kind: &str, status: &str, reason: &str) -> Self {
-        let (kind, wanted, why) = (kind.to_owned(), status.to_owned(), reason.to_owned());
-        self.that(format!("has {kind}={wanted}/{why}"), move |instance| {
-            let conditions =
-                instance.status.as_ref().map(|status| &status.conditions[..]).unwrap_or_default();
-            condition(conditions, &kind)
-                .is_some_and(|(status, reason)| status == wanted && (why.is_empty() || reason == why))
-        })
+        self.conditioned(kind, status, reason, |instance| Some(&instance.status.as_ref()?.conditions))
     }
 
     /// Requires that the instance is ready.
@@ -243,13 +251,7 @@ pub fn workload_named(name: &str) -> Matcher<Workload> {
 impl Matcher<Workload> {
     /// Requires the condition `Available` with this status and, unless it is empty, this reason.
     pub fn available(self, status: &str, reason: &str) -> Self {
-        let (wanted, why) = (status.to_owned(), reason.to_owned());
-        self.that(format!("has Available={wanted}/{why}"), move |workload| {
-            let conditions =
-                workload.status.as_ref().map(|status| &status.conditions[..]).unwrap_or_default();
-            condition(conditions, "Available")
-                .is_some_and(|(s, r)| s == wanted && (why.is_empty() || r == why))
-        })
+        self.conditioned("Available", status, reason, |workload| Some(&workload.status.as_ref()?.conditions))
     }
 
     /// Requires these counts in the status.

@@ -5,11 +5,12 @@
 
 use std::{
     fs,
-    net::{SocketAddr, TcpListener},
+    net::SocketAddr,
     path::{Path, PathBuf},
 };
 
 use polis_api::kube::{Client, Config};
+use polis_testing::free_address;
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use serde_json::Value;
 
@@ -129,10 +130,4 @@ pub fn webhook_client(address: SocketAddr, certificate: &str) -> Client {
     config.root_cert = Some(vec![trusted.to_vec()]);
     config.default_retry = false;
     Client::try_from(config).expect("a client")
-}
-
-/// A free address. If another process takes it before it is used, the process under test fails to start.
-pub(crate) fn free_address() -> SocketAddr {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-    listener.local_addr().expect("it has an address")
 }

@@ -57,28 +57,21 @@ impl NamespaceView {
     /// As [`NamespaceView::eventually_has`], with another timeout.
     pub async fn eventually_has_within<K: Matchable>(&self, matcher: Matcher<K>, within: Duration) -> K {
         let key = self.key(&matcher);
-        let deadline = Instant::now() + within;
-        let mut changes = self.recorder.changes_in(&self.namespace);
-        loop {
-            changes.mark_unchanged();
-            let recorded = self.recorder.get(&key);
-            let mismatches = recorded.as_ref().map(|object| matcher.mismatches(object));
-            if mismatches.as_ref().is_some_and(Vec::is_empty)
-                && let Some(uncached) = self.uncached::<K>(&matcher.name).await
-                && matcher.mismatches(&uncached).is_empty()
-            {
-                return serde_json::from_value(uncached).expect("it was parsed before");
-            }
-            if !wait_for_change(&mut changes, deadline).await {
-                let found = match (recorded, mismatches) {
-                    (Some(object), Some(mismatches)) => {
-                        format!("it exists, without: {mismatches:?}:\n{}", pretty(&object))
-                    }
-                    _ => format!("it does not exist; there are {}", self.names()),
-                };
-                panic!("{self} has no {matcher} after {within:?}: {found}");
-            }
+        let mismatches = |object: &Value| matcher.mismatches(object);
+        let found = self.on_changes(Instant::now() + within, async || {
+            self.recorder.get(&key).filter(|recorded| mismatches(recorded).is_empty())?;
+            self.uncached::<K>(&matcher.name).await.filter(|uncached| mismatches(uncached).is_empty())
+        });
+        if let Some(object) = found.await {
+            return serde_json::from_value(object).expect("it was parsed before");
         }
+        let found = match self.recorder.get(&key) {
+            Some(object) => {
+                format!("it exists, without: {:?}:\n{}", mismatches(&object), pretty(&object))
+            }
+            None => format!("it does not exist; there are {}", self.names()),
+        };
+        panic!("{self} has no {matcher} after {within:?}: {found}");
     }
 
     /// Asserts that an object matches now and throughout the period.
@@ -86,9 +79,7 @@ impl NamespaceView {
         let start = Instant::now();
         let key = self.key(&matcher);
         self.eventually_has_within(matcher.clone(), Duration::from_secs(5)).await;
-        let mut changes = self.recorder.changes_in(&self.namespace);
-        loop {
-            changes.mark_unchanged();
+        self.throughout(start + window, || {
             for entry in self.recorder.journal_of(start, |about| *about == key) {
                 let mismatches = matcher.mismatches(&entry.object);
                 let stays = entry.change != ObjectChange::Deleted && mismatches.is_empty();
@@ -99,10 +90,8 @@ impl NamespaceView {
                     pretty(&entry.object)
                 );
             }
-            if !wait_for_change(&mut changes, start + window).await {
-                return;
-            }
-        }
+        })
+        .await;
     }
 
     /// Waits until no object matches, and asserts that it stays so for the quiet period.
@@ -115,20 +104,15 @@ impl NamespaceView {
     pub async fn until_gone<K: Matchable>(&self, matcher: Matcher<K>) {
         let key = self.key(&matcher);
         let matches = |object: &Value| matcher.mismatches(object).is_empty();
-        let deadline = Instant::now() + TIMEOUT;
-        let mut changes = self.recorder.changes_in(&self.namespace);
-        loop {
-            changes.mark_unchanged();
-            let recorded = self.recorder.get(&key).filter(|object| matches(object));
-            if recorded.is_none()
-                && self.uncached::<K>(&matcher.name).await.is_none_or(|uncached| !matches(&uncached))
-            {
-                return;
-            }
-            if !wait_for_change(&mut changes, deadline).await {
-                let found = recorded.map(|object| pretty(&object)).unwrap_or_default();
-                panic!("{self} still has {matcher} after {TIMEOUT:?}:\n{found}");
-            }
+        let recorded = || self.recorder.get(&key).filter(|object| matches(object));
+        let gone = self.on_changes(Instant::now() + TIMEOUT, async || {
+            let gone = recorded().is_none()
+                && self.uncached::<K>(&matcher.name).await.is_none_or(|uncached| !matches(&uncached));
+            gone.then_some(())
+        });
+        if gone.await.is_none() {
+            let found = recorded().map(|object| pretty(&object)).unwrap_or_default();
+            panic!("{self} still has {matcher} after {TIMEOUT:?}:\n{found}");
         }
     }
 
@@ -139,57 +123,59 @@ impl NamespaceView {
         // The recorder may lag behind the plane: what it delivers of an earlier version is history.
         let earlier = self.current_version::<K>().await;
         let is_earlier = |object: &Value| version_of(object).zip(earlier).is_some_and(|(at, now)| at <= now);
-        let mut changes = self.recorder.changes_in(&self.namespace);
-        loop {
-            changes.mark_unchanged();
+        self.throughout(start + window, || {
             let now = self.recorder.get(&key);
             let recorded = self.recorder.journal_of(start, |about| *about == key);
             let added = recorded.into_iter().filter(|entry| entry.change != ObjectChange::Deleted);
             for object in added.map(|entry| entry.object).chain(now).filter(|object| !is_earlier(object)) {
-                assert!(
-                    !matcher.mismatches(&object).is_empty(),
-                    "{self} should have no {matcher}:\n{}",
-                    pretty(&object)
-                );
+                let lacks = !matcher.mismatches(&object).is_empty();
+                assert!(lacks, "{self} should have no {matcher}:\n{}", pretty(&object));
             }
-            if !wait_for_change(&mut changes, start + window).await {
-                return;
-            }
-        }
+        })
+        .await;
     }
 
     /// Waits until no object of these kinds exists, and asserts that none appears for the quiet period.
     pub async fn eventually_empty_of(&self, kinds: &[&str]) {
         let matches_kind = |key: &ObjectId| key.namespace == self.namespace && kinds.contains(&&*key.kind);
-        let deadline = Instant::now() + TIMEOUT;
-        let mut changes = self.recorder.changes_in(&self.namespace);
-        let start = loop {
-            changes.mark_unchanged();
-            let left: Vec<String> = self
-                .recorder
-                .in_namespace(&self.namespace)
-                .iter()
-                .filter(|(key, _)| matches_kind(key))
-                .map(|(key, _)| key.to_string())
-                .collect();
-            if left.is_empty() {
-                break Instant::now();
-            }
-            assert!(
-                wait_for_change(&mut changes, deadline).await,
-                "{self} still has {left:?} after {TIMEOUT:?}"
-            );
+        let left = || -> Vec<String> {
+            let objects = self.recorder.in_namespace(&self.namespace);
+            let left = objects.iter().filter(|(key, _)| matches_kind(key));
+            left.map(|(key, _)| key.to_string()).collect()
         };
-        loop {
-            changes.mark_unchanged();
+        let empty = self.on_changes(Instant::now() + TIMEOUT, async || left().is_empty().then_some(()));
+        assert!(empty.await.is_some(), "{self} still has {:?} after {TIMEOUT:?}", left());
+        let start = Instant::now();
+        self.throughout(start + quiet_period(), || {
             let recorded = self.recorder.journal_of(start, matches_kind);
             if let Some(entry) = recorded.into_iter().find(|entry| entry.change != ObjectChange::Deleted) {
                 panic!("{self} was empty, then {} appeared:\n{}", entry.key, pretty(&entry.object));
             }
-            if !wait_for_change(&mut changes, start + quiet_period()).await {
-                return;
+        })
+        .await;
+    }
+
+    /// Repeats the check on every change in the namespace until it returns a value; none after the deadline.
+    async fn on_changes<T>(&self, deadline: Instant, mut check: impl AsyncFnMut() -> Option<T>) -> Option<T> {
+        let mut changes = self.recorder.changes_in(&self.namespace);
+        loop {
+            changes.mark_unchanged();
+            if let Some(found) = check().await {
+                return Some(found);
+            }
+            if !wait_for_change(&mut changes, deadline).await {
+                return None;
             }
         }
+    }
+
+    /// Repeats the check on every change in the namespace until the deadline.
+    async fn throughout(&self, deadline: Instant, mut check: impl FnMut()) {
+        let checked = self.on_changes(deadline, async || {
+            check();
+            None::<()>
+        });
+        checked.await;
     }
 
     /// All objects of a kind.
@@ -208,19 +194,10 @@ impl NamespaceView {
         what: &str,
         mut check: impl FnMut(Vec<K>) -> Option<T>,
     ) -> T {
-        let deadline = Instant::now() + TIMEOUT;
-        let mut changes = self.recorder.changes_in(&self.namespace);
-        loop {
-            changes.mark_unchanged();
-            if let Some(found) = check(self.all::<K>()) {
-                return found;
-            }
-            assert!(
-                wait_for_change(&mut changes, deadline).await,
-                "{self} has not reached {what} within {TIMEOUT:?}; there are {}",
-                self.names()
-            );
-        }
+        let found = self.on_changes(Instant::now() + TIMEOUT, async || check(self.all::<K>())).await;
+        found.unwrap_or_else(|| {
+            panic!("{self} has not reached {what} within {TIMEOUT:?}; there are {}", self.names())
+        })
     }
 
     /// An API client for this namespace with full access.

@@ -2,16 +2,15 @@
 
 use std::{
     fs,
-    io::{Read as _, Write as _},
-    net::{SocketAddr, TcpStream},
     os::unix::process::CommandExt as _,
     path::PathBuf,
     process::{Child, Command, Stdio},
     time::Duration,
 };
 
-use polis_e2e::{pod::SimulatedPod, rendered::RenderedManifests};
+use polis_e2e::{manager_process, pod::SimulatedPod, rendered::RenderedManifests};
 use polis_testbed::{TestCluster, guard::Guard, manifest, plane::SINGLE_PLANE, process::ProcessId};
+use polis_testing::http_get_blocking;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
@@ -116,7 +115,7 @@ impl Manager {
 
     /// A response of the health address with its headers; `None` if it does not respond.
     pub fn http_get(&self, path: &str) -> Option<String> {
-        http_get(self.pod.health, path)
+        http_get_blocking(self.pod.health, path)
     }
 
     fn log(&self) -> PathBuf {
@@ -132,21 +131,5 @@ impl Drop for Manager {
 
 /// The binary under test: the one next to this test program, or POLIS_BIN.
 pub fn program() -> PathBuf {
-    let next_to_test = || {
-        let test = std::env::current_exe().expect("the path of this program");
-        // target/<profile>/deps/<test>
-        test.ancestors().nth(2).expect("target/<profile>").join("polis")
-    };
-    let path = std::env::var_os("POLIS_BIN").map_or_else(next_to_test, PathBuf::from);
-    assert!(path.is_file(), "{} does not exist: build it, or set POLIS_BIN", path.display());
-    path
-}
-
-fn http_get(address: SocketAddr, path: &str) -> Option<String> {
-    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(2)).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
-    let mut response = String::new();
-    stream.read_to_string(&mut response).ok()?;
-    Some(response)
+    manager_process::program().unwrap_or_else(|err| panic!("{err}"))
 }
