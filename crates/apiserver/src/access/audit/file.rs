@@ -4,8 +4,8 @@
 use std::{
     ffi::OsString,
     fs::{self, File},
-    io::{self, Read as _, Seek as _, SeekFrom, Write as _},
-    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
+    io::{self, Write as _},
+    os::unix::fs::{FileExt as _, OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -88,7 +88,7 @@ impl RotatedFile {
             file.set_permissions(fs::Permissions::from_mode(0o600))?;
         }
         let mut size = found.len();
-        if ends_within_a_line(&mut file, size)? {
+        if ends_within_a_line(&file, size)? {
             file.write_all(b"\n")?;
             size += 1;
         }
@@ -115,13 +115,12 @@ impl RotatedFile {
 }
 
 /// Whether the last line is not complete, because the process or the disk ended within it.
-fn ends_within_a_line(file: &mut File, size: u64) -> io::Result<bool> {
+fn ends_within_a_line(file: &File, size: u64) -> io::Result<bool> {
     if size == 0 {
         return Ok(false);
     }
     let mut last = [0];
-    file.seek(SeekFrom::End(-1))?;
-    file.read_exact(&mut last)?;
+    file.read_exact_at(&mut last, size - 1)?;
     Ok(last != *b"\n")
 }
 
