@@ -64,7 +64,7 @@ fn has(list: &[String], wanted: &str) -> bool {
     list.iter().any(|item| item == "*" || item == wanted)
 }
 
-/// Whether a URL of a rule covers a path. A `*` at its end stands for any rest.
+/// Whether a URL of a rule covers a path. A `*` at its end matches any rest.
 fn covers_url(url: &str, path: &str) -> bool {
     url == path || (url.ends_with('*') && path.starts_with(url.trim_end_matches('*')))
 }

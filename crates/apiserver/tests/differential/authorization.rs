@@ -1,7 +1,7 @@
 //! Random roles, bindings, users and requests: kube-apiserver, the embedded server and a model give the same
-//! verdicts.
+//! decisions.
 //!
-//! A round writes roles and bindings to the servers and asks them for the verdict of each request with a
+//! A round writes roles and bindings to the servers and asks them for the decision of each request with a
 //! SubjectAccessReview. The number of a round is its seed. The words are few and include those with a special
 //! meaning (`*`, empty, a slash), so that rules and requests meet.
 
@@ -261,7 +261,7 @@ async fn write(clients: &[&Client], method: &str, objects: &[(String, Value)]) {
     sent.buffer_unordered(AT_ONCE).collect::<Vec<()>>().await;
 }
 
-async fn verdict(client: &Client, spec: &Value) -> (u16, Value) {
+async fn decision(client: &Client, spec: &Value) -> (u16, Value) {
     let review =
         json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec});
     let (code, answer) = send(client, "POST", REVIEWS, &review).await;
@@ -273,7 +273,7 @@ async fn until_seen(client: &Client, number: u64) {
     for user in ["everywhere", "here"] {
         let attributes = json!({"verb": "sentinel", "group": "sentinel", "resource": "sentinel", "namespace": NAMESPACES[0]});
         let spec = json!({"user": format!("{user}-{number}"), "resourceAttributes": attributes});
-        while verdict(client, &spec).await.1 != true {
+        while decision(client, &spec).await.1 != true {
             assert!(Instant::now() < deadline, "the authorizer does not see the objects of round {number}");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -289,17 +289,17 @@ async fn prepare(clients: &[&Client]) {
     write(clients, "POST", &objects).await;
 }
 
-/// The verdicts of rounds.
+/// The decisions of rounds.
 #[derive(Default)]
-struct Verdicts {
+struct Decisions {
     total: usize,
     allowed: usize,
     differences: Vec<String>,
 }
 
-/// Plays the round with the seed `number`: the verdicts of the embedded server are those of the model and,
+/// Plays the round with the seed `number`: the decisions of the embedded server are those of the model and,
 /// where there is one, of kube-apiserver.
-async fn play(number: u64, ours: &Client, theirs: Option<&Client>, verdicts: &mut Verdicts) {
+async fn play(number: u64, ours: &Client, theirs: Option<&Client>, decisions: &mut Decisions) {
     let (objects, requests) = round(number);
     let clients: Vec<&Client> = theirs.into_iter().chain([ours]).collect();
     write(&clients, "POST", &objects).await;
@@ -311,7 +311,7 @@ async fn play(number: u64, ours: &Client, theirs: Option<&Client>, verdicts: &mu
     let model = Model::new(&objects);
     let clients = &clients;
     let asked = stream::iter(&requests).map(|spec| async move {
-        let answers = join_all(clients.iter().map(|client| verdict(client, spec))).await;
+        let answers = join_all(clients.iter().map(|client| decision(client, spec))).await;
         (spec, answers)
     });
     let found: Vec<_> = asked.buffer_unordered(AT_ONCE).collect().await;
@@ -319,37 +319,37 @@ async fn play(number: u64, ours: &Client, theirs: Option<&Client>, verdicts: &mu
     write(clients, "DELETE", &sentinels).await;
     for (spec, answers) in found {
         let expected = (201, json!(model.allows(spec)));
-        verdicts.total += 1;
-        verdicts.allowed += usize::from(expected.1 == true);
+        decisions.total += 1;
+        decisions.allowed += usize::from(expected.1 == true);
         if answers.iter().any(|answer| *answer != expected) {
-            verdicts.differences.push(format!(
+            decisions.differences.push(format!(
                 "round {number}: {spec}\n  model {expected:?}\n  servers, ours last {answers:?}"
             ));
         }
     }
 }
 
-/// Plays rounds from the seed `first` on until there are `wanted` verdicts, which must not differ.
+/// Plays rounds from the seed `first` on until there are `wanted` decisions, which must not differ.
 pub async fn compare(ours: &Client, theirs: Option<&Client>, first: u64, wanted: usize) {
     let clients: Vec<&Client> = theirs.into_iter().chain([ours]).collect();
     prepare(&clients).await;
     let started = Instant::now();
-    let mut verdicts = Verdicts::default();
+    let mut decisions = Decisions::default();
     for number in (first..).take(wanted.div_ceil(REQUESTS)) {
-        play(number, ours, theirs, &mut verdicts).await;
+        play(number, ours, theirs, &mut decisions).await;
     }
-    let Verdicts { total, allowed, differences } = verdicts;
+    let Decisions { total, allowed, differences } = decisions;
     println!(
-        "{total} verdicts from seed {first} in {} s, {allowed} of them allow, {} differences",
+        "{total} decisions from seed {first} in {} s, {allowed} of them allow, {} differences",
         started.elapsed().as_secs(),
         differences.len()
     );
-    // Otherwise rules and requests do not meet, and the verdicts say little.
+    // Otherwise rules and requests do not meet, and the decisions say little.
     assert!(allowed > total / 50 && allowed < total / 2, "{allowed} of {total} requests are allowed");
     let shown = &differences[..differences.len().min(40)];
     assert!(
         differences.is_empty(),
-        "{} of {total} verdicts differ:\n{}",
+        "{} of {total} decisions differ:\n{}",
         differences.len(),
         shown.join("\n")
     );
