@@ -79,6 +79,7 @@ impl CgroupRoot {
             });
             if let Some((mount, _)) = mount
                 && fs::create_dir_all(mount.join(FOLDER)).is_ok()
+                && can_create_in(&mount.join(FOLDER))
             {
                 folders.insert(controller.to_owned(), mount.join(FOLDER));
             }
@@ -221,6 +222,18 @@ fn hierarchies(mounts: &str) -> Vec<(PathBuf, Option<Vec<String>>)> {
     mounts.lines().filter_map(hierarchy).collect()
 }
 
+/// Whether this process may create groups in a folder, which another user may have created.
+fn can_create_in(folder: &Path) -> bool {
+    let probe = folder.join(format!("{PREFIX}probe-{}", std::process::id()));
+    // Another thread may try at the same time.
+    let created = match fs::create_dir(&probe) {
+        Err(error) => error.kind() == io::ErrorKind::AlreadyExists,
+        Ok(()) => true,
+    };
+    _ = fs::remove_dir(&probe);
+    created
+}
+
 /// The folder of version 2 in which this process may create groups with limits of memory and processes.
 fn unified_folder(mount: &Path, own: &str) -> Option<PathBuf> {
     let controls = |folder: &Path| {
@@ -247,9 +260,7 @@ fn unified_folder(mount: &Path, own: &str) -> Option<PathBuf> {
     let own = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let mut folder = mount.join(own);
     while folder.starts_with(mount) {
-        let probe = folder.join(format!("{PREFIX}probe-{}", std::process::id()));
-        if controls(&folder) && fs::create_dir(&probe).is_ok() {
-            _ = fs::remove_dir(&probe);
+        if controls(&folder) && can_create_in(&folder) {
             return Some(folder);
         }
         folder = folder.parent()?.to_owned();
@@ -297,6 +308,14 @@ mod tests {
         assert_eq!(values(false, MEMORY)[0], ("memory.limit_in_bytes", "67108864".to_owned()));
         assert_eq!(values(false, PIDS), [("pids.max", "100".to_owned())]);
         assert_eq!(settings(true, MEMORY, &CgroupLimits::default()), []);
+    }
+
+    #[test]
+    fn a_folder_of_another_user_is_not_used() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(can_create_in(dir.path()));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        assert!(!can_create_in(&dir.path().join("missing")));
     }
 
     #[test]

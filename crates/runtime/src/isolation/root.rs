@@ -147,7 +147,10 @@ pub(super) fn bind_at(source: &OwnedFd, path: &Path, target: &Path, read_only: b
         if let Some(folder) = target.parent() {
             fs::create_dir_all(folder)?;
         }
-        fs::File::options().create(true).truncate(false).write(true).open(target)?;
+        // Files of `/proc` exist, and may not be opened.
+        if fs::symlink_metadata(target).is_err() {
+            fs::File::options().create_new(true).write(true).open(target)?;
+        }
     }
     mount_bind_recursive(format!("/proc/self/fd/{}", source.as_raw_fd()), target).map_err(failed)?;
     let mut flags = MountFlags::BIND | MountFlags::NOSUID | kept_flags(target)?;
