@@ -8,41 +8,30 @@
 //! Reads include own writes: the response of a write enters the cache at once ([`write_through`]), and the
 //! watch, which shows the write later, never replaces it by an older state ([`own_writes`]).
 
+mod added;
+mod change;
+mod informer_store;
 mod own_writes;
+mod untyped;
 mod write_through;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::ops::Bound;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
-use std::time::Duration;
+use std::sync::Arc;
 
-use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::time::Instant;
 
 use crate::error::field_at;
 use crate::hold::Hold;
 use crate::index::{Index, for_each_field, walk};
 use crate::resource_version::ResourceVersion;
-use crate::watch::{Observer, Watch};
 use crate::{Error, Kind, NamespacedName, Object, Plane};
 use own_writes::OwnWrites;
 
-/// The cache of one plane: one [`Store`] for each declared watch.
-pub(crate) struct InformerStore {
-    /// The set that the plane belongs to.
-    pub(crate) set: usize,
-    pub(crate) watches: Arc<[Watch]>,
-    stores: Box<[Mutex<Store>]>,
-    /// Every kind has been listed, or found not to be served, at least once.
-    engaged: AtomicBool,
-    /// When the server was last found to be restored from a backup.
-    restored: Mutex<Option<Instant>>,
-    /// Receives the changes of own writes. It lives as long as the reflectors of the plane.
-    observer: OnceLock<Weak<dyn Observer>>,
-}
+pub use change::Change;
+pub(crate) use informer_store::InformerStore;
+pub(crate) use untyped::delete_options;
+pub use untyped::{Deletion, Untyped};
 
 /// Why the watch of a kind fails at the moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +46,8 @@ pub(crate) struct WatchError {
 #[derive(Debug, Default)]
 pub(crate) struct Store {
     objects: BTreeMap<Arc<str>, Arc<[u8]>>,
+    /// Decoded objects, if the watch keeps them.
+    decoded: BTreeMap<Arc<str>, Arc<Value>>,
     /// (index number, value, object id). A flat set, so that an empty store allocates nothing.
     entries: BTreeSet<(u8, Box<str>, Arc<str>)>,
     /// A complete list has been received at least once.
@@ -77,6 +68,8 @@ pub(crate) struct ObjectChange {
     pub(crate) id: Arc<str>,
     pub(crate) before: Option<Arc<[u8]>>,
     pub(crate) after: Option<Arc<[u8]>>,
+    /// The decoded object before, if the cache had it.
+    pub(crate) decoded_before: Option<Arc<Value>>,
 }
 
 impl ObjectChange {
@@ -281,13 +274,15 @@ impl Store {
             }
         }
         self.objects.insert(id.clone(), bytes.clone());
-        Some(ObjectChange { id, before, after: Some(bytes.clone()) })
+        let decoded_before = self.decoded.remove(&id);
+        Some(ObjectChange { id, before, after: Some(bytes.clone()), decoded_before })
     }
 
     fn remove(&mut self, indexes: &[Index], id: &str) -> Option<ObjectChange> {
         let (id, before) = self.objects.remove_entry(id)?;
         self.remove_from_indexes(indexes, &id, &before);
-        Some(ObjectChange { id, before: Some(before), after: None })
+        let decoded_before = self.decoded.remove(&id);
+        Some(ObjectChange { id, before: Some(before), after: None, decoded_before })
     }
 
     fn remove_from_indexes(&mut self, indexes: &[Index], id: &Arc<str>, bytes: &[u8]) {
@@ -300,6 +295,18 @@ impl Store {
 
     pub(crate) fn get(&self, id: &str) -> Option<Arc<[u8]>> {
         self.objects.get(id).cloned()
+    }
+
+    /// The decoded object, if the cache has it.
+    fn decoded(&self, id: &str) -> Option<Arc<Value>> {
+        self.decoded.get(id).cloned()
+    }
+
+    /// Keeps the decoded form of these bytes, unless the object has changed since.
+    fn keep_decoded(&mut self, id: &Arc<str>, bytes: &Arc<[u8]>, value: &Arc<Value>) {
+        if self.objects.get(id).is_some_and(|stored| Arc::ptr_eq(stored, bytes)) {
+            self.decoded.insert(id.clone(), value.clone());
+        }
     }
 
     pub(crate) fn all(&self) -> Vec<StoredObject> {
@@ -354,79 +361,6 @@ impl Store {
 
     pub(crate) fn error(&self) -> Option<&WatchError> {
         self.error.as_deref()
-    }
-}
-
-impl InformerStore {
-    pub(crate) fn new(set: usize, watches: Arc<[Watch]>) -> Self {
-        let stores = watches.iter().map(|_| Mutex::default()).collect();
-        Self {
-            set,
-            watches,
-            stores,
-            engaged: AtomicBool::new(false),
-            restored: Mutex::default(),
-            observer: OnceLock::new(),
-        }
-    }
-
-    /// Routes the changes of own writes to the observer of the reflectors, as long as it exists.
-    pub(crate) fn set_observer(&self, observer: &Arc<dyn Observer>) {
-        // A plane is engaged once: the cache of a plane that comes back is a new one.
-        let _ = self.observer.set(Arc::downgrade(observer));
-    }
-
-    pub(crate) fn is_engaged(&self) -> bool {
-        self.engaged.load(Ordering::Acquire)
-    }
-
-    /// Marks the plane as engaged. True if it was not engaged before.
-    pub(crate) fn set_engaged(&self) -> bool {
-        !self.engaged.swap(true, Ordering::AcqRel)
-    }
-
-    /// Records that the server was restored from a backup.
-    pub(crate) fn set_restored(&self) {
-        *self.restored.lock() = Some(Instant::now());
-    }
-
-    pub(crate) fn store(&self, watch: usize) -> &Mutex<Store> {
-        &self.stores[watch]
-    }
-
-    /// True if every kind has been listed or is not served.
-    pub(crate) fn is_synced(&self) -> bool {
-        self.stores.iter().all(|store| store.lock().is_synced())
-    }
-
-    /// The first watch error, with its kind.
-    pub(crate) fn error(&self) -> Option<(Kind, WatchError)> {
-        self.watches
-            .iter()
-            .zip(&self.stores)
-            .find_map(|(watch, store)| store.lock().error().map(|error| (watch.kind.clone(), error.clone())))
-    }
-
-    fn position(&self, plane: &Plane, kind: &Kind) -> Result<usize, Error> {
-        self.watches
-            .iter()
-            .position(|watch| watch.kind == *kind)
-            .ok_or_else(|| Error::NotWatched { plane: plane.name().clone(), kind: kind.to_string() })
-    }
-}
-
-impl fmt::Debug for InformerStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("InformerStore").field("set", &self.set).field("stores", &self.stores).finish()
-    }
-}
-
-impl Plane {
-    /// Whether the server of a watched plane was found to be restored from a backup within this time. Then
-    /// also an uncached read that finds nothing may only show that the backup is older than the object.
-    pub fn was_restored_within(&self, time: Duration) -> bool {
-        let restored = self.informers().and_then(|informers| *informers.restored.lock());
-        restored.is_some_and(|restored| restored.elapsed() < time)
     }
 }
 
@@ -528,11 +462,13 @@ impl Plane {
         Ok(read(&store))
     }
 
-    fn watch_of(&self, kind: &Kind) -> Result<(&Arc<InformerStore>, usize), Error> {
-        let Some(informers) = self.informers() else {
-            return Err(Error::NotWatched { plane: self.name().clone(), kind: kind.to_string() });
-        };
-        Ok((informers, informers.position(self, kind)?))
+    /// The cache of a kind: of a declared watch, or of a watch that was added at run time.
+    fn watch_of(&self, kind: &Kind) -> Result<(Arc<InformerStore>, usize), Error> {
+        let found = self.informers().and_then(|informers| match informers.position(kind) {
+            Some(watch) => Some((informers.clone(), watch)),
+            None => informers.added.of(kind).map(|added| (added, 0)),
+        });
+        found.ok_or_else(|| Error::NotWatched { plane: self.name().clone(), kind: kind.to_string() })
     }
 
     fn decode_all<K: Object>(&self, kind: &Kind, found: Vec<StoredObject>) -> Result<Vec<K>, Error> {

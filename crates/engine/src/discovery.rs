@@ -16,8 +16,8 @@ use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::plane::Call;
-use crate::{Error, Kind, Plane};
+use crate::plane::{Call, JSON};
+use crate::{Error, Kind, Plane, ResourceScope, UncachedReader};
 
 /// How long the result "not served" is cached: minimum and maximum. In between it is 1/4 of the time since
 /// the last invalidation, so that the delay until a new kind is found is in proportion to the time that the
@@ -73,6 +73,97 @@ struct ResourceList {
 #[derive(Deserialize)]
 struct ServedResource {
     name: String,
+    #[serde(default)]
+    kind: String,
+    #[serde(default)]
+    namespaced: bool,
+}
+
+#[derive(Deserialize, Default)]
+struct GroupList {
+    #[serde(default)]
+    groups: Vec<Group>,
+}
+
+#[derive(Deserialize)]
+struct Group {
+    name: String,
+    versions: Vec<GroupVersion>,
+}
+
+#[derive(Deserialize)]
+struct GroupVersion {
+    version: String,
+}
+
+/// Uncached discovery.
+impl UncachedReader<'_> {
+    /// The kind with this name in a group and version; none if the plane does not serve it.
+    pub async fn find_kind(&self, api_version: &str, kind: &str) -> Result<Option<Kind>, Error> {
+        let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
+        let served = self.kinds_of(group, version).await?;
+        Ok(served.into_iter().find(|served| served.kind == kind))
+    }
+
+    /// All kinds that the plane serves, in all versions.
+    pub async fn kinds(&self) -> Result<Vec<Kind>, Error> {
+        let groups: GroupList = discover(self.plane(), "/apis", "the API groups").await?.unwrap_or_default();
+        let mut kinds = self.kinds_of("", "v1").await?;
+        for group in groups.groups {
+            for GroupVersion { version } in group.versions {
+                kinds.extend(self.kinds_of(&group.name, &version).await?);
+            }
+        }
+        Ok(kinds)
+    }
+
+    async fn kinds_of(&self, group: &str, version: &str) -> Result<Vec<Kind>, Error> {
+        let named = Kind {
+            group: group.to_owned().into(),
+            version: version.to_owned().into(),
+            plural: "".into(),
+            kind: "".into(),
+            scope: ResourceScope::Cluster,
+        };
+        let about = format!("the kinds of {}", named.api_version());
+        let list: Option<ResourceList> = discover(self.plane(), &named.root(), &about).await?;
+        let served = list.into_iter().flat_map(|list| list.resources);
+        let kind = |served: ServedResource| Kind {
+            plural: served.name.into(),
+            kind: served.kind.into(),
+            scope: if served.namespaced { ResourceScope::Namespaced } else { ResourceScope::Cluster },
+            ..named.clone()
+        };
+        Ok(served.filter(|served| !served.name.contains('/')).map(kind).collect())
+    }
+}
+
+/// The discovery document at a path; none if the server returns 404.
+async fn discover<T: serde::de::DeserializeOwned>(
+    plane: &Plane,
+    path: &str,
+    about: &str,
+) -> Result<Option<T>, Error> {
+    let call = Call {
+        verb: "discover",
+        method: Method::GET,
+        path: path.to_owned(),
+        accept: JSON,
+        content_type: None,
+        content: Bytes::new(),
+        idempotent: false,
+        about,
+    };
+    let content = match plane.call(call).await {
+        Ok(content) => content,
+        Err(error) if error.code() == Some(404) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    serde_json::from_slice(&content).map(Some).map_err(|error| {
+        let why = error.to_string().into();
+        let source = crate::transport::TransportError::InvalidResponse { why };
+        plane.unreachable(format!("discover {about}"), source)
+    })
 }
 
 impl Discovery {
@@ -83,29 +174,9 @@ impl Discovery {
             return Ok(served);
         }
         let about = format!("the kinds of {}", kind.api_version());
-        let call = Call {
-            verb: "discover",
-            method: Method::GET,
-            path: root.clone(),
-            content_type: None,
-            content: Bytes::new(),
-            idempotent: false,
-            about: &about,
-        };
-        let plurals: BTreeSet<String> = match plane.call(call).await {
-            Ok(content) => {
-                let list: ResourceList = serde_json::from_slice(&content).map_err(|error| {
-                    let why = error.to_string().into();
-                    plane.unreachable(
-                        format!("discover {about}"),
-                        crate::transport::TransportError::InvalidResponse { why },
-                    )
-                })?;
-                list.resources.into_iter().map(|resource| resource.name).collect()
-            }
-            Err(error) if error.code() == Some(404) => BTreeSet::new(),
-            Err(error) => return Err(error),
-        };
+        let list: Option<ResourceList> = discover(plane, &root, &about).await?;
+        let resources = list.into_iter().flat_map(|list| list.resources);
+        let plurals: BTreeSet<String> = resources.map(|resource| resource.name).collect();
         let served = plurals.contains(&*kind.plural);
         let mut results = self.results.lock();
         let negative_until = Instant::now() + results.negative_ttl();

@@ -17,17 +17,17 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use crate::backoff::Backoff;
-use crate::cache::{InformerStore, decode, name_of_id};
+use crate::cache::InformerStore;
 use crate::event::EventRecorder;
-use crate::leader::{LeaderElection, Leadership};
+use crate::leader::{LeaderElection, LeaderElector, Leadership};
 use crate::metrics::Metrics;
 use crate::plane::Env;
 use crate::planes::{FixedPlanes, Member, PlaneProvider, PlaneRegistry, PlaneSet, Readiness, Set};
 use crate::queue::{ActiveTask, Queue};
 use crate::reconciler::{AnyReconciler, Reconciler};
-use crate::router::{Controller, MapError, Router, Source, Unresolved};
+use crate::router::{Controller, Router};
 use crate::watch::ListLimiter;
-use crate::{Clock, Error, ErrorClass, Key, Kind, Object, Plane, Random, Watch, admin};
+use crate::{Clock, ControllerBuilder, Error, ErrorClass, Key, Plane, Random, Watch, WatchedPlanes, admin};
 
 /// The manager of a process: watches planes and runs controllers, like controller-runtime's `Manager`.
 ///
@@ -83,10 +83,10 @@ pub struct Engine {
     max_concurrent_lists: usize,
     grace_period: Duration,
     backoff: Backoff,
-    sets: Vec<Arc<Set>>,
+    pub(crate) sets: Vec<Arc<Set>>,
     providers: Vec<(usize, Box<dyn PlaneProvider>)>,
-    controllers: Vec<Controller>,
-    external_sources: Vec<(usize, mpsc::UnboundedReceiver<Key>)>,
+    pub(crate) controllers: Vec<Controller>,
+    pub(crate) external_sources: Vec<(usize, mpsc::UnboundedReceiver<Key>)>,
     election: Option<LeaderElection>,
     admin: Option<SocketAddr>,
     metrics: Option<SocketAddr>,
@@ -271,6 +271,7 @@ impl Engine {
             primary,
             requires,
             sources: Vec::new(),
+            skips_own_writes: false,
             reconciler: Arc::new(reconciler) as Arc<dyn AnyReconciler>,
             started: AtomicBool::new(false),
         });
@@ -287,17 +288,21 @@ impl Engine {
         self.handle.clone()
     }
 
-    fn position(&self, watched: &impl WatchedPlanes) -> usize {
+    pub(crate) fn position(&self, watched: &impl WatchedPlanes) -> usize {
         let known = watched.set().filter(|set| *set < self.sets.len());
         known.expect("the planes of a controller must be declared on the same engine first")
     }
 
     /// Runs until `shutdown` is ready. Then stops taking keys from the queue, waits up to the grace period
     /// for running reconciles, and releases the lease.
+    ///
+    /// If the future is dropped, all reconciles and watches are cancelled at once, as in a crash. The lease
+    /// then expires.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
         let queue = Queue::new(self.backoff, self.env.random.split("queue"));
         let router = Arc::new(Router::new(queue.clone(), self.env.clone(), self.sets, self.controllers));
         *self.handle.0.running.write() = Some(router.clone());
+        let _running = RunGuard { router: router.clone(), handle: self.handle.clone() };
         let mut background = JoinSet::new();
         if let Some(address) = self.admin {
             let listener =
@@ -336,125 +341,43 @@ impl Engine {
             }
             None => (None, Leadership::permanent()),
         };
+        let _election = elector.as_ref().map(LeaderElector::abort_on_drop);
         *self.handle.0.leadership.lock() = Some(leadership.clone());
-        let worker_pool =
-            tokio::spawn(run_workers(router.clone(), leadership, self.workers, self.grace_period));
+        let mut worker_pool = JoinSet::new();
+        worker_pool.spawn(run_workers(router.clone(), leadership, self.workers, self.grace_period));
         shutdown.await;
         tracing::info!("shutting down");
         queue.close();
         // A panic in the worker pool is already logged. The shutdown continues.
-        let _ = worker_pool.await;
+        let _ = worker_pool.join_next().await;
         if let Some(elector) = elector {
             elector.resign().await;
         }
         background.shutdown().await;
-        for set in &router.sets {
-            set.planes.write().clear();
+        Ok(())
+    }
+}
+
+/// Stops the watches of an engine when its run ends or is dropped.
+struct RunGuard {
+    router: Arc<Router>,
+    handle: Handle,
+}
+
+impl Drop for RunGuard {
+    fn drop(&mut self) {
+        self.router.queue.close();
+        for set in &self.router.sets {
+            // Dropped after the lock is released: a plane may own the last reference to others.
+            let _planes = std::mem::take(&mut *set.planes.write());
         }
         *self.handle.0.running.write() = None;
-        Ok(())
     }
 }
 
 impl Default for Engine {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-/// Adds watches and other key sources to a controller. Made by [`Engine::controller`].
-pub struct ControllerBuilder<'e> {
-    engine: &'e mut Engine,
-}
-
-impl ControllerBuilder<'_> {
-    /// Watches this kind on the primary planes. Each object is a key, as with controller-runtime's `For`.
-    pub fn for_kind<K: Object>(self) -> Self {
-        let set = self.controller().primary;
-        let watch = self.watch::<K>(set);
-        self.source(Source { set, watch, mapper: None })
-    }
-
-    /// Watches this kind on any declared planes and maps each object to keys, as with controller-runtime's
-    /// `Watches`. The mapper receives the object's plane and the object: its new state, its old state, or its
-    /// last state before the deletion.
-    ///
-    /// A key of a plane that is not engaged is dropped and counted. It is queued when the plane becomes
-    /// engaged.
-    pub fn watches<K: Object>(
-        self,
-        planes: &impl WatchedPlanes,
-        mapper: impl Fn(&Plane, &K) -> Result<Vec<Key>, Unresolved> + Send + Sync + 'static,
-    ) -> Self {
-        let set = self.engine.position(planes);
-        let watch = self.watch::<K>(set);
-        let mapper = move |plane: &Plane, kind: &Kind, id: &str, bytes: &[u8]| {
-            let object =
-                decode::<K>(plane, kind, &name_of_id(id).to_string(), bytes).map_err(MapError::Unreadable)?;
-            mapper(plane, &object).map_err(MapError::Unresolved)
-        };
-        self.source(Source { set, watch, mapper: Some(Arc::new(mapper)) }).requires_sync(planes)
-    }
-
-    /// Delays the controller until the caches of these planes are synced, for planes that it reads without a
-    /// watch. Planes of a set that changes at run time are not waited for.
-    pub fn requires_sync(mut self, planes: &impl WatchedPlanes) -> Self {
-        let set = self.engine.position(planes);
-        if self.engine.sets[set].required {
-            self.controller_mut().requires.insert(set);
-        }
-        self
-    }
-
-    /// Adds a channel as a source of keys, like controller-runtime's `source.Channel`. Keys that are sent
-    /// before the controller has started are queued when it starts.
-    pub fn external_source(self, keys: mpsc::UnboundedReceiver<Key>) -> Self {
-        self.engine.external_sources.push((self.engine.controllers.len() - 1, keys));
-        self
-    }
-
-    fn source(mut self, source: Source) -> Self {
-        self.controller_mut().sources.push(source);
-        self
-    }
-
-    fn watch<K: Object>(&self, set: usize) -> usize {
-        let (kind, set) = (Kind::of::<K>(), &self.engine.sets[set]);
-        let found = set.watches.iter().position(|watch| watch.kind == kind);
-        found.unwrap_or_else(|| {
-            panic!(
-                "controller {}: no watch of {kind} is declared for planes {}",
-                self.controller().name,
-                set.name
-            )
-        })
-    }
-
-    fn controller(&self) -> &Controller {
-        self.engine.controllers.last().expect("the builder is made after its controller")
-    }
-
-    fn controller_mut(&mut self) -> &mut Controller {
-        self.engine.controllers.last_mut().expect("the builder is made after its controller")
-    }
-}
-
-/// Planes that an engine watches: a [`Plane`] from [`Engine::plane`] or a [`PlaneSet`] from
-/// [`Engine::planes`].
-pub trait WatchedPlanes {
-    #[doc(hidden)]
-    fn set(&self) -> Option<usize>;
-}
-
-impl WatchedPlanes for Plane {
-    fn set(&self) -> Option<usize> {
-        self.informers().map(|informers| informers.set)
-    }
-}
-
-impl WatchedPlanes for PlaneSet {
-    fn set(&self) -> Option<usize> {
-        Some(self.0.id)
     }
 }
 

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use polis_api::k8s_openapi::api::core::v1::ObjectReference;
 use polis_api::k8s_openapi::api::events::v1::{Event, EventSeries};
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -85,25 +86,39 @@ impl EventRecorder {
     /// words: why, and what the controller did. `note` is the message for users and is truncated to 1,024
     /// bytes.
     pub fn normal<K: Object>(&self, plane: &Plane, about: &K, reason: &str, action: &str, note: &str) {
-        self.record(plane, about, EventType::Normal, reason, action, note);
+        self.record(plane, about.object_ref(&()), EventType::Normal, reason, action, note);
     }
 
     /// Records a problem of an object that a user or operator should look at. The arguments are those of
     /// [`EventRecorder::normal`].
     pub fn warn<K: Object>(&self, plane: &Plane, about: &K, reason: &str, action: &str, note: &str) {
-        self.record(plane, about, EventType::Warning, reason, action, note);
+        self.record(plane, about.object_ref(&()), EventType::Warning, reason, action, note);
     }
 
-    fn record<K: Object>(
+    /// Like [`EventRecorder::warn`], for an object whose kind is only known at run time.
+    pub fn warn_untyped(&self, plane: &Plane, about: &Value, reason: &str, action: &str, note: &str) {
+        let (text, metadata) = (|value: &Value| value.as_str().map(str::to_owned), &about["metadata"]);
+        let reference = ObjectReference {
+            api_version: text(&about["apiVersion"]),
+            kind: text(&about["kind"]),
+            namespace: text(&metadata["namespace"]),
+            name: text(&metadata["name"]),
+            uid: text(&metadata["uid"]),
+            ..ObjectReference::default()
+        };
+        self.record(plane, reference, EventType::Warning, reason, action, note);
+    }
+
+    fn record(
         &self,
         plane: &Plane,
-        about: &K,
+        about: ObjectReference,
         event_type: EventType,
         reason: &str,
         action: &str,
         note: &str,
     ) {
-        let ObjectReference { api_version, kind, name, namespace, uid, .. } = about.object_ref(&());
+        let ObjectReference { api_version, kind, name, namespace, uid, .. } = about;
         let key = EventKey {
             plane: plane.name().to_string(),
             namespace: namespace.unwrap_or_default(),

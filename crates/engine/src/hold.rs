@@ -93,6 +93,11 @@ impl Hold {
     }
 }
 
+/// Whether the current task reconciles this key.
+pub(crate) fn is_running(task: &Task) -> bool {
+    RUNNING.try_with(|(running, _)| running == task).unwrap_or(false)
+}
+
 impl Holds {
     fn hold(&self, task: &Task) -> Hold {
         let id = self.0.next_id.fetch_add(1, Ordering::Relaxed);

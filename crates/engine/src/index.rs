@@ -10,7 +10,7 @@ use serde::Deserializer as _;
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 /// An index of cached objects, declared with [`crate::Watch::index`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Index {
     /// The UID of every owner reference.
     Owner,
@@ -19,7 +19,24 @@ pub enum Index {
     /// The string, number or boolean at a path such as `spec.workloadRef.uid`. A list on the path yields the
     /// value of each element.
     Field(Cow<'static, str>),
+    /// Values that a function computes from the object's JSON, which lacks `apiVersion` and `kind`. Its name
+    /// identifies the index.
+    Computed(&'static str, fn(&[u8]) -> Vec<String>),
 }
+
+impl PartialEq for Index {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Owner, Self::Owner) => true,
+            (Self::Label(name), Self::Label(other)) => name == other,
+            (Self::Field(path), Self::Field(other)) => path == other,
+            (Self::Computed(name, _), Self::Computed(other, _)) => name == other,
+            _ => false,
+        }
+    }
+}
+
+impl Eq for Index {}
 
 impl Index {
     /// An index by the value of a label.
@@ -39,6 +56,7 @@ impl Index {
             Self::Owner => walk(json, &["metadata", "ownerReferences", "uid"], &mut values),
             Self::Label(name) => walk(json, &["metadata", "labels", name], &mut values),
             Self::Field(path) => walk(json, &path.split('.').collect::<Vec<_>>(), &mut values),
+            Self::Computed(_, compute) => values = compute(json),
         }
         values
     }
@@ -50,6 +68,7 @@ impl fmt::Display for Index {
             Self::Owner => f.write_str("owner"),
             Self::Label(name) => write!(f, "label {name}"),
             Self::Field(path) => write!(f, "field {path}"),
+            Self::Computed(name, _) => f.write_str(name),
         }
     }
 }

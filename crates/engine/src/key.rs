@@ -151,9 +151,10 @@ impl<'a> From<&'a String> for NamespacedName<'a> {
     }
 }
 
+/// An empty namespace is that of a cluster-scoped object.
 impl<'a> From<(&'a str, &'a str)> for NamespacedName<'a> {
     fn from((namespace, name): (&'a str, &'a str)) -> Self {
-        Self { namespace: Some(namespace), name }
+        Self { namespace: Some(namespace).filter(|namespace| !namespace.is_empty()), name }
     }
 }
 

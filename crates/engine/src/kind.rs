@@ -34,6 +34,23 @@ pub struct Kind {
 }
 
 impl Kind {
+    /// A kind by its names.
+    pub const fn known(
+        group: &'static str,
+        version: &'static str,
+        kind: &'static str,
+        plural: &'static str,
+        scope: ResourceScope,
+    ) -> Self {
+        Self {
+            group: Cow::Borrowed(group),
+            version: Cow::Borrowed(version),
+            plural: Cow::Borrowed(plural),
+            kind: Cow::Borrowed(kind),
+            scope,
+        }
+    }
+
     /// The kind of a typed object.
     pub fn of<K: Object>() -> Self {
         let scope = if TypeId::of::<K::Scope>() == TypeId::of::<NamespaceResourceScope>() {

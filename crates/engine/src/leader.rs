@@ -16,7 +16,7 @@ use std::time::Duration;
 use polis_api::k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
@@ -129,7 +129,21 @@ pub struct LeaderElector {
     task: JoinHandle<()>,
 }
 
+/// Ends an election when it is dropped, without releasing the lease.
+pub(crate) struct ElectionGuard(AbortHandle);
+
+impl Drop for ElectionGuard {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
 impl LeaderElector {
+    /// A guard that ends the election when it is dropped.
+    pub(crate) fn abort_on_drop(&self) -> ElectionGuard {
+        ElectionGuard(self.task.abort_handle())
+    }
+
     /// Stops leading and releases the lease, so that another replica need not wait until it expires.
     pub async fn resign(self) {
         self.stop.cancel();

@@ -16,11 +16,15 @@
 //! Reads include own writes: the response of a write enters the cache at once and is routed like a watch
 //! event. No key is reconciled on a cache that is older than its own last write.
 //!
+//! Kinds that are known only at run time have the same cache, writes and events: a plane gains and loses
+//! watches while it runs ([`Plane::add_watch`]), and their objects are JSON trees ([`Plane::untyped`]). Planes
+//! themselves come and go as their [`PlaneProvider`] decides.
+//!
 //! Time, randomness and transport are injected ([`Clock`], [`Random`], [`Transport`]). On a paused tokio
 //! runtime, with in-process planes and a fixed seed, a run is reproducible to the byte.
 //!
-//! The crate depends only on `polis-api` and `polis-tls`, and contains no Polis domain logic. Every crate
-//! with controllers or webhooks may depend on it.
+//! The crate depends only on `polis-api`, `polis-apimachinery` and `polis-tls`, and contains no Polis domain
+//! logic. Every crate with controllers or webhooks may depend on it.
 
 mod admin;
 mod backoff;
@@ -28,6 +32,7 @@ mod cache;
 mod certificate;
 mod clock;
 mod coalesce;
+mod controller_builder;
 mod copy;
 mod discovery;
 mod engine;
@@ -55,10 +60,12 @@ mod watch;
 mod write;
 
 pub use backoff::Backoff;
+pub use cache::{Change, Deletion, Untyped};
 pub use certificate::{CertificateSecret, SecretError};
 pub use clock::anchored_clock;
 pub use coalesce::StatusCoalescer;
-pub use engine::{ControllerBuilder, Engine, Handle, WatchedPlanes};
+pub use controller_builder::{ControllerBuilder, WatchedPlanes};
+pub use engine::{Engine, Handle};
 pub use error::{Error, ErrorClass, field_at};
 pub use event::EventRecorder;
 pub use health::FailingRequests;

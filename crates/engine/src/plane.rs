@@ -59,6 +59,7 @@ struct Core {
     discovery: Arc<Discovery>,
     health: Arc<PlaneHealth>,
     env: Arc<Env>,
+    request_timeout: Duration,
 }
 
 impl Plane {
@@ -74,6 +75,7 @@ impl Plane {
                 discovery: Arc::default(),
                 health: Arc::default(),
                 env: Arc::default(),
+                request_timeout: RESPONSE_TIMEOUT,
             }),
             informers: None,
         }
@@ -90,6 +92,15 @@ impl Plane {
         R::Error: Into<BoxError>,
     {
         Self::new(name, Transport::in_process(service))
+    }
+
+    /// The plane behind a client of the `kube` crate.
+    pub fn from_kube_client(name: impl Into<PlaneName>, client: kube::Client) -> Self {
+        let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+            let client = client.clone();
+            async move { client.send(request).await }
+        });
+        Self::in_process(name, service)
     }
 
     /// Another plane at a path prefix of the same server, which is how Milo serves its projects. It shares
@@ -126,6 +137,11 @@ impl Plane {
     /// The same plane with `role` (`project`, `hub`, `cell`) as the label of its requests in metrics.
     pub fn with_role(&self, role: &'static str) -> Self {
         self.with(Core { role, ..self.core() })
+    }
+
+    /// The same plane with another timeout of a unary call; the default is 30 seconds.
+    pub fn with_request_timeout(&self, timeout: Duration) -> Self {
+        self.with(Core { request_timeout: timeout, ..self.core() })
     }
 
     /// The same plane with the environment of an engine and, if the engine watches it, with its cache.
@@ -218,10 +234,14 @@ impl Plane {
     }
 
     /// Opens a watch stream. The timeout covers the response headers only; the body may stream without end.
-    pub(crate) async fn open(&self, path_and_query: &str) -> Result<Response<Body>, Error> {
+    pub(crate) async fn open(
+        &self,
+        path_and_query: &str,
+        accept: &'static str,
+    ) -> Result<Response<Body>, Error> {
         let action = || format!("watch {path_and_query}");
         let request = self
-            .request(Method::GET, path_and_query, None, Bytes::new())
+            .request(Method::GET, path_and_query, accept, None, Bytes::new())
             .map_err(|error| self.unreachable(action(), error))?;
         let response = timeout(RESPONSE_TIMEOUT, self.core.transport.send(request, Purpose::Watch)).await;
         let response = response.unwrap_or(Err(TransportError::Timeout { after: RESPONSE_TIMEOUT }));
@@ -265,12 +285,26 @@ impl Plane {
         }
     }
 
+    /// Sends a unary call without retries.
+    pub(crate) async fn call_once(&self, call: Call<'_>) -> Result<Vec<u8>, Error> {
+        match self.attempt(&call).await {
+            Ok((status, _, content)) if status.is_success() => Ok(content),
+            Ok((status, _, content)) => Err(self.refused(call.action(), status_of(status, &content))),
+            Err(error) => Err(self.unreachable(call.action(), error)),
+        }
+    }
+
     async fn attempt(
         &self,
         call: &Call<'_>,
     ) -> Result<(StatusCode, Option<Duration>, Vec<u8>), TransportError> {
-        let request =
-            self.request(call.method.clone(), &call.path, call.content_type, call.content.clone())?;
+        let request = self.request(
+            call.method.clone(),
+            &call.path,
+            call.accept,
+            call.content_type,
+            call.content.clone(),
+        )?;
         let exchange = async {
             let response = self.core.transport.send(request, Purpose::Unary).await?;
             let (parts, body) = response.into_parts();
@@ -285,9 +319,8 @@ impl Plane {
                 .map_err(|error| TransportError::Broken { why: error.to_string().into() })?;
             Ok((parts.status, retry_after, content))
         };
-        let response = timeout(RESPONSE_TIMEOUT, exchange)
-            .await
-            .unwrap_or(Err(TransportError::Timeout { after: RESPONSE_TIMEOUT }));
+        let after = self.core.request_timeout;
+        let response = timeout(after, exchange).await.unwrap_or(Err(TransportError::Timeout { after }));
         let code = response
             .as_ref()
             .map_or_else(|error| error.reason().to_owned(), |(status, ..)| status.as_str().to_owned());
@@ -311,6 +344,7 @@ impl Plane {
         &self,
         method: Method,
         path: &str,
+        accept: &'static str,
         content_type: Option<&'static str>,
         content: Bytes,
     ) -> Result<Request<Bytes>, TransportError> {
@@ -320,7 +354,7 @@ impl Plane {
             format!("{}{path}", self.core.prefix).parse().map_err(|error: http::uri::InvalidUri| {
                 TransportError::Unsent { why: format!("path {path}: {error}").into() }
             })?;
-        request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
+        request.headers_mut().insert(ACCEPT, HeaderValue::from_static(accept));
         if let Some(content_type) = content_type {
             request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
         }
@@ -334,11 +368,16 @@ impl fmt::Debug for Plane {
     }
 }
 
+/// The media type of an object or a list.
+pub(crate) const JSON: &str = "application/json";
+
 /// One unary call.
 pub(crate) struct Call<'a> {
     pub(crate) verb: &'static str,
     pub(crate) method: Method,
     pub(crate) path: String,
+    /// The media type of the response.
+    pub(crate) accept: &'static str,
     pub(crate) content_type: Option<&'static str>,
     pub(crate) content: Bytes,
     /// Preconditions (resource version or UID) or apply semantics make a second execution harmless.

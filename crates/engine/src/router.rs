@@ -13,8 +13,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, watch};
 
-use crate::cache::{ObjectChange, name_of_id};
-use crate::hold::Holds;
+use crate::cache::{Change, InformerStore, ObjectChange, name_of_id};
+use crate::hold::{self, Holds};
 use crate::plane::Env;
 use crate::planes::Set;
 use crate::queue::Queue;
@@ -44,14 +44,33 @@ pub(crate) enum MapError {
     Unreadable(Error),
 }
 
-pub(crate) type Mapper = Arc<dyn Fn(&Plane, &Kind, &str, &[u8]) -> Result<Vec<Key>, MapError> + Send + Sync>;
+type ObjectMapper = dyn Fn(&Plane, &Kind, &str, &[u8]) -> Result<Vec<Key>, MapError> + Send + Sync;
+type ChangeMapper = dyn Fn(&Plane, &Change<'_>) -> Result<Vec<Key>, Unresolved> + Send + Sync;
+
+/// How a source maps changes to keys.
+pub(crate) enum Mapper {
+    /// The object itself is the key.
+    Same,
+    /// Maps each state of the object, as bytes.
+    Object(Arc<ObjectMapper>),
+    /// Maps the change of an untyped object.
+    Change(Arc<ChangeMapper>),
+}
+
+/// The watches of a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SourceWatch {
+    /// A declared watch.
+    Declared(usize),
+    /// Every watch that is added at run time.
+    Added,
+}
 
 /// A watch that yields keys of a controller.
 pub(crate) struct Source {
     pub(crate) set: usize,
-    pub(crate) watch: usize,
-    /// None if the object itself is the key.
-    pub(crate) mapper: Option<Mapper>,
+    pub(crate) watch: SourceWatch,
+    pub(crate) mapper: Mapper,
 }
 
 pub(crate) struct Controller {
@@ -62,6 +81,8 @@ pub(crate) struct Controller {
     pub(crate) requires: BTreeSet<usize>,
     pub(crate) sources: Vec<Source>,
     pub(crate) reconciler: Arc<dyn AnyReconciler>,
+    /// A change does not queue the key whose running reconcile has written it.
+    pub(crate) skips_own_writes: bool,
     /// All required sets were ready, and keys are queued.
     pub(crate) started: AtomicBool,
 }
@@ -110,7 +131,16 @@ impl Router {
         }
     }
 
-    fn changed(&self, set: usize, plane: &Plane, watch: usize, change: &ObjectChange) {
+    /// Maps a change of an object in a cache to keys of all controllers.
+    fn changed(
+        &self,
+        set: usize,
+        plane: &Plane,
+        watch: SourceWatch,
+        informers: &InformerStore,
+        change: &ObjectChange,
+    ) {
+        let untyped = Change::new(plane, informers, position(watch), change);
         for (number, controller) in self.controllers.iter().enumerate() {
             if !controller.started.load(Ordering::Acquire) {
                 continue;
@@ -118,13 +148,30 @@ impl Router {
             for source in
                 controller.sources.iter().filter(|source| source.set == set && source.watch == watch)
             {
+                if let Mapper::Change(mapper) = &source.mapper {
+                    self.enqueue_change(number, &**mapper, plane, &untyped, Priority::Fresh, None);
+                    continue;
+                }
                 // The old state is mapped as well, so that a key that the object no longer maps to is
                 // reconciled.
                 for bytes in [&change.after, &change.before].into_iter().flatten() {
                     self.enqueue_mapped(number, source, plane, &change.id, bytes, Priority::Fresh, None);
-                    if source.mapper.is_none() {
+                    if matches!(source.mapper, Mapper::Same) {
                         break;
                     }
+                }
+            }
+        }
+    }
+
+    /// Maps every object of a watch that was added at run time, once it is synced.
+    fn added_synced(&self, set: usize, plane: &Plane, informers: &InformerStore) {
+        for (number, controller) in self.controllers.iter().enumerate() {
+            if controller.started.load(Ordering::Acquire) {
+                let sources = controller.sources.iter();
+                for source in sources.filter(|source| source.set == set && source.watch == SourceWatch::Added)
+                {
+                    self.enqueue_objects(number, source, plane, informers, 0, None);
                 }
             }
         }
@@ -154,11 +201,61 @@ impl Router {
     ) {
         let Some(informers) = plane.informers() else { return };
         for source in controller.sources.iter().filter(|source| source.set == set) {
-            let objects = informers.store(source.watch).lock().all();
-            for (id, bytes) in objects {
-                self.enqueue_mapped(number, source, plane, &id, &bytes, Priority::Backlog, only);
+            match source.watch {
+                SourceWatch::Declared(watch) => {
+                    self.enqueue_objects(number, source, plane, informers, watch, only)
+                }
+                SourceWatch::Added => {
+                    for added in informers.added.all().iter().filter(|added| added.is_engaged()) {
+                        self.enqueue_objects(number, source, plane, added, 0, only);
+                    }
+                }
             }
         }
+    }
+
+    /// Maps every cached object of one watch to keys of a controller.
+    fn enqueue_objects(
+        &self,
+        number: usize,
+        source: &Source,
+        plane: &Plane,
+        informers: &InformerStore,
+        watch: usize,
+        only: Option<&BTreeSet<PlaneName>>,
+    ) {
+        let objects = informers.store(watch).lock().all();
+        for (id, bytes) in objects {
+            let Mapper::Change(mapper) = &source.mapper else {
+                self.enqueue_mapped(number, source, plane, &id, &bytes, Priority::Backlog, only);
+                continue;
+            };
+            let change = ObjectChange { id, before: None, after: Some(bytes), decoded_before: None };
+            let change = Change::new(plane, informers, watch, &change);
+            self.enqueue_change(number, &**mapper, plane, &change, Priority::Backlog, only);
+        }
+    }
+
+    fn enqueue_change(
+        &self,
+        number: usize,
+        mapper: &ChangeMapper,
+        plane: &Plane,
+        change: &Change<'_>,
+        priority: Priority,
+        only: Option<&BTreeSet<PlaneName>>,
+    ) {
+        match mapper(plane, change) {
+            Ok(keys) => keys.into_iter().for_each(|key| self.enqueue(number, key, priority, only)),
+            Err(why) => self.drop_unresolved(number, plane, change.kind(), &change.name().to_string(), &why),
+        }
+    }
+
+    /// Counts an event that maps to no key.
+    fn drop_unresolved(&self, number: usize, plane: &Plane, kind: &Kind, object: &str, why: &Unresolved) {
+        let controller = self.controllers[number].name;
+        self.env.metrics.unresolved(controller);
+        tracing::debug!(controller, plane = %plane.name(), %kind, object, %why, "dropped an event: the mapper found no key");
     }
 
     #[allow(clippy::too_many_arguments)] // an event, its source, and the options for its keys
@@ -173,7 +270,7 @@ impl Router {
         only: Option<&BTreeSet<PlaneName>>,
     ) {
         let controller = &self.controllers[number];
-        let Some(mapper) = &source.mapper else {
+        let (Mapper::Object(mapper), SourceWatch::Declared(watch)) = (&source.mapper, source.watch) else {
             let object = name_of_id(id);
             let key = Key {
                 plane: plane.name().clone(),
@@ -183,13 +280,10 @@ impl Router {
             self.enqueue(number, key, priority, only);
             return;
         };
-        let kind = &self.sets[source.set].watches[source.watch].kind;
+        let kind = &self.sets[source.set].watches[watch].kind;
         match mapper(plane, kind, id, bytes) {
             Ok(keys) => keys.into_iter().for_each(|key| self.enqueue(number, key, priority, only)),
-            Err(MapError::Unresolved(why)) => {
-                self.env.metrics.unresolved(controller.name);
-                tracing::debug!(controller = controller.name, plane = %plane.name(), %kind, object = id, %why, "dropped an event: the mapper found no key");
-            }
+            Err(MapError::Unresolved(why)) => self.drop_unresolved(number, plane, kind, id, &why),
             Err(MapError::Unreadable(error)) => {
                 tracing::warn!(controller = controller.name, %error, "dropped an event: the object cannot be decoded");
             }
@@ -205,7 +299,11 @@ impl Router {
             self.env.metrics.unresolved(controller.name);
             return;
         }
-        self.queue.add(Task { controller: number, key }, priority);
+        let task = Task { controller: number, key };
+        if controller.skips_own_writes && hold::is_running(&task) {
+            return;
+        }
+        self.queue.add(task, priority);
     }
 
     /// Starts controllers whose required sets are ready, and queues keys of newly engaged planes that objects
@@ -354,14 +452,21 @@ struct SetObserver {
     router: Arc<Router>,
 }
 
+impl SetObserver {
+    /// A changed CustomResourceDefinition makes the discovery results of its plane out of date.
+    fn check_discovery(plane: &Plane, kind: &Kind) {
+        if kind.plural == "customresourcedefinitions" {
+            plane.discovery().invalidate();
+        }
+    }
+}
+
 impl Observer for SetObserver {
     fn changed(&self, plane: &Plane, watch: usize, change: ObjectChange) {
         let Some(informers) = plane.informers() else { return };
-        if informers.watches[watch].kind.plural == "customresourcedefinitions" {
-            plane.discovery().invalidate();
-        }
+        Self::check_discovery(plane, &informers.watches[watch].kind);
         if informers.is_engaged() {
-            self.router.changed(self.set, plane, watch, &change);
+            self.router.changed(self.set, plane, SourceWatch::Declared(watch), informers, &change);
         }
     }
 
@@ -372,4 +477,23 @@ impl Observer for SetObserver {
     }
 
     fn error_changed(&self, _: &Plane, _: usize) {}
+
+    fn added_changed(&self, plane: &Plane, informers: &Arc<InformerStore>, change: ObjectChange) {
+        Self::check_discovery(plane, &informers.watches[0].kind);
+        if informers.is_engaged() {
+            self.router.changed(self.set, plane, SourceWatch::Added, informers, &change);
+        }
+    }
+
+    fn added_synced(&self, plane: &Plane, informers: &Arc<InformerStore>) {
+        self.router.added_synced(self.set, plane, informers);
+    }
+}
+
+/// The position of a watch in its cache. An added watch is the only one of its cache.
+fn position(watch: SourceWatch) -> usize {
+    match watch {
+        SourceWatch::Declared(watch) => watch,
+        SourceWatch::Added => 0,
+    }
 }

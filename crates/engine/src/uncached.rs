@@ -10,9 +10,11 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::cache::decode;
-use crate::plane::{Call, about};
+use crate::plane::{Call, JSON, about};
 use crate::{Error, Kind, NamespacedName, Object, Plane};
 
+/// The media types of a response that may be text.
+const ANY: &str = "application/json, */*";
 /// Objects per page of a list.
 pub(crate) const PAGE: usize = 500;
 
@@ -85,6 +87,10 @@ impl<'a> UncachedReader<'a> {
         Self { plane }
     }
 
+    pub(crate) fn plane(&self) -> &'a Plane {
+        self.plane
+    }
+
     /// The object, or none if the server returns 404.
     pub async fn get<'p, K: Object>(&self, name: impl Into<NamespacedName<'p>>) -> Result<Option<K>, Error> {
         let (kind, name) = (Kind::of::<K>(), name.into());
@@ -92,6 +98,22 @@ impl<'a> UncachedReader<'a> {
             Some(content) => decode(self.plane, &kind, &name.to_string(), &content).map(Some),
             None => Ok(None),
         }
+    }
+
+    /// The response to a GET of this path, like `kubectl get --raw`. Not retried: the caller asks for the
+    /// state of the server now, for example on `/readyz`.
+    pub async fn raw(&self, path: &str) -> Result<Vec<u8>, Error> {
+        let call = Call {
+            verb: "get",
+            method: Method::GET,
+            path: path.to_owned(),
+            accept: ANY,
+            content_type: None,
+            content: Bytes::new(),
+            idempotent: true,
+            about: path,
+        };
+        self.plane.call_once(call).await
     }
 
     /// The objects that match, read in pages of 500.
@@ -106,12 +128,17 @@ impl<'a> UncachedReader<'a> {
         Ok(objects)
     }
 
-    async fn get_bytes(&self, kind: &Kind, name: NamespacedName<'_>) -> Result<Option<Vec<u8>>, Error> {
+    pub(crate) async fn get_bytes(
+        &self,
+        kind: &Kind,
+        name: NamespacedName<'_>,
+    ) -> Result<Option<Vec<u8>>, Error> {
         let about = about(kind, name);
         let call = Call {
             verb: "get",
             method: Method::GET,
             path: kind.path_of(name),
+            accept: JSON,
             content_type: None,
             content: Bytes::new(),
             idempotent: false,
@@ -124,7 +151,7 @@ impl<'a> UncachedReader<'a> {
         }
     }
 
-    async fn pages(
+    pub(crate) async fn pages(
         &self,
         kind: &Kind,
         options: &ListOptions,
@@ -132,7 +159,7 @@ impl<'a> UncachedReader<'a> {
     ) -> Result<(), Error> {
         let mut next: Option<String> = None;
         loop {
-            let page = page(self.plane, kind, &options.path(kind), next.as_deref()).await?;
+            let page = page(self.plane, kind, &options.path(kind), JSON, next.as_deref()).await?;
             let page = Page::parse(self.plane, kind, &page)?;
             for item in &page.items {
                 each(item)?;
@@ -150,6 +177,7 @@ pub(crate) async fn page(
     plane: &Plane,
     kind: &Kind,
     path: &str,
+    accept: &'static str,
     next: Option<&str>,
 ) -> Result<Vec<u8>, Error> {
     let mut path = format!("{path}limit={PAGE}");
@@ -157,16 +185,22 @@ pub(crate) async fn page(
         path.push_str("&continue=");
         escape(next, &mut path);
     }
-    one(plane, kind, path).await
+    one(plane, kind, path, accept).await
 }
 
 /// One LIST request.
-pub(crate) async fn one(plane: &Plane, kind: &Kind, path: String) -> Result<Vec<u8>, Error> {
+pub(crate) async fn one(
+    plane: &Plane,
+    kind: &Kind,
+    path: String,
+    accept: &'static str,
+) -> Result<Vec<u8>, Error> {
     let about = kind.to_string();
     let call = Call {
         verb: "list",
         method: Method::GET,
         path,
+        accept,
         content_type: None,
         content: Bytes::new(),
         idempotent: false,

@@ -16,12 +16,11 @@ use polis_api::kube::core::object::HasStatus;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::cache::decode;
+use crate::cache::{decode, delete_options};
 use crate::kind::{describe, name_of};
-use crate::plane::Call;
+use crate::plane::{Call, JSON};
 use crate::{Error, Kind, NamespacedName, Object, Plane};
 
-const JSON: &str = "application/json";
 const MERGE_PATCH: &str = "application/merge-patch+json";
 const APPLY_PATCH: &str = "application/apply-patch+yaml";
 
@@ -253,17 +252,25 @@ impl Plane {
         uid: &str,
         resource_version: Option<&str>,
     ) -> Result<bool, Error> {
-        let target = target.into();
-        let mut preconditions = json!({"uid": uid});
-        if let Some(version) = resource_version {
-            preconditions["resourceVersion"] = version.into();
-        }
-        let options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background", "preconditions": preconditions});
+        let response = self.send_delete(kind, target.into(), uid, resource_version).await?;
+        Ok(response.is_some())
+    }
+
+    /// Sends a delete and updates the cache. Returns the response; none if no object of that name exists.
+    pub(crate) async fn send_delete(
+        &self,
+        kind: &Kind,
+        target: NamespacedName<'_>,
+        uid: &str,
+        resource_version: Option<&str>,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        let options = delete_options(uid, resource_version);
         let about = crate::plane::about(kind, target);
         let call = Call {
             verb: "delete",
             method: Method::DELETE,
             path: kind.path_of(target),
+            accept: JSON,
             content_type: Some(JSON),
             content: Bytes::from(options.to_string()),
             idempotent: true,
@@ -275,9 +282,9 @@ impl Plane {
                 if let Some(informers) = self.informers() {
                     informers.deleted(self, kind, target, uid, &response);
                 }
-                Ok(true)
+                Ok(Some(response))
             }
-            Err(error) if error.code() == Some(404) => Ok(false),
+            Err(error) if error.code() == Some(404) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -314,6 +321,7 @@ impl Plane {
             verb: "apply",
             method: Method::PATCH,
             path,
+            accept: JSON,
             content_type: Some(APPLY_PATCH),
             content: Bytes::from(fields.to_string()),
             // A second apply of the same fields has no effect.
@@ -368,8 +376,16 @@ impl Plane {
     ) -> Result<K, Error> {
         let (kind, about) = (Kind::of::<K>(), describe(object));
         let content = Bytes::from(content.to_string());
-        let call =
-            Call { verb, method, path, content_type: Some(content_type), content, idempotent, about: &about };
+        let call = Call {
+            verb,
+            method,
+            path,
+            accept: JSON,
+            content_type: Some(content_type),
+            content,
+            idempotent,
+            about: &about,
+        };
         let response = self.write(&kind, call).await?;
         // An object without a name, such as an access review, is a query: the server does not store it.
         match object.meta().name.is_some() || object.meta().generate_name.is_some() {

@@ -63,6 +63,9 @@ impl Drop for Member {
         if let Some(task) = &self.task {
             task.abort();
         }
+        if let Some(informers) = self.plane.informers() {
+            informers.added.close();
+        }
     }
 }
 
@@ -185,7 +188,7 @@ impl PlaneRegistry {
         if planes.get(plane.name()).is_some_and(|member| member.task.is_some()) {
             return;
         }
-        let plane = match planes.remove(plane.name()) {
+        let plane = match planes.get(plane.name()) {
             Some(declared) => declared.plane.clone(), // declared with `Engine::plane`: keep its cache
             None => plane.bound_to(
                 &self.set.env,
@@ -195,10 +198,15 @@ impl PlaneRegistry {
         let observer = self.router.observer(self.set.id);
         if let Some(informers) = plane.informers() {
             informers.set_observer(&observer);
+            informers.added.open(observer.clone(), self.limiter.clone());
         }
         let task = tokio::spawn(reflect_all(plane.clone(), observer, self.limiter.clone()));
         tracing::debug!(set = self.set.name, plane = %plane.name(), "engaging");
-        planes.insert(plane.name().clone(), Member { plane, task: Some(task.abort_handle()) });
+        let task = Some(task.abort_handle());
+        match planes.get_mut(plane.name()) {
+            Some(declared) => declared.task = task,
+            None => drop(planes.insert(plane.name().clone(), Member { plane, task })),
+        }
     }
 
     /// Stops the watches of a plane and drops its cache and its queued keys.

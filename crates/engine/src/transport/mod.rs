@@ -122,6 +122,20 @@ trait RequestSender: Send + Sync + 'static {
     }
 }
 
+/// A transport without a server.
+struct Unavailable(Arc<str>);
+
+impl RequestSender for Unavailable {
+    fn send(
+        &self,
+        _: Request<Bytes>,
+        _: Purpose,
+    ) -> BoxFuture<'static, Result<Response<Body>, TransportError>> {
+        let why = self.0.clone();
+        Box::pin(async move { Err(TransportError::Credentials { why }) })
+    }
+}
+
 /// Sends requests to a host or to a service in this process. Cheap to clone; clones share connections.
 #[derive(Clone)]
 pub struct Transport(Arc<dyn RequestSender>);
@@ -139,6 +153,11 @@ impl Transport {
         R::Error: Into<BoxError>,
     {
         Self(Arc::new(InProcess(service, std::marker::PhantomData)))
+    }
+
+    /// A transport that fails every request: for a plane whose endpoint or credentials are unusable.
+    pub fn unavailable(why: impl Into<Arc<str>>) -> Self {
+        Self(Arc::new(Unavailable(why.into())))
     }
 
     pub(crate) fn pooled(pool: pool::Pool) -> Self {

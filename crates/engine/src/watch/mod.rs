@@ -15,8 +15,9 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
-use crate::cache::ObjectChange;
+use crate::cache::{InformerStore, ObjectChange};
 use crate::kind::ResourceScope;
+use crate::plane::JSON;
 use crate::uncached::with_selectors;
 use crate::{Index, Kind, Object, Plane};
 
@@ -40,6 +41,8 @@ pub struct Watch {
     pub(crate) fields: Option<Cow<'static, str>>,
     pub(crate) indexes: Vec<Index>,
     pub(crate) if_allowed: bool,
+    pub(crate) metadata_only: bool,
+    pub(crate) keep_decoded: bool,
 }
 
 impl Watch {
@@ -50,7 +53,16 @@ impl Watch {
 
     /// Watches every object of a kind that is only known at run time.
     pub fn kind(kind: Kind) -> Self {
-        Self { kind, namespace: None, labels: None, fields: None, indexes: Vec::new(), if_allowed: false }
+        Self {
+            kind,
+            namespace: None,
+            labels: None,
+            fields: None,
+            indexes: Vec::new(),
+            if_allowed: false,
+            metadata_only: false,
+            keep_decoded: false,
+        }
     }
 
     /// Only the objects of one namespace.
@@ -78,6 +90,21 @@ impl Watch {
         self
     }
 
+    /// Watches only the metadata, for a kind whose objects are large and whose changes are all that counts,
+    /// such as CustomResourceDefinition. Its events have objects without spec and status. Its objects cannot
+    /// be read from the cache.
+    pub fn metadata_only(mut self) -> Self {
+        self.metadata_only = true;
+        self
+    }
+
+    /// Keeps the decoded form of each object that was read as untyped ([`Plane::untyped`]), so that a version
+    /// is decoded once. It costs about five times the memory of the bytes.
+    pub fn keep_decoded(mut self) -> Self {
+        self.keep_decoded = true;
+        self
+    }
+
     /// Adds an index for [`Plane::find`].
     pub fn index(mut self, index: Index) -> Self {
         if !self.indexes.contains(&index) {
@@ -93,7 +120,7 @@ impl Watch {
     pub(crate) fn merged(watches: impl IntoIterator<Item = Watch>) -> Arc<[Watch]> {
         let mut merged: Vec<Watch> = Vec::new();
         for watch in watches {
-            match merged.iter_mut().find(|other| other.kind == watch.kind) {
+            match merged.iter_mut().find(|other| other.is_of(&watch)) {
                 Some(other) => other.merge(watch),
                 None => merged.push(watch),
             }
@@ -103,13 +130,30 @@ impl Watch {
 
     /// Whether this watch has the objects and indexes of another.
     pub(crate) fn includes(&self, other: &Watch) -> bool {
-        self.kind == other.kind
+        self.is_of(other)
             && self.selection() == other.selection()
             && other.indexes.iter().all(|index| self.indexes.contains(index))
     }
 
     fn selection(&self) -> [&Option<Cow<'static, str>>; 3] {
         [&self.namespace, &self.labels, &self.fields]
+    }
+
+    /// Whether both watches are of the same kind and see the same parts of its objects.
+    pub(crate) fn is_of(&self, other: &Watch) -> bool {
+        self.kind == other.kind && self.metadata_only == other.metadata_only
+    }
+
+    /// The media types of a list and of an object.
+    pub(crate) fn accept(&self) -> (&'static str, &'static str) {
+        if self.metadata_only {
+            (
+                "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
+                "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
+            )
+        } else {
+            (JSON, JSON)
+        }
     }
 
     fn merge(&mut self, other: Watch) {
@@ -121,6 +165,7 @@ impl Watch {
         );
         // A watch that one controller requires is not optional.
         self.if_allowed &= other.if_allowed;
+        self.keep_decoded |= other.keep_decoded;
         for index in other.indexes {
             if !self.indexes.contains(&index) {
                 self.indexes.push(index);
@@ -147,6 +192,10 @@ pub(crate) trait Observer: Send + Sync {
     fn synced(&self, plane: &Plane, watch: usize);
     /// The watch of the kind has begun to fail, fails for another reason, or works again.
     fn error_changed(&self, plane: &Plane, watch: usize);
+    /// An object of a watch that was added at run time has changed in its cache.
+    fn added_changed(&self, _: &Plane, _: &Arc<InformerStore>, _: ObjectChange) {}
+    /// A watch that was added at run time has been listed for the first time.
+    fn added_synced(&self, _: &Plane, _: &Arc<InformerStore>) {}
 }
 
 /// Limits the number of concurrent lists.

@@ -174,7 +174,8 @@ impl Reflector {
         if let Some(newest) = newest {
             let kind = &self.declared().kind;
             let path = format!("{}limit=1", self.declared().path(&self.plane));
-            let content = one(&self.plane, kind, path).await.map_err(|error| self.ended(error))?;
+            let (list, _) = self.declared().accept();
+            let content = one(&self.plane, kind, path, list).await.map_err(|error| self.ended(error))?;
             let page = Page::parse(&self.plane, kind, &content).map_err(|error| self.ended(error))?;
             let current = ResourceVersion::parse(&page.metadata.resource_version);
             if current.is_some_and(|current| current < newest) {
@@ -269,7 +270,8 @@ impl Reflector {
             None => {
                 let version = state.version.as_deref().unwrap_or_default();
                 let path = format!("{common}&resourceVersion={version}");
-                let response = self.plane.open(&path).await.map_err(|error| self.ended(error))?;
+                let opened = self.plane.open(&path, self.declared().accept().1).await;
+                let response = opened.map_err(|error| self.ended(error))?;
                 LineReader::new(response.into_body())
             }
         };
@@ -286,7 +288,7 @@ impl Reflector {
         common: &str,
     ) -> Result<Option<LineReader>, WatchEnd> {
         let path = format!("{common}&sendInitialEvents=true&resourceVersionMatch=NotOlderThan");
-        let response = match self.plane.open(&path).await {
+        let response = match self.plane.open(&path, self.declared().accept().1).await {
             Ok(response) => response,
             // The server does not know the parameters.
             Err(error) if matches!(error.code(), Some(400 | 422)) => {
@@ -326,7 +328,7 @@ impl Reflector {
         state.listed = Some(BTreeSet::new());
         let mut next = None;
         loop {
-            let content = page(&self.plane, kind, &path, next.as_deref()).await?;
+            let content = page(&self.plane, kind, &path, self.declared().accept().0, next.as_deref()).await?;
             let page = Page::parse(&self.plane, kind, &content)?;
             for item in &page.items {
                 self.store_object(item.get().as_bytes(), state, false);
@@ -491,7 +493,11 @@ impl Reflector {
                 self.observer.error_changed(plane, self.watch);
             }
         }
-        plane.health().pause(BACKOFF.delay(state.failures, &plane.env().random)).await;
+        tokio::select! {
+            biased;
+            () = self.informers.retry() => {}
+            () = plane.health().pause(BACKOFF.delay(state.failures, &plane.env().random)) => {}
+        }
     }
 
     fn broken(&self, why: &str) -> Error {

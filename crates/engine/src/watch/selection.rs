@@ -8,6 +8,11 @@ use polis_api::kube::core::{Expression, Selector, SelectorExt as _};
 use super::Watch;
 
 impl Watch {
+    /// Whether the watch has no selector.
+    pub(crate) fn selects_all(&self) -> bool {
+        self.namespace.is_none() && self.labels.is_none() && self.fields.is_none()
+    }
+
     /// Whether the watch selects an object with this metadata; none if that is unknown: the field
     /// selector names a field outside the metadata, or the label selector compares numbers.
     pub(crate) fn selects(&self, metadata: &ObjectMeta) -> Option<bool> {

@@ -12,4 +12,5 @@ mod network;
 mod planes;
 mod read_your_writes;
 mod restored;
+mod untyped;
 mod watching;
