@@ -17,7 +17,8 @@ use polis_api::{
     kube::Client,
 };
 use polis_apiserver::{PlaneSpec, Server, UserInfo};
-use polis_federation::Federation;
+use polis_engine::{Clock, Engine, Plane};
+use polis_federation::FederationConfig;
 use polis_testbed::{Options, TestCluster, hub, manifest, plane::HUB};
 use polis_testing::{FaultId, Proxy, RequestFault, builders::mk_member};
 use tokio::task::JoinHandle;
@@ -94,13 +95,16 @@ impl EmbeddedPlanes {
     }
 
     fn start_federation(&self) {
-        let mut federation = Federation::builder(self.client_for(HUB, UserInfo::admin()))
-            .probe_every(PROBE_EVERY)
-            .failure_threshold(FAILURE_THRESHOLD);
+        let plane = |name: &str| Plane::from_kube_client(name, self.client_for(name, UserInfo::admin()));
+        let mut config = FederationConfig::new(plane(HUB));
+        config.probe_every = PROBE_EVERY;
+        config.failure_threshold = FAILURE_THRESHOLD;
         for city in &self.layout.cells {
-            federation = federation.member(city, self.client_for(city, UserInfo::admin()));
+            config = config.member(city, plane(city));
         }
-        let running = tokio::spawn(federation.build().run(pending()));
+        let mut engine = Engine::new();
+        polis_federation::declare(&mut engine, Clock::system(), config);
+        let running = tokio::spawn(async move { engine.run(pending()).await.expect("the engine runs") });
         *self.federation.lock().expect("the lock is not poisoned") = Some(running);
     }
 

@@ -220,7 +220,6 @@ const ALLOWED: &[(&str, &str, &str)] = &[
 const SHARED_TYPES: &[(&str, &str)] = &[
     ("Error", "the error of its crate"),
     ("BoxError", "the usual name of a boxed error"),
-    ("Builder", "builds the type of its module"),
 ];
 
 /// What is not ours to word: recorded data, licences, generated files, and this table.

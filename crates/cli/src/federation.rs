@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use polis_engine::{Clock, Engine, LeaderElection, Plane, Random};
-use polis_federation::Federation;
+use polis_engine::{Clock, Engine, LeaderElection, Plane};
+use polis_federation::FederationConfig;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -69,60 +69,26 @@ pub fn run(flags: Flags) -> Result<()> {
 
 async fn serve(flags: Flags) -> Result<()> {
     let hub = Plane::from_kubeconfig("hub", &flags.kubeconfig, flags.context.as_deref()).await?;
-    let mut probes = Engine::new();
-    probes.admin(address::parse(&flags.health_probe_bind_address)?);
-    let missing = flags
-        .mk_federation(&hub)
-        .missing()
-        .await
-        .context("failed to discover the kinds that the hub serves")?;
+    let missing =
+        polis_federation::missing(&hub).await.context("failed to discover the kinds that the hub serves")?;
     if !missing.is_empty() {
         bail!(
             "the hub does not serve {}: apply Karmada's CustomResourceDefinitions and one for Cluster",
             missing.join(", ")
         );
     }
+    let mut engine = Engine::new();
+    engine.admin(address::parse(&flags.health_probe_bind_address)?);
+    if flags.leader_elect {
+        let namespace = &flags.leader_elect_namespace;
+        engine.leader_election(LeaderElection::new(hub.clone(), namespace, LEASE, candidate()));
+    }
+    let mut config = FederationConfig::new(hub);
+    config.probe_every = flags.probe_every;
+    config.failure_threshold = flags.failure_threshold;
+    polis_federation::declare(&mut engine, Clock::system(), config);
     let stop = shutdown_signal()?;
-    tokio::try_join!(
-        async { probes.run(stop.cancelled()).await.context("the federation stopped") },
-        async { act(&flags, &hub, &stop).await },
-    )?;
-    Ok(())
-}
-
-/// Runs the federation; with leader election only while this process is the leader.
-async fn act(flags: &Flags, hub: &Plane, stop: &CancellationToken) -> Result<()> {
-    if !flags.leader_elect {
-        flags.mk_federation(hub).run(stop.cancelled()).await;
-        return Ok(());
-    }
-    let election = LeaderElection::new(hub.clone(), &flags.leader_elect_namespace, LEASE, candidate());
-    let (elector, mut leadership) = election.campaign(Clock::system(), &Random::from_entropy());
-    while !stop.is_cancelled() {
-        tokio::select! {
-            () = stop.cancelled() => break,
-            _ = leadership.acquired() => {}
-        }
-        let mut term = leadership.clone();
-        let over = async {
-            tokio::select! {
-                () = stop.cancelled() => {}
-                () = term.lost() => {}
-            }
-        };
-        flags.mk_federation(hub).run(over).await;
-    }
-    elector.resign().await;
-    Ok(())
-}
-
-impl Flags {
-    fn mk_federation(&self, hub: &Plane) -> Federation {
-        Federation::builder(hub.kube_client())
-            .probe_every(self.probe_every)
-            .failure_threshold(self.failure_threshold)
-            .build()
-    }
+    engine.run(stop.cancelled()).await.context("the federation stopped")
 }
 
 /// A token that SIGINT and SIGTERM cancel.

@@ -35,7 +35,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Default log filter of `polis up`, whose user reads the summary and not the log. The two modules at `error`
 /// log every retried conflict as a warning; lasting problems are in the conditions of the objects.
-const UP_LOG_FILTER: &str = "warn,polis_engine::engine=error,polis_federation::federation=error";
+const UP_LOG_FILTER: &str = "warn,polis_engine::engine=error";
 
 #[derive(Parser)]
 #[command(name = "polis", version, about = "Deploy workloads to cities, and run the control plane that does it", max_term_width = 100, after_help = exit::exit_codes_help())]

@@ -3,6 +3,7 @@
 
 mod socket;
 
+use std::net::SocketAddr;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -16,7 +17,8 @@ use polis_testing::{create_untyped, eventually, untyped_api};
 use serde_json::{Value, json};
 use socket::Socket;
 use tempfile::TempDir;
-use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -54,11 +56,18 @@ impl Fixture {
         let mut command = Command::new(env!("CARGO_BIN_EXE_polis"));
         command
             .args(["federation", "--kubeconfig", "hub.kubeconfig", "--probe-every", "1s"])
-            .args(["--health-probe-bind-address", "127.0.0.1:0"])
+            .env("HEALTH_PROBE_BIND_ADDRESS", "127.0.0.1:0")
             .current_dir(self.dir.path())
             .stdin(Stdio::null())
             .kill_on_drop(true);
         command
+    }
+
+    /// Starts the federation with its probes at this address.
+    fn start_at(&self, probes: SocketAddr) -> Child {
+        let mut command = self.command();
+        command.env("HEALTH_PROBE_BIND_ADDRESS", probes.to_string());
+        command.spawn().expect("polis starts")
     }
 
     fn start(&self, more: &[&str]) -> Child {
@@ -134,14 +143,45 @@ async fn stop(mut child: Child) {
     assert!(ended.success(), "{ended}");
 }
 
+/// An address that is free now.
+async fn free_address() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    listener.local_addr().expect("an address")
+}
+
+/// The response to a GET of the probes; none while nothing listens.
+async fn get(address: SocketAddr, path: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(address).await.ok()?;
+    let request = format!("GET {path} HTTP/1.1\r\nhost: polis\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.ok()?;
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.ok()?;
+    Some(response)
+}
+
+/// Waits until `/readyz` is 200.
+async fn ready(address: SocketAddr) {
+    let ready = async {
+        while !get(address, "/readyz").await.is_some_and(|response| response.starts_with("HTTP/1.1 200")) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(TIMEOUT, ready).await.expect("ready before the timeout");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn objects_are_propagated_from_the_hub_to_a_joined_member() {
     let fixture = Fixture::new(true).await;
-    let first = fixture.start(&[]);
+    let probes = free_address().await;
+    let first = fixture.start_at(probes);
+    ready(probes).await;
     fixture.join().await;
     fixture.put("hub", mk_config("a")).await;
     let has = |found: Option<&Value>| found.is_some_and(|copy| copy["data"]["k"] == "v");
     fixture.until("dfw", &mk_config("a"), has).await;
+    let metrics = get(probes, "/metrics").await.expect("metrics");
+    assert!(metrics.contains("polis_planes{set=\"member\",state=\"engaged\"} 1"), "{metrics}");
+    assert!(metrics.contains("polis_reconciles_total{controller=\"work\"}"), "{metrics}");
     // The next process propagates the changes that were made while none ran.
     stop(first).await;
     fixture.put("hub", mk_config("b")).await;

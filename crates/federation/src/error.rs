@@ -1,14 +1,15 @@
 //! Errors of a reconcile.
 
+use polis_engine::ErrorClass;
+
 use crate::interpreter::TypeMeta;
-use crate::planes::{ApiError, ApiErrorKind};
 
 /// An error that requeues a key with back-off.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A request to a plane failed.
+    /// A request to a plane failed, or a cached object cannot be read.
     #[error(transparent)]
-    Api(#[from] ApiError),
+    Plane(#[from] polis_engine::Error),
     /// An object does not match the schema of its kind.
     #[error("failed to read {what}: {source}")]
     Decode {
@@ -26,11 +27,16 @@ pub enum Error {
 }
 
 impl Error {
-    /// The kind of a request error.
-    pub fn kind(&self) -> Option<ApiErrorKind> {
+    /// The class of a request error.
+    pub fn class(&self) -> Option<ErrorClass> {
         match self {
-            Error::Api(error) => Some(error.kind),
+            Error::Plane(error) => Some(error.class()),
             _ => None,
         }
+    }
+
+    /// Whether a retry of a rejected request cannot succeed.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self.class(), Some(ErrorClass::Invalid | ErrorClass::Forbidden))
     }
 }

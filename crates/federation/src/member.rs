@@ -1,24 +1,18 @@
-//! A connected member: its client, its informers and the state of its health probes.
+//! A member: how it is reached, and the state of its health probes.
 
-use std::collections::BTreeMap;
-use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use base64::Engine as _;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use polis_api::karmada::Cluster;
-use polis_api::kube::{self, Client};
+use polis_api::kube;
+use polis_engine::Plane;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use serde_json::Value;
-use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
-
-use crate::interpreter::TypeMeta;
-use crate::planes::{Api, Informer, InformerEvent, ResourceKind};
-use crate::state::{FederationState, kinds};
 
 /// Concurrent writes to one member: a slow member must not occupy all workers.
 const MAX_CONCURRENT_WRITES: usize = 8;
@@ -26,7 +20,7 @@ const MAX_CONCURRENT_WRITES: usize = 8;
 /// How a member is reached. A change replaces the connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Connection {
-    /// By a client that was passed to the builder.
+    /// By a plane of the configuration.
     Provided,
     /// By the endpoint of its Cluster and the credentials of its Secret.
     FromCluster { endpoint: String, token: String, ca: Vec<u8>, insecure: bool },
@@ -34,70 +28,19 @@ pub(crate) enum Connection {
 
 /// A connected member.
 pub(crate) struct Member {
-    pub(crate) api: Api,
     pub(crate) connection: Connection,
     pub(crate) write_permits: Semaphore,
     pub(crate) probes: Mutex<Probes>,
-    informers: RwLock<BTreeMap<TypeMeta, Informer>>,
-    crds: Informer,
     apis_stale: AtomicBool,
-    state: Weak<FederationState>,
-    cluster: String,
 }
 
 impl Member {
-    pub(crate) fn new(
-        state: &Weak<FederationState>,
-        cluster: &str,
-        client: Client,
-        connection: Connection,
-    ) -> Arc<Self> {
-        let api = Api::new(&format!("member {cluster}"), client);
-        Arc::new(Member {
-            crds: Self::crds(state, cluster, &api),
-            api,
+    pub(crate) fn new(connection: Connection) -> Self {
+        Member {
             connection,
             write_permits: Semaphore::new(MAX_CONCURRENT_WRITES),
             probes: Mutex::default(),
-            informers: RwLock::default(),
             apis_stale: AtomicBool::new(true),
-            state: state.clone(),
-            cluster: cluster.to_owned(),
-        })
-    }
-
-    /// Watches CRDs of the member, to discover changes of its APIs without polling.
-    fn crds(state: &Weak<FederationState>, cluster: &str, api: &Api) -> Informer {
-        let (state, cluster) = (state.clone(), cluster.to_owned());
-        Informer::metadata_only(api, kinds::CRD, move || {
-            if let Some(state) = state.upgrade() {
-                state.apis_changed(&cluster);
-            }
-        })
-    }
-
-    /// The informer of a kind on the member; started on first use.
-    pub(crate) fn informer(&self, kind: &ResourceKind) -> Informer {
-        if let Some(informer) = self.informers.read().get(&kind.type_meta()) {
-            return informer.clone();
-        }
-        let (state, cluster) = (self.state.clone(), self.cluster.clone());
-        let handler = Arc::new(move |_: &ResourceKind, change: InformerEvent| {
-            if let Some(state) = state.upgrade() {
-                state.member_changed(&cluster, &change);
-            }
-        });
-        let mut informers = self.informers.write();
-        informers
-            .entry(kind.type_meta())
-            .or_insert_with(|| Informer::start(self.api.clone(), kind.clone(), handler))
-            .clone()
-    }
-
-    /// Ends the back-off of all informers.
-    pub(crate) fn retry_now(&self) {
-        for informer in self.informers.read().values().chain([&self.crds]) {
-            informer.retry_now();
         }
     }
 
@@ -181,10 +124,10 @@ pub(crate) fn connection_of(cluster: &Cluster, secret: Option<&Value>) -> Result
     Ok(Connection::FromCluster { endpoint, token, ca, insecure })
 }
 
-/// Creates the client of a member from its endpoint and Secret.
-pub(crate) fn client_of(connection: &Connection) -> Result<Client, JoinError> {
+/// Creates the plane of a member from its endpoint and Secret.
+pub(crate) fn plane_of(name: &str, connection: &Connection) -> Result<Plane, JoinError> {
     let Connection::FromCluster { endpoint, token, ca, insecure } = connection else {
-        return Err(JoinError::Client("the member has a client from the builder".to_owned()));
+        return Err(JoinError::Client("the member has a plane from the configuration".to_owned()));
     };
     let url = endpoint.parse().map_err(|_| JoinError::BadEndpoint(endpoint.clone()))?;
     let mut config = kube::Config::new(url);
@@ -194,7 +137,7 @@ pub(crate) fn client_of(connection: &Connection) -> Result<Client, JoinError> {
         config.root_cert =
             Some(CertificateDer::pem_slice_iter(ca).filter_map(|der| Some(der.ok()?.to_vec())).collect());
     }
-    Client::try_from(config).map_err(|error| JoinError::Client(error.to_string()))
+    Plane::from_kube_config(name, &config).map_err(|error| JoinError::Client(error.to_string()))
 }
 
 #[cfg(test)]

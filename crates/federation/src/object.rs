@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use serde::Deserialize;
 use serde_json::{Map, Value};
+
+use crate::error::Error;
 
 /// The key of an object: `apiVersion`, `kind`, namespace and name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -115,4 +118,9 @@ pub(crate) fn remove(object: &mut Value, path: &[&str]) -> Option<Value> {
         here = here.get_mut(*part)?;
     }
     here.as_object_mut()?.remove(*last)
+}
+
+/// Decodes an object.
+pub(crate) fn typed<'a, T: Deserialize<'a>>(object: &'a Value) -> Result<T, Error> {
+    T::deserialize(object).map_err(|source| Error::Decode { what: ObjectKey::of(object).to_string(), source })
 }

@@ -10,15 +10,16 @@ use base64::engine::general_purpose::STANDARD;
 use polis_api::kube::config::{KubeConfigOptions, Kubeconfig};
 use polis_api::kube::{Client, Config};
 use polis_apiserver::{PlaneSpec, Server};
-use polis_federation::Federation;
-use polis_federation::planes::{Api, ResourceKind};
+use polis_engine::ResourceScope::{Cluster, Namespaced};
+use polis_engine::{Clock, Engine};
+use polis_federation::FederationConfig;
 use polis_testbed::{Options, TestCluster};
 use serde_json::{Value, json};
-use suite::fixture::{CLUSTER, CONFIG_MAP, Plane, SECRET, condition, mk_policy, to, with};
+use suite::fixture::{Api, CLUSTER, CONFIG_MAP, Kind, Plane, SECRET, condition, mk_policy, to, with};
 
-const ACCOUNT: ResourceKind = ResourceKind::known("v1", "ServiceAccount", "serviceaccounts", true);
-const ROLE_BINDING: ResourceKind =
-    ResourceKind::known("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "clusterrolebindings", false);
+const ACCOUNT: Kind = Kind::known("", "v1", "ServiceAccount", "serviceaccounts", Namespaced);
+const ROLE_BINDING: Kind =
+    Kind::known("rbac.authorization.k8s.io", "v1", "ClusterRoleBinding", "clusterrolebindings", Cluster);
 
 /// Endpoint, CA and a bearer token with admin permissions, to join a member.
 async fn access(test_cluster: &TestCluster, plane: &Plane, name: &str) -> (String, String, String) {
@@ -78,13 +79,12 @@ async fn a_member_is_joined_by_endpoint_token_and_ca() {
             .expect("a definition");
     }
     let client = || Client::new(server.plane_service("hub"), "default");
-    let federation = tokio::spawn(
-        Federation::builder(client())
-            .probe_every(Duration::from_millis(200))
-            .failure_threshold(Duration::from_secs(1))
-            .build()
-            .run(std::future::pending()),
-    );
+    let mut config = FederationConfig::new(Api::new("hub", client()).into_plane());
+    config.probe_every = Duration::from_millis(200);
+    config.failure_threshold = Duration::from_secs(1);
+    let mut engine = Engine::new();
+    polis_federation::declare(&mut engine, Clock::system(), config);
+    let federation = tokio::spawn(engine.run(std::future::pending()));
     let hub = Plane { api: Api::new("hub", client()), name: "hub".to_owned(), observe_for };
     for namespace in ["karmada-cluster", "shop"] {
         hub.create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})).await;

@@ -6,9 +6,8 @@ mod suite;
 
 use std::time::Duration;
 
-use polis_federation::planes::Api;
 use polis_testbed::{Options, TestCluster};
-use suite::fixture::{CLUSTER, PLACE, Plane, THING, TestFederation, condition};
+use suite::fixture::{Api, CLUSTER, PLACE, Plane, THING, TestFederation, condition};
 
 shared_cases!(as_list);
 

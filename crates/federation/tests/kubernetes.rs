@@ -7,11 +7,11 @@ mod suite;
 
 use std::time::Duration;
 
-use polis_federation::Federation;
-use polis_federation::planes::Api;
+use polis_engine::{Clock, Engine};
+use polis_federation::FederationConfig;
 use polis_testbed::{Options, TestCluster};
 use serde_json::json;
-use suite::fixture::{CLUSTER, PLACE, Plane, THING, TestFederation, condition, eventually};
+use suite::fixture::{Api, CLUSTER, PLACE, Plane, THING, TestFederation, condition, eventually};
 
 shared_cases!(as_list);
 
@@ -43,12 +43,15 @@ async fn federation() -> TestFederation {
             suite::placement::install(plane, kind).await;
         }
     }
-    let mut federation = Federation::builder(client(polis_testbed::plane::SINGLE_PLANE).await)
-        .probe_every(Duration::from_secs(1));
+    let plane = async |name: &str| Api::new(name, client(name).await).into_plane();
+    let mut config = FederationConfig::new(plane(polis_testbed::plane::SINGLE_PLANE).await);
+    config.probe_every = Duration::from_secs(1);
     for member in ["dfw", "ord"] {
-        federation = federation.member(member, client(member).await);
+        config = config.member(member, plane(member).await);
     }
-    tokio::spawn(federation.build().run(std::future::pending()));
+    let mut engine = Engine::new();
+    polis_federation::declare(&mut engine, Clock::system(), config);
+    tokio::spawn(engine.run(std::future::pending()));
     for member in ["dfw", "ord"] {
         hub.create(json!({"apiVersion": "cluster.karmada.io/v1alpha1", "kind": "Cluster", "metadata": {"name": member}, "spec": {"syncMode": "Push"}})).await;
         let ready = |cluster: &serde_json::Value| {

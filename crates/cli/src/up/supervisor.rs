@@ -5,7 +5,6 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
-use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use polis_api::kube::api::{ObjectMeta, PostParams};
 use polis_api::kube::{Api, Client};
@@ -14,7 +13,7 @@ use polis_apiserver::{Error as ServerError, PlaneSpec, Server, project_plane};
 use polis_cell::{CellConfig, NetworkMode, QuotaConfig, ResourceRefKind};
 use polis_core::cities::TenancyMode;
 use polis_engine::{Clock, Engine, Handle, MiloProjects};
-use polis_federation::Federation;
+use polis_federation::FederationConfig;
 use polis_platform::hub_namespaces::HubNamespaceCleanup;
 use polis_platform::locations::InitialBindings;
 use polis_platform::networks::{AddressPool, MAX_LOOPBACK_CITIES};
@@ -107,13 +106,13 @@ impl Supervisor {
     }
 
     fn federation(&mut self, planes: &Planes) {
-        let mut federation = Federation::builder(planes.client(&planes.hub, "federation"));
+        let mut engine = Engine::new();
+        let mut config = FederationConfig::new(planes.plane(&planes.hub, "federation"));
         for (city, backend) in &planes.cells {
-            federation = federation.member(city, planes.client(backend, "federation"));
+            config = config.member(city, planes.plane(backend, "federation"));
         }
-        let stop = self.stop.clone();
-        let running = federation.build().run(async move { stop.cancelled().await });
-        self.tasks.spawn(running.map(Ok));
+        polis_federation::declare(&mut engine, Clock::system(), config);
+        self.run("federation", engine);
     }
 
     fn management(&mut self, planes: &Planes) {

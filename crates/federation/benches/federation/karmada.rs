@@ -1,11 +1,10 @@
 //! Karmada with its defaults over real kube-apiservers, with one member.
 
 use polis_api::kube::Client;
-use polis_federation::planes::Api;
 use polis_testbed::{Options, TestCluster};
 use serde_json::json;
 
-use super::load::{Counts, NAMESPACE, POLICY, SHOP, mk_policy};
+use super::load::{Api, Counts, NAMESPACE, POLICY, SHOP, mk_policy};
 
 const MEMBER: &str = "dfw";
 

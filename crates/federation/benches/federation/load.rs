@@ -7,17 +7,19 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use parking_lot::Mutex;
+use polis_api::kube::Client;
 use polis_api::kube::core::WatchEvent;
-use polis_federation::planes::{Api, ResourceKind};
+use polis_engine::ResourceScope::{Cluster, Namespaced};
+use polis_engine::{Error, Kind, Plane};
 use polis_testing::bench::percentile;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-pub(crate) const CONFIG_MAP: ResourceKind = ResourceKind::known("v1", "ConfigMap", "configmaps", true);
-pub(crate) const NAMESPACE: ResourceKind = ResourceKind::known("v1", "Namespace", "namespaces", false);
-pub(crate) const POLICY: ResourceKind =
-    ResourceKind::known("policy.karmada.io/v1alpha1", "PropagationPolicy", "propagationpolicies", true);
+pub(crate) static CONFIG_MAP: Kind = Kind::known("", "v1", "ConfigMap", "configmaps", Namespaced);
+pub(crate) static NAMESPACE: Kind = Kind::known("", "v1", "Namespace", "namespaces", Cluster);
+pub(crate) static POLICY: Kind =
+    Kind::known("policy.karmada.io", "v1alpha1", "PropagationPolicy", "propagationpolicies", Namespaced);
 /// The namespace of all objects.
 pub(crate) const SHOP: &str = "shop";
 /// Timeout of a wait.
@@ -43,6 +45,35 @@ pub(crate) trait Counts {
     const OURS: f64;
 
     fn requests(&self) -> impl Future<Output = f64>;
+}
+
+/// A client of one plane.
+#[derive(Clone)]
+pub(crate) struct Api {
+    client: Client,
+    plane: Plane,
+}
+
+impl Api {
+    pub(crate) fn new(name: &str, client: Client) -> Self {
+        Self { plane: Plane::from_kube_client(name, client.clone()), client }
+    }
+
+    pub(crate) async fn get(&self, kind: &Kind, namespace: &str, name: &str) -> Result<Option<Value>, Error> {
+        self.plane.untyped(kind).read((namespace, name)).await
+    }
+
+    pub(crate) async fn create(&self, kind: &Kind, object: &Value) -> Result<(), Error> {
+        self.plane.untyped(kind).create(object).await.map(drop)
+    }
+
+    pub(crate) async fn replace(&self, kind: &Kind, object: &Value) -> Result<(), Error> {
+        self.plane.untyped(kind).update(object).await.map(drop)
+    }
+
+    fn request(path: &str) -> http::Request<Vec<u8>> {
+        http::Request::get(path).body(Vec::new()).expect("a request")
+    }
 }
 
 /// A typical object of half a kilobyte.
@@ -81,13 +112,16 @@ impl Drop for Arrivals {
 impl Arrivals {
     pub(crate) async fn on(member: &Api) -> Self {
         let (observed, changed) = (Arc::new(Mutex::new(Observed::new())), Arc::new(Notify::new()));
-        let (items, version) = member.list(&CONFIG_MAP).await.expect("a list");
-        for item in &items {
+        let path = "/api/v1/configmaps";
+        let list: Value = member.client.request(Api::request(path)).await.expect("a list");
+        for item in list["items"].as_array().into_iter().flatten() {
             record(&observed, item, true);
         }
-        let (member, objects, notify) = (member.clone(), observed.clone(), changed.clone());
+        let version = list["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+        let path = format!("{path}?watch=true&timeoutSeconds=3600&resourceVersion={version}");
+        let (client, objects, notify) = (member.client.clone(), observed.clone(), changed.clone());
         let watch = tokio::spawn(async move {
-            let watched = member.watch(&CONFIG_MAP, &version, 3600).await.expect("a watch");
+            let watched = client.request_events::<Value>(Api::request(&path)).await.expect("a watch");
             let mut events = std::pin::pin!(watched);
             while let Some(event) = events.next().await {
                 match event.expect("an event") {

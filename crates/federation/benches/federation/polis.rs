@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use futures::StreamExt;
 use polis_api::kube::Client;
 use polis_apiserver::{PlaneSpec, Server, Service};
-use polis_federation::Federation;
-use polis_federation::planes::{Api, ResourceKind};
+use polis_engine::{Clock, Engine, Kind, Plane, ResourceScope};
+use polis_federation::FederationConfig;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tower::ServiceExt;
 
-use super::load::{Counts, NAMESPACE, POLICY, SHOP, mk_policy};
+use super::load::{Api, Counts, NAMESPACE, POLICY, SHOP, mk_policy};
 
-const CLUSTER: ResourceKind =
-    ResourceKind::known("cluster.karmada.io/v1alpha1", "Cluster", "clusters", false);
+static CLUSTER: Kind =
+    Kind::known("cluster.karmada.io", "v1alpha1", "Cluster", "clusters", ResourceScope::Cluster);
 
 pub(crate) struct TestFederation {
     pub(crate) hub: Api,
@@ -76,11 +76,15 @@ impl TestFederation {
 
     /// Starts the federation.
     pub(crate) fn start(&mut self) {
-        let mut federation = Federation::builder(self.client("hub"));
-        for member in 0..self.members.len() {
-            federation = federation.member(name(member), self.client(&name(member)));
+        let mut config = FederationConfig::new(self.counted_plane("hub"));
+        for member in (0..self.members.len()).map(name) {
+            let plane = self.counted_plane(&member);
+            config = config.member(member, plane);
         }
-        self.running = Some(tokio::spawn(federation.build().run(std::future::pending())));
+        let mut engine = Engine::new();
+        polis_federation::declare(&mut engine, Clock::system(), config);
+        let running = async move { engine.run(std::future::pending()).await.expect("the engine runs") };
+        self.running = Some(tokio::spawn(running));
     }
 
     /// Stops the federation at any point.
@@ -91,7 +95,7 @@ impl TestFederation {
         }
     }
 
-    fn client(&self, plane: &str) -> Client {
+    fn counted_plane(&self, plane: &str) -> Plane {
         let (service, requests): (Service, _) = (self.server.plane_service(plane), self.requests.clone());
         let service = tower::service_fn(move |request: http::Request<polis_api::kube::client::Body>| {
             // Watches are not counted; probes are.
@@ -100,7 +104,7 @@ impl TestFederation {
             }
             service.clone().oneshot(request)
         });
-        Client::new(service, "default")
+        Plane::in_process(plane, service)
     }
 }
 

@@ -11,55 +11,115 @@ use std::sync::Arc;
 
 use polis_api::karmada::{ResourceBindingSpec, TargetCluster};
 use polis_api::{annotations, finalizers, labels};
+use polis_engine::{Action, Change, Engine, Key, Plane, Reconciler, Unresolved};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::dependencies::targets;
-use super::template::binding_kind;
-use super::{has_finalizer, without_finalizer};
+use super::dependencies::{Dependencies, attached_to, targets, with_dependencies};
+use super::scheduler::schedule;
 use crate::claim;
 use crate::error::Error;
-use crate::interpreter::ScriptError;
+use crate::hub::{Hub, binding_id, binding_kind, resource_of, spec_changed};
+use crate::interpreter::{ScriptError, TypeMeta};
+use crate::kinds;
 use crate::manifest::{self, Origin};
 use crate::names;
 use crate::object::{self, ObjectKey};
-use crate::planes::ApiErrorKind;
-use crate::queue::Requeue;
-use crate::routing::resource_of;
-use crate::state::{FederationState, kinds};
+use crate::shared::Shared;
+use crate::works::{self, delete_unless_replaced, remove_finalizer};
 
-impl FederationState {
-    pub(super) async fn reconcile_binding(
-        &self,
-        namespace: Option<&str>,
-        name: &str,
-    ) -> Result<Requeue, Error> {
-        let informer = self.bindings(namespace);
-        let Some(binding) = informer.get(namespace.unwrap_or_default(), name) else {
-            return Ok(Requeue::OnChange);
-        };
+struct Bindings(Arc<Shared>);
+
+pub(super) fn declare(engine: &mut Engine, shared: &Arc<Shared>) {
+    let hub = &shared.hub.plane;
+    let mut controller = engine.controller("binding", hub, Bindings(shared.clone())).skips_own_writes();
+    for bindings in [&kinds::BINDING, &kinds::CLUSTER_BINDING] {
+        let shared = shared.clone();
+        controller =
+            controller.watches_untyped(hub, bindings, move |_, change| of_binding(&shared.hub, change));
+    }
+    let (added, namespaces) = (shared.clone(), shared.clone());
+    let controller = controller
+        .watches_untyped(hub, &kinds::WORK, |hub, change| {
+            let binding =
+                change.object().filter(|_| spec_changed(change)).and_then(|work| key_of_origin(hub, work));
+            Ok(binding.into_iter().collect())
+        })
+        .watches_added(hub, move |_, change| of_template(&added, change))
+        .watches_untyped(hub, &kinds::NAMESPACE, move |_, change| of_template(&namespaces, change));
+    shared.triggers.binding.declare(controller);
+}
+
+/// The key of the binding in the annotations of a Work or member object.
+pub(super) fn key_of_origin(hub: &Plane, object: &Value) -> Option<Key> {
+    let name = object::annotation(object, annotations::karmada::BINDING_NAME);
+    if !name.is_empty() {
+        let namespace = object::annotation(object, annotations::karmada::BINDING_NAMESPACE);
+        return Some(crate::hub::key(hub, namespace, name));
+    }
+    let name = object::annotation(object, annotations::karmada::CLUSTER_BINDING_NAME);
+    (!name.is_empty()).then(|| crate::hub::key(hub, "", name))
+}
+
+fn of_binding(hub: &Hub, change: &Change<'_>) -> Result<Vec<Key>, Unresolved> {
+    if !spec_changed(change) {
+        return Ok(Vec::new());
+    }
+    let name = change.name();
+    let namespace = name.namespace.unwrap_or_default();
+    let mut keys = vec![hub.key(namespace, name.name)];
+    if let Some(binding) = change.object().filter(|_| change.is_deletion() && !namespace.is_empty()) {
+        // The bindings of its dependencies may be attached to no other binding now.
+        keys.extend(attached_to(hub, binding)?.iter().map(|attached| hub.key(namespace, attached)));
+    }
+    Ok(keys)
+}
+
+/// The binding of a template, and the bindings with dependencies, which may select the template by name or by
+/// labels.
+fn of_template(shared: &Shared, change: &Change<'_>) -> Result<Vec<Key>, Unresolved> {
+    if !shared.kinds.is_watched(change.kind()) || !spec_changed(change) {
+        return Ok(Vec::new());
+    }
+    let (hub, name) = (&shared.hub, change.name());
+    let namespace = name.namespace.unwrap_or_default();
+    let mut keys = vec![hub.key(namespace, &names::binding(&change.kind().kind, name.name))];
+    let dependents = hub.of(&kinds::BINDING).names_within(namespace, &with_dependencies(), "true")?;
+    keys.extend(dependents.iter().map(|dependent| hub.key(namespace, dependent)));
+    Ok(keys)
+}
+
+impl Reconciler for Bindings {
+    type Error = Error;
+
+    async fn reconcile(&self, key: &Key) -> Result<Action, Error> {
+        let (shared, hub) = (&*self.0, &self.0.hub);
+        let namespace = key.namespace.as_deref();
+        let Some(binding) = hub.binding(key)? else { return Ok(Action::AwaitChange) };
         if object::is_deleting(&binding) {
-            return self.finalize_binding(namespace, &binding).await;
+            self.finalize(namespace, &binding).await?;
+            return Ok(Action::AwaitChange);
         }
-        let template = match self.template(&resource_of(&binding)).await {
+        let template = match shared.kinds.template(&resource_of(&binding)).await {
             Ok(template) => {
                 template.filter(|template| binding["spec"]["resource"]["uid"] == template["metadata"]["uid"])
             }
-            Err(Error::UnknownKind(_)) => return Ok(Requeue::OnChange),
+            Err(Error::UnknownKind(_)) => return Ok(Action::AwaitChange),
             Err(error) => return Err(error),
         };
         let Some(template) = template else {
-            return self.confirm_orphan(namespace, &binding).await;
+            self.confirm_orphan(namespace, &binding).await?;
+            return Ok(Action::AwaitChange);
         };
         let mut wanted = (*binding).clone();
-        let scheduled = self.schedule(&mut wanted)?;
-        let binding = if wanted == *binding {
-            binding
-        } else {
-            informer.write_through(self.hub.api.replace(&binding_kind(namespace), &wanted).await?)
-        };
-        if self.drop_stale_dependents(&binding).await? {
-            return Ok(Requeue::OnChange); // the change requeues the binding
+        let scheduled = schedule(&shared.clusters, &mut wanted)?;
+        let mut binding = binding;
+        if wanted != *binding {
+            binding = hub.of(binding_kind(namespace)).update(&wanted).await?;
+        }
+        if Dependencies(shared).drop_stale_dependents(&binding).await? {
+            shared.triggers.binding.add(key.clone());
+            return Ok(Action::AwaitChange);
         }
         let mut script_errors = Vec::new();
         let what = || ObjectKey::of(&binding).to_string();
@@ -69,81 +129,49 @@ impl FederationState {
         if claim::is_claimed(&binding) || !spec.required_by.is_empty() {
             works = self.ensure_works(namespace, &binding, &spec, &template, &mut script_errors).await;
         }
-        if works.as_ref().is_err_and(|error| !is_refusal(error)) {
-            return works.map(|()| Requeue::OnChange);
+        if works.as_ref().is_err_and(|error| !error.is_refusal()) {
+            return works.map(|()| Action::AwaitChange);
         }
         if namespace.is_some() {
-            self.ensure_dependencies(&binding, &spec, &template, &mut script_errors).await?;
+            let dependencies = Dependencies(shared);
+            dependencies.ensure_dependencies(&binding, &spec, &template, &mut script_errors).await?;
         }
         // Also if the hub rejects a Work: the status then reports at least the other Works.
-        self.cache_status(&binding, scheduled, &script_errors);
-        works.map(|()| Requeue::OnChange)
+        shared.results.set(&binding, scheduled, &script_errors);
+        shared.triggers.status.add(key.clone());
+        works.map(|()| Action::AwaitChange)
     }
+}
 
-    /// The informer does not have the template. If the hub does not have it either, the binding is deleted.
-    async fn confirm_orphan(&self, namespace: Option<&str>, binding: &Value) -> Result<Requeue, Error> {
+impl Bindings {
+    /// The cache does not have the template. If the hub does not have it either, the binding is deleted.
+    async fn confirm_orphan(&self, namespace: Option<&str>, binding: &Value) -> Result<(), Error> {
         let resource = resource_of(binding);
-        let type_meta = crate::interpreter::TypeMeta {
-            api_version: resource.api_version.clone(),
-            kind: resource.kind.clone(),
-        };
-        let Some(informer) = self.template_informer(&type_meta) else { return Ok(Requeue::OnChange) };
-        let live = self.hub.api.get(informer.kind(), &resource.namespace, &resource.name).await?;
+        let type_meta = TypeMeta { api_version: resource.api_version.clone(), kind: resource.kind.clone() };
+        let Some(kind) = self.0.kinds.get(&type_meta) else { return Ok(()) };
+        let hub = &self.0.hub;
+        let live = hub.of(&kind).read((resource.namespace.as_str(), resource.name.as_str())).await?;
         if live.is_some_and(|live| live["metadata"]["uid"] == binding["spec"]["resource"]["uid"]) {
-            return Err(Error::Waiting(format!("{resource} exists but is not in the informer yet")));
+            return Err(Error::Waiting(format!("{resource} exists but is not in the cache yet")));
         }
-        let uid = object::meta(binding, "uid");
-        self.hub
-            .api
-            .delete(
-                &binding_kind(namespace),
-                object::meta(binding, "namespace"),
-                object::meta(binding, "name"),
-                uid,
-            )
-            .await?;
-        Ok(Requeue::OnChange)
+        delete_unless_replaced(hub, binding_kind(namespace), binding).await?;
+        Ok(())
     }
 
     /// Deletes the Works, then removes the finalizer. Each Work is terminating until its member confirms the
     /// deletion.
-    async fn finalize_binding(&self, namespace: Option<&str>, binding: &Value) -> Result<Requeue, Error> {
-        for work in self.works_of(binding_id(binding)) {
-            self.delete_work(&work).await?;
-        }
-        if namespace.is_some() {
-            self.detach_dependencies(binding).await?;
+    async fn finalize(&self, namespace: Option<&str>, binding: &Value) -> Result<(), Error> {
+        let hub = &self.0.hub;
+        for work in works::of_binding(hub, binding_id(binding))? {
+            works::delete(hub, &work).await?;
         }
         let finalizer = if namespace.is_some() {
+            Dependencies(&self.0).detach_dependencies(binding).await?;
             finalizers::karmada::BINDING
         } else {
             finalizers::karmada::CLUSTER_BINDING
         };
-        if has_finalizer(binding, finalizer) {
-            let patch = json!({"metadata": {
-                "uid": object::meta(binding, "uid"),
-                "resourceVersion": object::meta(binding, "resourceVersion"),
-                "finalizers": without_finalizer(binding, finalizer),
-            }});
-            let (at, name) = (object::meta(binding, "namespace"), object::meta(binding, "name"));
-            match self.hub.api.patch(&binding_kind(namespace), at, name, &patch).await {
-                Ok(answer) => self.bindings(namespace).finalizer_removed(answer),
-                Err(error) if error.kind == ApiErrorKind::NotFound => {} // already deleted
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(Requeue::OnChange)
-    }
-
-    pub(super) async fn delete_work(&self, work: &Value) -> Result<(), Error> {
-        if !object::is_deleting(work) {
-            let uid = object::meta(work, "uid");
-            self.hub
-                .api
-                .delete(&kinds::WORK, object::meta(work, "namespace"), object::meta(work, "name"), uid)
-                .await?;
-        }
-        Ok(())
+        remove_finalizer(hub, binding_kind(namespace), binding, finalizer).await
     }
 
     async fn ensure_works(
@@ -154,8 +182,8 @@ impl FederationState {
         template: &Value,
         script_errors: &mut Vec<ScriptError>,
     ) -> Result<(), Error> {
-        let mut existing: BTreeMap<String, Arc<Value>> = self
-            .works_of(binding_id(binding))
+        let hub = &self.0.hub;
+        let mut existing: BTreeMap<String, Arc<Value>> = works::of_binding(hub, binding_id(binding))?
             .into_iter()
             .filter_map(|work| {
                 Some((
@@ -167,14 +195,14 @@ impl FederationState {
         let mut failed = Ok(());
         for target in &targets(spec) {
             let work = existing.remove(&target.name);
-            if self.cluster(&target.name).is_none_or(|info| info.candidate.deleting) {
+            if !self.0.clusters.stays(&target.name)? {
                 continue; // the Cluster is being deleted: the binding is about to be rescheduled
             }
             match self.wanted_work(namespace, binding, spec, target, template, work.as_deref()) {
                 Ok(wanted) => {
                     // A failure for one member does not stop the others.
-                    if let Err(error) = self.ensure_work(work.as_deref(), wanted).await {
-                        self.record_failed_work(binding, template, &error).await;
+                    if let Err(error) = works::ensure(hub, work.as_deref(), wanted).await {
+                        self.warn_failed_work(binding, template, &error);
                         failed = failed.and(Err(error));
                     }
                 }
@@ -182,17 +210,17 @@ impl FederationState {
             }
         }
         for orphan in existing.values() {
-            self.delete_work(orphan).await?;
+            works::delete(hub, orphan).await?;
         }
         failed
     }
 
     /// Records an event on the binding and its template if the hub rejects a Work, for example for its size
     /// or a missing permission.
-    async fn record_failed_work(&self, binding: &Value, template: &Value, error: &Error) {
-        if is_refusal(error) {
-            for for_kind_of in [binding, template] {
-                self.record_event(for_kind_of, true, "SyncWorkFailed", &error.to_string()).await;
+    fn warn_failed_work(&self, binding: &Value, template: &Value, error: &Error) {
+        if error.is_refusal() {
+            for about in [binding, template] {
+                self.0.hub.warn(about, "SyncWorkFailed", &error.to_string());
             }
         }
     }
@@ -208,11 +236,11 @@ impl FederationState {
     ) -> Result<Value, ScriptError> {
         let key = ObjectKey::of(template);
         let revised = match target.replicas {
-            Some(replicas) => self.interpreter().revise_replicas(template.clone(), replicas)?,
+            Some(replicas) => self.0.scripts.current().revise_replicas(template.clone(), replicas)?,
             None => template.clone(),
         };
         let existing_id = existing.map(|work| object::label(work, labels::karmada::WORK_ID).to_owned());
-        let work_id = existing_id.filter(|id| !id.is_empty()).unwrap_or_else(|| self.new_id());
+        let work_id = existing_id.filter(|id| !id.is_empty()).unwrap_or_else(|| self.0.hub.new_id());
         let origin = Origin {
             binding_namespace: namespace,
             binding_name: object::meta(binding, "name"),
@@ -229,7 +257,7 @@ impl FederationState {
             suspension.dispatching == Some(true) || here
         });
         let mut work = json!({
-            "apiVersion": kinds::WORK.api_version, "kind": kinds::WORK.kind,
+            "apiVersion": kinds::WORK.api_version(), "kind": kinds::WORK.kind,
             "metadata": {
                 "name": names::work(&key.kind, &key.namespace, &key.name),
                 "namespace": names::execution_namespace(&target.name),
@@ -260,48 +288,4 @@ impl FederationState {
         }
         Ok(work)
     }
-
-    /// Creates or updates one Work; at most one write.
-    pub(super) async fn ensure_work(&self, existing: Option<&Value>, wanted: Value) -> Result<(), Error> {
-        let Some(existing) = existing else {
-            let other = self.hub.works.get(object::meta(&wanted, "namespace"), object::meta(&wanted, "name"));
-            if other.is_some() {
-                return Err(Error::Waiting(format!(
-                    "the Work with this name in {} belongs to another binding",
-                    object::meta(&wanted, "namespace")
-                )));
-            }
-            self.hub.works.write_through(self.hub.api.create(&kinds::WORK, &wanted).await?);
-            return Ok(());
-        };
-        if object::is_deleting(existing) {
-            return Ok(()); // its deletion requeues the binding
-        }
-        let mut merged = existing.clone();
-        merged["spec"] = wanted["spec"].clone();
-        for map in ["labels", "annotations"] {
-            for (key, value) in object::string_map(&wanted["metadata"][map]) {
-                match map {
-                    "labels" => object::set_label(&mut merged, &key, &value),
-                    _ => object::set_annotation(&mut merged, &key, &value),
-                }
-            }
-        }
-        super::add_finalizer(&mut merged, finalizers::karmada::WORK);
-        if merged != *existing {
-            self.hub.works.write_through(self.hub.api.replace(&kinds::WORK, &merged).await?);
-        }
-        Ok(())
-    }
-}
-
-/// Whether a retry of a rejected request cannot succeed.
-fn is_refusal(error: &Error) -> bool {
-    matches!(error.kind(), Some(ApiErrorKind::Invalid | ApiErrorKind::Forbidden))
-}
-
-/// The permanent id of a binding.
-pub(super) fn binding_id(binding: &Value) -> &str {
-    let id = object::label(binding, labels::karmada::BINDING_ID);
-    if id.is_empty() { object::label(binding, labels::karmada::CLUSTER_BINDING_ID) } else { id }
 }

@@ -1,77 +1,65 @@
-//! The controllers, one file per kind of key. Each reconcile reads, decides, and writes each object at most
-//! once.
+//! The controllers, one file each. A reconcile reads, decides, and writes each object at most once.
 
 mod binding;
 mod cluster;
 mod dependencies;
-mod execution;
 mod interpreters;
+mod kind;
+mod member_namespaces;
 mod namespace;
+mod placement;
 mod policy;
 mod scheduler;
 mod status;
 mod template;
+mod work;
 
-use serde::Deserialize;
+use std::sync::Arc;
+
+use polis_engine::{Engine, Watch};
 use serde_json::Value;
 
-pub(crate) use dependencies::is_attached;
-pub(crate) use execution::DriftConflict;
-pub(crate) use status::CachedStatus;
+pub(crate) use status::BindingResults;
 
 use crate::error::Error;
-use crate::object::ObjectKey;
-use crate::queue::Requeue;
-use crate::state::{FederationState, Key};
+use crate::kinds;
+use crate::shared::Shared;
 
-impl FederationState {
-    /// Reconciles one key.
-    pub(crate) async fn reconcile(&self, key: &Key) -> Result<Requeue, Error> {
-        match key {
-            Key::Interpreters => self.reconcile_interpreters().await,
-            Key::Cluster(name) => self.reconcile_cluster(name).await,
-            Key::Kind(type_meta) => self.reconcile_kind(type_meta).await,
-            Key::Policy(namespace, name) => self.reconcile_policy(namespace.as_deref(), name).await,
-            Key::Namespace(name) => self.reconcile_namespace(name).await,
-            Key::NamespacesOn(cluster) => self.reconcile_namespaces_on(cluster).await,
-            Key::Template(key) => self.reconcile_template(key).await,
-            Key::Binding(namespace, name) => self.reconcile_binding(namespace.as_deref(), name).await,
-            Key::Placement(namespace, name) => self.reconcile_placement(namespace.as_deref(), name),
-            Key::Status(namespace, name) => self.reconcile_status(namespace.as_deref(), name).await,
-            Key::Work(cluster, name) => self.reconcile_work(cluster, name).await,
-        }
-    }
+/// The watches of the hub.
+pub(crate) fn hub_watches() -> Vec<Watch> {
+    let of = |kind: &polis_engine::Kind| Watch::kind(kind.clone()).keep_decoded();
+    let by_kind = crate::clusters::by_selected_kind;
+    let by_id = |watch: Watch| kinds::BINDING_IDS.into_iter().fold(watch, Watch::index);
+    vec![
+        of(&kinds::CLUSTER),
+        of(&kinds::POLICY).index(by_kind()),
+        of(&kinds::CLUSTER_POLICY).index(by_kind()),
+        of(&kinds::BINDING).index(dependencies::with_dependencies()).index(dependencies::by_dependent()),
+        of(&kinds::CLUSTER_BINDING),
+        by_id(of(&kinds::WORK)),
+        of(&kinds::INTERPRETER),
+        of(&kinds::NAMESPACE),
+        // Only shortens the time until a new kind is discovered.
+        Watch::kind(kinds::CRD.clone()).metadata_only().if_allowed(),
+    ]
 }
 
-/// Decodes an object.
-fn typed<'a, T: Deserialize<'a>>(object: &'a Value) -> Result<T, Error> {
-    T::deserialize(object).map_err(|source| Error::Decode { what: ObjectKey::of(object).to_string(), source })
+/// Registers all controllers with an engine.
+pub(crate) fn declare(engine: &mut Engine, shared: &Arc<Shared>) {
+    interpreters::declare(engine, shared);
+    cluster::declare(engine, shared);
+    kind::declare(engine, shared);
+    policy::declare(engine, shared);
+    namespace::declare(engine, shared);
+    member_namespaces::declare(engine, shared);
+    template::declare(engine, shared);
+    binding::declare(engine, shared);
+    placement::declare(engine, shared);
+    status::declare(engine, shared);
+    work::declare(engine, shared);
 }
 
 /// Encodes a value as JSON.
 fn tree<T: serde::Serialize>(what: &str, part: &T) -> Result<Value, Error> {
     serde_json::to_value(part).map_err(|source| Error::Decode { what: what.to_owned(), source })
-}
-
-fn has_finalizer(object: &Value, finalizer: &str) -> bool {
-    object["metadata"]["finalizers"].as_array().is_some_and(|all| all.iter().any(|one| one == finalizer))
-}
-
-/// Adds a finalizer to an object, in memory.
-fn add_finalizer(object: &mut Value, finalizer: &str) {
-    if has_finalizer(object, finalizer) {
-        return;
-    }
-    if !object["metadata"]["finalizers"].is_array() {
-        object["metadata"]["finalizers"] = Value::Array(Vec::new());
-    }
-    if let Some(all) = object["metadata"]["finalizers"].as_array_mut() {
-        all.push(Value::String(finalizer.to_owned()));
-    }
-}
-
-/// The finalizers of an object except one.
-fn without_finalizer(object: &Value, finalizer: &str) -> Vec<Value> {
-    let all = object["metadata"]["finalizers"].as_array().into_iter().flatten();
-    all.filter(|one| *one != finalizer).cloned().collect()
 }

@@ -1,9 +1,4 @@
 //! Scheduler: selects the clusters of a binding, in the same write as its other fields.
-//!
-//! A changed Cluster is an input of every binding, but changes the result of few. A key of its own checks
-//! each binding without writes and without building Works; only a binding with another result is reconciled.
-
-use std::collections::BTreeSet;
 
 use polis_api::annotations;
 use polis_api::conditions::karmada::SCHEDULED;
@@ -11,17 +6,13 @@ use polis_api::karmada::{BindingStatus, ResourceBindingSpec};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::binding::binding_id;
-use super::dependencies::targets;
 use super::tree;
 use crate::claim;
+use crate::clusters::Clusters;
 use crate::conditions::ConditionUpdate;
 use crate::error::Error;
-use crate::names;
 use crate::object;
 use crate::placement::{self, PlacementError, PlacementRequest};
-use crate::queue::Requeue;
-use crate::state::{FederationState, Key};
 
 /// The result of scheduling a binding.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,88 +21,49 @@ pub(super) struct Scheduled {
     pub(super) affinity: Option<String>,
 }
 
-impl FederationState {
-    /// Checks a binding after a change of a Cluster, and enqueues it if it is out of date.
-    pub(super) fn reconcile_placement(&self, namespace: Option<&str>, name: &str) -> Result<Requeue, Error> {
-        let Some(binding) = self.bindings(namespace).get(namespace.unwrap_or_default(), name) else {
-            return Ok(Requeue::OnChange);
-        };
-        if object::is_deleting(&binding) || !self.is_up_to_date(&binding)? {
-            self.queue.add(Key::Binding(namespace.map(str::to_owned), name.to_owned()));
+/// Selects the clusters of a binding, in memory. `None` if no policy claims the binding or scheduling is
+/// suspended.
+pub(super) fn schedule(clusters: &Clusters, binding: &mut Value) -> Result<Option<Scheduled>, Error> {
+    let read = |source| Error::Decode { what: object::ObjectKey::of(binding).to_string(), source };
+    let spec = ResourceBindingSpec::deserialize(&binding["spec"]).map_err(read)?;
+    let suspended = spec.suspension.as_ref().and_then(|suspension| suspension.scheduling) == Some(true);
+    let Some(placement) = spec.placement.as_ref().filter(|_| claim::is_claimed(binding) && !suspended) else {
+        return Ok(None);
+    };
+    let status: BindingStatus = Option::deserialize(&binding["status"]).map_err(read)?.unwrap_or_default();
+    let placement_tree = tree("placement", placement)?;
+    let applied: Option<Value> =
+        serde_json::from_str(object::annotation(binding, annotations::karmada::APPLIED_PLACEMENT)).ok();
+    let has_replicas =
+        spec.replicas.is_some_and(|count| count > 0) || spec.extra.contains_key("replicaRequirements");
+    let request = PlacementRequest {
+        api: (&spec.resource.api_version, &spec.resource.kind),
+        uid: spec.resource.uid.as_deref().unwrap_or_default(),
+        replicas: spec.replicas.filter(|_| has_replicas),
+        current: &spec.clusters,
+        affinity: status.scheduler_observing_affinity_name.as_deref().unwrap_or_default(),
+        placement_changed: applied.is_none_or(|applied| applied != placement_tree),
+    };
+    let (clusters, scheduled) = match placement::decide(placement, &request, &clusters.candidates()?) {
+        Ok(decision) => {
+            let desired =
+                ConditionUpdate::new(SCHEDULED, true, "Success", "binding has been scheduled successfully");
+            (decision.clusters, Scheduled { desired, affinity: decision.affinity })
         }
-        Ok(Requeue::OnChange)
-    }
-
-    /// Whether the clusters and status of a binding are current, and it has a Work for each existing cluster.
-    /// The content of a Work does not depend on Clusters.
-    fn is_up_to_date(&self, binding: &Value) -> Result<bool, Error> {
-        let mut wanted = binding.clone();
-        let scheduled = self.schedule(&mut wanted)?;
-        if wanted != *binding || !self.is_status_current(binding, scheduled.as_ref()) {
-            return Ok(false);
+        Err(why) => {
+            let desired = ConditionUpdate::new(SCHEDULED, false, why.reason(), why.to_string());
+            let kept = if matches!(why, PlacementError::NoClusterFits { .. }) {
+                Vec::new()
+            } else {
+                spec.clusters.clone()
+            };
+            (kept, Scheduled { desired, affinity: status.scheduler_observing_affinity_name.clone() })
         }
-        let spec = ResourceBindingSpec::deserialize(&binding["spec"])
-            .map_err(|source| Error::Decode { what: object::ObjectKey::of(binding).to_string(), source })?;
-        let stays = |name: &String| self.cluster(name).is_some_and(|info| !info.candidate.deleting);
-        let due: BTreeSet<String> =
-            targets(&spec).into_iter().map(|target| target.name).filter(stays).collect();
-        let works = self.works_of(binding_id(binding));
-        let cluster = |work: &Value| {
-            names::cluster_of_execution_namespace(object::meta(work, "namespace")).map(str::to_owned)
-        };
-        Ok(due == works.iter().filter_map(|work| cluster(work)).collect())
+    };
+    match clusters.is_empty() {
+        true => drop(object::remove(binding, &["spec", "clusters"])),
+        false => binding["spec"]["clusters"] = tree("clusters", &clusters)?,
     }
-
-    /// Selects the clusters of a binding, in memory. `None` if no policy claims the binding or scheduling is
-    /// suspended.
-    pub(super) fn schedule(&self, binding: &mut Value) -> Result<Option<Scheduled>, Error> {
-        let read = |source| Error::Decode { what: object::ObjectKey::of(binding).to_string(), source };
-        let spec = ResourceBindingSpec::deserialize(&binding["spec"]).map_err(read)?;
-        let suspended = spec.suspension.as_ref().and_then(|suspension| suspension.scheduling) == Some(true);
-        let Some(placement) = spec.placement.as_ref().filter(|_| claim::is_claimed(binding) && !suspended)
-        else {
-            return Ok(None);
-        };
-        let status: BindingStatus =
-            Option::deserialize(&binding["status"]).map_err(read)?.unwrap_or_default();
-        let placement_tree = tree("placement", placement)?;
-        let applied: Option<Value> =
-            serde_json::from_str(object::annotation(binding, annotations::karmada::APPLIED_PLACEMENT)).ok();
-        let has_replicas =
-            spec.replicas.is_some_and(|count| count > 0) || spec.extra.contains_key("replicaRequirements");
-        let request = PlacementRequest {
-            api: (&spec.resource.api_version, &spec.resource.kind),
-            uid: spec.resource.uid.as_deref().unwrap_or_default(),
-            replicas: spec.replicas.filter(|_| has_replicas),
-            current: &spec.clusters,
-            affinity: status.scheduler_observing_affinity_name.as_deref().unwrap_or_default(),
-            placement_changed: applied.is_none_or(|applied| applied != placement_tree),
-        };
-        let (clusters, scheduled) = match placement::decide(placement, &request, &self.candidates()) {
-            Ok(decision) => {
-                let desired = ConditionUpdate::new(
-                    SCHEDULED,
-                    true,
-                    "Success",
-                    "binding has been scheduled successfully",
-                );
-                (decision.clusters, Scheduled { desired, affinity: decision.affinity })
-            }
-            Err(why) => {
-                let desired = ConditionUpdate::new(SCHEDULED, false, why.reason(), why.to_string());
-                let kept = if matches!(why, PlacementError::NoClusterFits { .. }) {
-                    Vec::new()
-                } else {
-                    spec.clusters.clone()
-                };
-                (kept, Scheduled { desired, affinity: status.scheduler_observing_affinity_name.clone() })
-            }
-        };
-        match clusters.is_empty() {
-            true => drop(object::remove(binding, &["spec", "clusters"])),
-            false => binding["spec"]["clusters"] = tree("clusters", &clusters)?,
-        }
-        object::set_annotation(binding, annotations::karmada::APPLIED_PLACEMENT, &placement_tree.to_string());
-        Ok(Some(scheduled))
-    }
+    object::set_annotation(binding, annotations::karmada::APPLIED_PLACEMENT, &placement_tree.to_string());
+    Ok(Some(scheduled))
 }

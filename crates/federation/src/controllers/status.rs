@@ -4,29 +4,31 @@
 //! Writes  the status of the binding, in one write · the status of the template, if its kind has an
 //!         aggregation
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use polis_api::karmada::{BindingStatus, ResourceBindingSpec, Work};
+use polis_engine::{Action, Engine, Key, Reconciler};
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::binding::binding_id;
+use super::binding::key_of_origin;
 use super::dependencies::targets;
 use super::scheduler::Scheduled;
-use super::template::binding_kind;
 use super::tree;
 use crate::aggregate;
 use crate::conditions::{self, ConditionUpdate};
 use crate::error::Error;
+use crate::hub::{binding_id, binding_kind, resource_of, spec_changed};
 use crate::interpreter::{ScriptError, TypeMeta};
+use crate::kinds;
 use crate::names;
 use crate::object::{self, ObjectKey};
-use crate::planes::ApiErrorKind;
-use crate::queue::Requeue;
-use crate::routing::resource_of;
-use crate::state::{FederationState, Key};
+use crate::shared::Shared;
+use crate::works;
 
 /// Condition of a binding: the interpreter scripts of its kind succeed. Karmada does not report script
 /// errors.
@@ -41,7 +43,7 @@ const DELAY_PER_COPY: Duration = Duration::from_millis(1);
 
 /// The result of the last reconcile of a binding, as input of its status.
 #[derive(Debug, Clone)]
-pub(crate) struct CachedStatus {
+struct BindingResult {
     scheduled: Option<Scheduled>,
     /// The generation of the binding.
     generation: Option<i64>,
@@ -50,95 +52,125 @@ pub(crate) struct CachedStatus {
     last_written: Option<Instant>,
 }
 
-impl FederationState {
-    /// Stores the result of a reconcile of a binding and enqueues its status.
-    pub(super) fn cache_status(
-        &self,
-        binding: &Value,
-        scheduled: Option<Scheduled>,
-        script_errors: &[ScriptError],
-    ) {
+/// The results of the last reconcile of each binding, by (namespace, name).
+#[derive(Default)]
+pub(crate) struct BindingResults(Mutex<BTreeMap<(String, String), BindingResult>>);
+
+impl BindingResults {
+    /// Stores the result of a reconcile of a binding.
+    pub(super) fn set(&self, binding: &Value, scheduled: Option<Scheduled>, script_errors: &[ScriptError]) {
         let ObjectKey { namespace, name, .. } = ObjectKey::of(binding);
         let script_errors = script_errors.iter().map(ToString::to_string).collect();
-        {
-            let mut cached_statuses = self.cached_statuses.lock();
-            let last_written = cached_statuses
-                .get(&(namespace.clone(), name.clone()))
-                .and_then(|cached| cached.last_written);
-            let generation = binding["metadata"]["generation"].as_i64();
-            let cached = CachedStatus { scheduled, generation, script_errors, last_written };
-            cached_statuses.insert((namespace.clone(), name.clone()), cached);
-        }
-        self.queue.add(Key::Status((!namespace.is_empty()).then_some(namespace), name));
+        let mut results = self.0.lock();
+        let key = (namespace, name);
+        let last_written = results.get(&key).and_then(|result| result.last_written);
+        let generation = binding["metadata"]["generation"].as_i64();
+        results.insert(key, BindingResult { scheduled, generation, script_errors, last_written });
     }
 
-    /// Whether the cached result is of the current generation and equal.
-    pub(super) fn is_status_current(&self, binding: &Value, scheduled: Option<&Scheduled>) -> bool {
+    /// Whether the result is of the current generation and equal.
+    pub(super) fn is_current(&self, binding: &Value, scheduled: Option<&Scheduled>) -> bool {
         let ObjectKey { namespace, name, .. } = ObjectKey::of(binding);
-        self.cached_statuses.lock().get(&(namespace, name)).is_some_and(|cached| {
-            cached.scheduled.as_ref() == scheduled
-                && cached.generation == binding["metadata"]["generation"].as_i64()
+        self.0.lock().get(&(namespace, name)).is_some_and(|result| {
+            result.scheduled.as_ref() == scheduled
+                && result.generation == binding["metadata"]["generation"].as_i64()
         })
     }
 
-    pub(super) async fn reconcile_status(
-        &self,
-        namespace: Option<&str>,
-        name: &str,
-    ) -> Result<Requeue, Error> {
-        let at = namespace.unwrap_or_default();
-        let Some(binding) =
-            self.bindings(namespace).get(at, name).filter(|binding| !object::is_deleting(binding))
-        else {
-            return Ok(Requeue::OnChange);
-        };
-        let binding_key = (at.to_owned(), name.to_owned());
-        let cached = self.cached_statuses.lock().get(&binding_key).cloned();
-        let Some(cached) = cached else {
-            self.queue.add(Key::Binding(namespace.map(str::to_owned), name.to_owned()));
-            return Ok(Requeue::OnChange);
-        };
-        let copies = self.works_of.read().get(binding_id(&binding)).map_or(0, BTreeSet::len);
-        if let Some(coalesce_delay) =
-            coalesce_delay(copies, cached.last_written.map(|last_written| last_written.elapsed()))
-        {
-            return Ok(Requeue::After(coalesce_delay));
+    fn get(&self, key: &Key) -> Option<BindingResult> {
+        self.0.lock().get(&(key.namespace().to_owned(), key.name.to_string())).cloned()
+    }
+
+    fn set_written(&self, key: &Key) {
+        if let Some(result) = self.0.lock().get_mut(&(key.namespace().to_owned(), key.name.to_string())) {
+            result.last_written = Some(Instant::now());
         }
-        let template = match self.template(&resource_of(&binding)).await {
+    }
+
+    fn forget(&self, key: &Key) {
+        self.0.lock().remove(&(key.namespace().to_owned(), key.name.to_string()));
+    }
+}
+
+struct Statuses(Arc<Shared>);
+
+pub(super) fn declare(engine: &mut Engine, shared: &Arc<Shared>) {
+    let hub = &shared.hub.plane;
+    let mut controller = engine.controller("status", hub, Statuses(shared.clone())).skips_own_writes();
+    for bindings in [&kinds::BINDING, &kinds::CLUSTER_BINDING] {
+        // A foreign write to the status is corrected. Other changes go through the binding, and a deletion
+        // ends the record of its result.
+        controller = controller.watches_untyped(hub, bindings, |hub, change| {
+            let name = change.name();
+            let key = crate::hub::key(hub, name.namespace.unwrap_or_default(), name.name);
+            let is_of_status = change.is_deletion() || (change.before().is_some() && !spec_changed(change));
+            Ok(if is_of_status { vec![key] } else { Vec::new() })
+        });
+    }
+    let controller = controller.watches_untyped(hub, &kinds::WORK, |hub, change| {
+        let work = change.object().filter(|_| !spec_changed(change));
+        Ok(work.and_then(|work| key_of_origin(hub, work)).into_iter().collect())
+    });
+    shared.triggers.status.declare(controller);
+}
+
+impl Reconciler for Statuses {
+    type Error = Error;
+
+    async fn reconcile(&self, key: &Key) -> Result<Action, Error> {
+        let (shared, hub) = (&*self.0, &self.0.hub);
+        let Some(binding) = hub.binding(key)? else {
+            shared.results.forget(key);
+            return Ok(Action::AwaitChange);
+        };
+        if object::is_deleting(&binding) {
+            return Ok(Action::AwaitChange);
+        }
+        let Some(result) = shared.results.get(key) else {
+            shared.triggers.binding.add(key.clone());
+            return Ok(Action::AwaitChange);
+        };
+        let copies = works::count_of_binding(hub, binding_id(&binding))?;
+        let since = result.last_written.map(|last_written| last_written.elapsed());
+        if let Some(coalesce_delay) = coalesce_delay(copies, since) {
+            return Ok(Action::RequeueAfter(coalesce_delay));
+        }
+        let template = match shared.kinds.template(&resource_of(&binding)).await {
             Ok(template) => template,
-            Err(Error::UnknownKind(_)) => return Ok(Requeue::OnChange),
+            Err(Error::UnknownKind(_)) => return Ok(Action::AwaitChange),
             Err(error) => return Err(error),
         };
         let Some(template) =
             template.filter(|template| binding["spec"]["resource"]["uid"] == template["metadata"]["uid"])
         else {
-            return Ok(Requeue::OnChange); // the binding is about to be deleted
+            return Ok(Action::AwaitChange); // the binding is about to be deleted
         };
-        if let Some(cached) = self.cached_statuses.lock().get_mut(&binding_key) {
-            cached.last_written = Some(Instant::now());
-        }
-        self.write_status(namespace, &binding, &template, cached).await
+        shared.results.set_written(key);
+        self.write_status(key, &binding, &template, result).await?;
+        Ok(Action::AwaitChange)
     }
+}
 
+impl Statuses {
     async fn write_status(
         &self,
-        namespace: Option<&str>,
+        key: &Key,
         binding: &Value,
         template: &Value,
-        CachedStatus { scheduled, generation, mut script_errors, .. }: CachedStatus,
-    ) -> Result<Requeue, Error> {
+        BindingResult { scheduled, generation, mut script_errors, .. }: BindingResult,
+    ) -> Result<(), Error> {
         let read = |source| Error::Decode { what: ObjectKey::of(binding).to_string(), source };
         let spec = ResourceBindingSpec::deserialize(&binding["spec"]).map_err(read)?;
         let existing: BindingStatus =
             Option::deserialize(&binding["status"]).map_err(read)?.unwrap_or_default();
-        let works = self.works_of(binding_id(binding));
+        let works = works::of_binding(&self.0.hub, binding_id(binding))?;
         // The first status of a new binding waits for the status of its Works: one write instead of two.
         if existing.conditions.is_empty() && works.iter().any(|work| self.is_about_to_report(work)) {
-            return Ok(Requeue::OnChange);
+            return Ok(());
         }
         let works: Vec<Work> = works.iter().filter_map(|work| without_manifest(work)).collect();
         let items = aggregate::items(&works);
-        let interpreter = self.interpreter();
+        let interpreter = self.0.scripts.current();
         if let Err(error) = interpreter.replicas(template) {
             script_errors.push(error.to_string());
         }
@@ -153,7 +185,7 @@ impl FederationState {
             }
         };
         let mut wanted = existing.clone();
-        let now = self.now();
+        let now = self.0.hub.now();
         if let Some(scheduled) = scheduled {
             if wanted.scheduler_observed_generation != generation {
                 wanted.scheduler_observed_generation = generation;
@@ -169,28 +201,27 @@ impl FederationState {
             aggregate::fully_applied(targets(&spec).iter().map(|target| target.name.as_str()), &items);
         conditions::set(&mut wanted.conditions, desired, now);
         wanted.aggregated_status = items;
-        self.set_interpreted_condition(&mut wanted, template, &script_errors).await;
+        self.set_interpreted_condition(&mut wanted, template, &script_errors);
         if wanted != existing {
             let mut object = binding.clone();
             object["status"] = tree("status", &wanted)?;
-            let answer = self.hub.api.replace_status(&binding_kind(namespace), &object).await?;
-            self.bindings(namespace).write_through(answer);
+            self.0.hub.of(binding_kind(key.namespace.as_deref())).update_status(&object).await?;
         }
         if let Some(status) = aggregated {
             self.ensure_template_status(template, status).await?;
         }
-        Ok(Requeue::OnChange)
+        Ok(())
     }
 
     /// Whether a Work has no conditions yet and its member is ready, so that it gets them soon.
     fn is_about_to_report(&self, work: &Value) -> bool {
         let unreported = work["status"]["conditions"].as_array().is_none_or(Vec::is_empty);
         let cluster = names::cluster_of_execution_namespace(object::meta(work, "namespace"))
-            .and_then(|cluster| self.cluster(cluster));
+            .and_then(|cluster| self.0.clusters.get(cluster).ok().flatten());
         unreported && cluster.is_some_and(|info| info.ready)
     }
 
-    async fn set_interpreted_condition(
+    fn set_interpreted_condition(
         &self,
         status: &mut BindingStatus,
         template: &Value,
@@ -208,7 +239,7 @@ impl FederationState {
                         "ScriptsAnswer",
                         "the scripts for this kind succeed",
                     ),
-                    self.now(),
+                    self.0.hub.now(),
                 );
             }
             return;
@@ -216,9 +247,9 @@ impl FederationState {
         conditions::set(
             &mut status.conditions,
             ConditionUpdate::new(INTERPRETED, false, "ScriptFailed", failing.clone()),
-            self.now(),
+            self.0.hub.now(),
         );
-        self.record_event(template, true, "InterpretFailed", &failing).await;
+        self.0.hub.warn(template, "InterpretFailed", &failing);
     }
 
     async fn ensure_template_status(&self, template: &Value, status: Value) -> Result<(), Error> {
@@ -226,21 +257,18 @@ impl FederationState {
             return Ok(());
         }
         let type_meta = TypeMeta::of(template);
-        let informer = self.template_informer(&type_meta).ok_or(Error::UnknownKind(type_meta))?;
+        let kind = self.0.kinds.get(&type_meta).ok_or(Error::UnknownKind(type_meta))?;
         let mut object = template.clone();
         object["status"] = status;
-        match self.hub.api.replace_status(informer.kind(), &object).await {
-            Ok(answer) => {
-                informer.write_through(answer);
-                Ok(())
-            }
+        match self.0.hub.of(&kind).update_status(&object).await {
+            Ok(_) => Ok(()),
             // A kind without a status subresource has no status to write.
-            Err(error) if error.kind == ApiErrorKind::NotFound => {
+            Err(error) if error.is_not_found() => {
                 let message = format!(
                     "a script aggregates a status, but {} has no status subresource on the hub",
-                    informer.kind()
+                    kinds::describe(&kind)
                 );
-                self.record_event(template, true, "NoStatusSubresource", &message).await;
+                self.0.hub.warn(template, "NoStatusSubresource", &message);
                 Ok(())
             }
             Err(error) => {

@@ -10,14 +10,14 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use polis_api::kube::Client;
 use polis_apiserver::{PlaneSpec, Server, Service};
-use polis_federation::Federation;
-use polis_federation::planes::Api;
+use polis_engine::{Clock, Engine, Plane as EnginePlane};
+use polis_federation::FederationConfig;
 use serde_json::json;
 use tokio::sync::{Notify, watch};
 use tower::ServiceExt;
 
 use crate::suite;
-use crate::suite::fixture::{CLUSTER, PLACE, Plane, THING, TestFederation, condition};
+use crate::suite::fixture::{Api, CLUSTER, PLACE, Plane, THING, TestFederation, condition};
 
 /// A log of all requests of the federation, with a crash point.
 #[derive(Default)]
@@ -94,7 +94,8 @@ pub async fn federation() -> TestFederation {
     recorded().await.federation
 }
 
-fn plane(server: &Server, name: &str) -> Plane {
+/// A client of a plane.
+pub fn plane(server: &Server, name: &str) -> Plane {
     Plane {
         api: Api::new(name, Client::new(server.plane_service(name), "default")),
         name: name.to_owned(),
@@ -102,10 +103,16 @@ fn plane(server: &Server, name: &str) -> Plane {
     }
 }
 
-/// A client that can be disconnected, and that crashes the federation after a write: the write is done, its
+/// A plane that can be disconnected, and that crashes the federation after a write: the write is done, its
 /// response is never returned.
-fn client(plane: &str, service: Service, reachable: Arc<AtomicBool>, requests: Arc<RequestLog>) -> Client {
-    let plane = plane.to_owned();
+fn client(
+    plane: &str,
+    service: Service,
+    reachable: Arc<AtomicBool>,
+    requests: Arc<RequestLog>,
+) -> EnginePlane {
+    let name = plane.to_owned();
+    let plane = name.clone();
     let service = tower::service_fn(move |request: http::Request<polis_api::kube::client::Body>| {
         let (service, reachable, requests, plane) =
             (service.clone(), reachable.clone(), requests.clone(), plane.clone());
@@ -131,10 +138,11 @@ fn client(plane: &str, service: Service, reachable: Arc<AtomicBool>, requests: A
             Ok(response)
         }
     });
-    Client::new(service, "default")
+    EnginePlane::in_process(name, service)
 }
 
-pub async fn recorded() -> RecordedFederation {
+/// A server with the planes of a federation, which serve their kinds.
+pub async fn mk_server() -> Server {
     let server = Server::builder().build().await.expect("a server");
     for name in ["hub", "dfw", "ord"] {
         server.create_plane(PlaneSpec::standalone(name)).await.expect("a plane");
@@ -146,13 +154,11 @@ pub async fn recorded() -> RecordedFederation {
         let definition = serde_json::to_value(file.definition()).expect("JSON");
         server.install_crd_in("hub", &definition).await.expect("a definition");
     }
-    let requests = Arc::new(RequestLog::default());
-    let switches: BTreeMap<String, Arc<AtomicBool>> =
-        ["dfw", "ord"].map(|member| (member.to_owned(), Arc::new(AtomicBool::new(true)))).into();
-    let services: BTreeMap<String, Service> =
-        ["hub", "dfw", "ord"].map(|name| (name.to_owned(), server.plane_service(name))).into();
-    let supervisor = tokio::spawn(supervise(services, switches.clone(), requests.clone()));
-    let hub = plane(&server, "hub");
+    server
+}
+
+/// Creates the Clusters of both members.
+pub async fn register_members(hub: &Plane) {
     for member in ["dfw", "ord"] {
         hub.create(json!({
             "apiVersion": "cluster.karmada.io/v1alpha1", "kind": "Cluster",
@@ -160,6 +166,18 @@ pub async fn recorded() -> RecordedFederation {
         }))
         .await;
     }
+}
+
+pub async fn recorded() -> RecordedFederation {
+    let server = mk_server().await;
+    let requests = Arc::new(RequestLog::default());
+    let switches: BTreeMap<String, Arc<AtomicBool>> =
+        ["dfw", "ord"].map(|member| (member.to_owned(), Arc::new(AtomicBool::new(true)))).into();
+    let services: BTreeMap<String, Service> =
+        ["hub", "dfw", "ord"].map(|name| (name.to_owned(), server.plane_service(name))).into();
+    let supervisor = tokio::spawn(supervise(services, switches.clone(), requests.clone()));
+    let hub = plane(&server, "hub");
+    register_members(&hub).await;
     for member in ["dfw", "ord"] {
         let ready = |cluster: &serde_json::Value| {
             condition(cluster, "Ready")["status"] == "True"
@@ -188,18 +206,18 @@ async fn supervise(
         let is_up = stopped.wait_for(|stopped| !stopped).await.map(drop);
         is_up.expect("the request log is held here");
         let always = Arc::new(AtomicBool::new(true));
-        let mut federation =
-            Federation::builder(client("hub", services["hub"].clone(), always, requests.clone()))
-                .probe_every(Duration::from_millis(50))
-                .failure_threshold(Duration::from_millis(150));
+        let hub = client("hub", services["hub"].clone(), always, requests.clone());
+        let mut config = FederationConfig::new(hub);
+        config.probe_every = Duration::from_millis(50);
+        config.failure_threshold = Duration::from_millis(150);
         for (member, reachable) in &switches {
-            federation = federation.member(
-                member,
-                client(member, services[member].clone(), reachable.clone(), requests.clone()),
-            );
+            let plane = client(member, services[member].clone(), reachable.clone(), requests.clone());
+            config = config.member(member, plane);
         }
+        let mut engine = Engine::new();
+        polis_federation::declare(&mut engine, Clock::system(), config);
         tokio::select! {
-            () = federation.build().run(pending()) => {}
+            ended = engine.run(pending()) => ended.expect("the engine runs"),
             () = requests.crashed.notified() => {}
             _ = stopped.wait_for(|stopped| *stopped) => {}
         }

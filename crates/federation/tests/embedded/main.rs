@@ -1,9 +1,10 @@
 //! The conformance cases on the embedded federation over embedded planes, in this process; its request
-//! budget; and crashes after every write.
+//! budget; crashes after every write; and its probes, metrics and leader election.
 
 mod crash;
 mod fixture;
 mod lifecycles;
+mod operations;
 mod request_budget;
 #[path = "../suite/mod.rs"]
 mod suite;

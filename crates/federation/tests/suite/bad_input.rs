@@ -1,21 +1,21 @@
 //! Invalid input: an event on the right object reports it, and other objects are not affected. Karmada
 //! reports most of it nowhere, so these cases run on the embedded federation only.
 
-use polis_federation::planes::ResourceKind;
+use polis_engine::ResourceScope::{Cluster, Namespaced};
 use serde_json::{Value, json};
 
 use super::fixture::*;
 use super::matching::selecting;
 use super::status::{SUM, mk_scripts};
 
-const EVENT: ResourceKind = ResourceKind::known("v1", "Event", "events", true);
+const EVENT: Kind = Kind::known("", "v1", "Event", "events", Namespaced);
 const ADMISSION: &str = "admissionregistration.k8s.io/v1";
 
 /// Waits for an event about an object and returns its message.
 pub(super) async fn await_event(federation: &TestFederation, about: (&str, &str), reason: &str) -> String {
     let (kind, name) = about;
     eventually(&format!("{kind} {name} has an event {reason}"), || async {
-        let (events, _) = federation.hub.api.list(&EVENT).await.ok()?;
+        let events = federation.hub.api.list(&EVENT).await.ok()?;
         let fits = |event: &&Value| {
             event["involvedObject"]["kind"] == kind
                 && event["involvedObject"]["name"] == name
@@ -41,7 +41,7 @@ pub async fn a_policy_for_kinds_of_the_federation_gets_an_event(federation: &Tes
     federation.dfw().arrives(&THING, &shop, "a").await;
     let message = await_event(federation, ("PropagationPolicy", "greedy"), "NotPropagatable").await;
     assert!(message.contains("belongs to the federation itself"), "{message}");
-    let (bindings, _) = federation.hub.api.list(&BINDING).await.expect("a list");
+    let bindings = federation.hub.api.list(&BINDING).await.expect("a list");
     assert_eq!(bindings.len(), 1, "{bindings:#?}");
 }
 
@@ -104,7 +104,9 @@ pub async fn an_object_too_large_for_a_member_is_reported_and_retried_after_a_ch
 ) {
     let shop = federation.namespace().await;
     let rule = json!({"apiGroups": ["suite.polis.test"], "apiVersions": ["*"], "resources": ["things"], "operations": ["CREATE", "UPDATE"]});
-    let kind = |kind: &'static str, plural: &'static str| ResourceKind::known(ADMISSION, kind, plural, false);
+    let kind = |kind: &'static str, plural: &'static str| {
+        Kind::known("admissionregistration.k8s.io", "v1", kind, plural, Cluster)
+    };
     let limit = json!({
         "apiVersion": ADMISSION, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": "size"},
         "spec": {

@@ -409,13 +409,13 @@ pub async fn an_object_rejected_by_a_member_is_reported_and_retried_after_a_chan
     for member in ["dfw", "ord"] {
         federation.hub.has(&CLUSTER, "", member, enabled).await;
     }
-    let selectors = json!([{"apiVersion": kind.api_version, "kind": kind.kind}]);
+    let selectors = json!([{"apiVersion": kind.api_version(), "kind": kind.kind}]);
     federation
         .hub
         .create(with(mk_policy(&shop, "p", to(&["dfw"])), "/spec/resourceSelectors", selectors))
         .await;
     let object = json!({
-        "apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"namespace": shop, "name": "a"}, "spec": {"n": 9},
+        "apiVersion": kind.api_version(), "kind": kind.kind, "metadata": {"namespace": shop, "name": "a"}, "spec": {"n": 9},
     });
     federation.hub.api.create(&kind, &object).await.expect("created");
     let binding = polis_federation::names::binding(&kind.kind, "a");

@@ -14,10 +14,7 @@ pub fn mk_config(namespace: &str, name: &str) -> Value {
 }
 
 /// Creates a kind whose objects depend on a ConfigMap, and a policy with `propagateDeps`.
-pub async fn with_dependency(
-    federation: &TestFederation,
-    placement: Value,
-) -> (polis_federation::planes::ResourceKind, String) {
+pub async fn with_dependency(federation: &TestFederation, placement: Value) -> (Kind, String) {
     let shop = federation.namespace().await;
     let (kind, plural) = install_own_kind(federation).await;
     federation
@@ -25,24 +22,19 @@ pub async fn with_dependency(
         .create(json!({
             "apiVersion": "config.karmada.io/v1alpha1", "kind": "ResourceInterpreterCustomization", "metadata": {"name": plural},
             "spec": {
-                "target": {"apiVersion": kind.api_version, "kind": kind.kind},
+                "target": {"apiVersion": kind.api_version(), "kind": kind.kind},
                 "customizations": {"dependencyInterpretation": {"luaScript": SCRIPT}},
             },
         }))
         .await;
-    let selectors = json!([{"apiVersion": kind.api_version, "kind": kind.kind}]);
+    let selectors = json!([{"apiVersion": kind.api_version(), "kind": kind.kind}]);
     let policy = with(mk_policy(&shop, "p", placement), "/spec/resourceSelectors", selectors);
     federation.hub.create(with(policy, "/spec/propagateDeps", json!(true))).await;
     (kind, shop)
 }
 
-pub fn mk_object(
-    kind: &polis_federation::planes::ResourceKind,
-    namespace: &str,
-    name: &str,
-    needs: &str,
-) -> Value {
-    json!({"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"namespace": namespace, "name": name}, "spec": {"needs": needs}})
+pub fn mk_object(kind: &Kind, namespace: &str, name: &str, needs: &str) -> Value {
+    json!({"apiVersion": kind.api_version(), "kind": kind.kind, "metadata": {"namespace": namespace, "name": name}, "spec": {"needs": needs}})
 }
 
 pub async fn dependencies_are_propagated_with_their_object(federation: &TestFederation) {

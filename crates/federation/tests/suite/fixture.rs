@@ -7,44 +7,45 @@ use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use polis_federation::planes::{Api, ApiErrorKind, ResourceKind};
+use polis_api::kube::Client;
+pub use polis_engine::Kind;
+use polis_engine::ResourceScope::{Cluster, Namespaced};
+use polis_engine::{Error, ListOptions};
 use serde_json::{Value, json};
 
-pub const THING: ResourceKind = ResourceKind::known("suite.polis.test/v1", "Thing", "things", true);
-pub const PLACE: ResourceKind = ResourceKind::known("suite.polis.test/v1", "Place", "places", false);
-pub const CONFIG_MAP: ResourceKind = ResourceKind::known("v1", "ConfigMap", "configmaps", true);
-pub const NAMESPACE: ResourceKind = ResourceKind::known("v1", "Namespace", "namespaces", false);
-pub const CLUSTER: ResourceKind =
-    ResourceKind::known("cluster.karmada.io/v1alpha1", "Cluster", "clusters", false);
-pub const POLICY: ResourceKind =
-    ResourceKind::known("policy.karmada.io/v1alpha1", "PropagationPolicy", "propagationpolicies", true);
-pub const CLUSTER_POLICY: ResourceKind = ResourceKind::known(
-    "policy.karmada.io/v1alpha1",
+pub const THING: Kind = Kind::known("suite.polis.test", "v1", "Thing", "things", Namespaced);
+pub const PLACE: Kind = Kind::known("suite.polis.test", "v1", "Place", "places", Cluster);
+pub const CONFIG_MAP: Kind = Kind::known("", "v1", "ConfigMap", "configmaps", Namespaced);
+pub const NAMESPACE: Kind = Kind::known("", "v1", "Namespace", "namespaces", Cluster);
+pub const CLUSTER: Kind = Kind::known("cluster.karmada.io", "v1alpha1", "Cluster", "clusters", Cluster);
+pub const POLICY: Kind =
+    Kind::known("policy.karmada.io", "v1alpha1", "PropagationPolicy", "propagationpolicies", Namespaced);
+pub const CLUSTER_POLICY: Kind = Kind::known(
+    "policy.karmada.io",
+    "v1alpha1",
     "ClusterPropagationPolicy",
     "clusterpropagationpolicies",
-    false,
+    Cluster,
 );
-pub const BINDING: ResourceKind =
-    ResourceKind::known("work.karmada.io/v1alpha2", "ResourceBinding", "resourcebindings", true);
-pub const CLUSTER_BINDING: ResourceKind = ResourceKind::known(
-    "work.karmada.io/v1alpha2",
-    "ClusterResourceBinding",
-    "clusterresourcebindings",
-    false,
-);
-pub const WORK: ResourceKind = ResourceKind::known("work.karmada.io/v1alpha1", "Work", "works", true);
-pub const SCRIPTS: ResourceKind = ResourceKind::known(
-    "config.karmada.io/v1alpha1",
+pub const BINDING: Kind =
+    Kind::known("work.karmada.io", "v1alpha2", "ResourceBinding", "resourcebindings", Namespaced);
+pub const CLUSTER_BINDING: Kind =
+    Kind::known("work.karmada.io", "v1alpha2", "ClusterResourceBinding", "clusterresourcebindings", Cluster);
+pub const WORK: Kind = Kind::known("work.karmada.io", "v1alpha1", "Work", "works", Namespaced);
+pub const SCRIPTS: Kind = Kind::known(
+    "config.karmada.io",
+    "v1alpha1",
     "ResourceInterpreterCustomization",
     "resourceinterpretercustomizations",
-    false,
+    Cluster,
 );
-pub const SECRET: ResourceKind = ResourceKind::known("v1", "Secret", "secrets", true);
-pub const CRD: ResourceKind = ResourceKind::known(
-    "apiextensions.k8s.io/v1",
+pub const SECRET: Kind = Kind::known("", "v1", "Secret", "secrets", Namespaced);
+pub const CRD: Kind = Kind::known(
+    "apiextensions.k8s.io",
+    "v1",
     "CustomResourceDefinition",
     "customresourcedefinitions",
-    false,
+    Cluster,
 );
 
 /// Timeout of a wait. Karmada discovers new kinds every 30 s, and the machine may be busy.
@@ -54,6 +55,54 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Makes a member unreachable (false) or reachable (true).
 pub type Connectivity = Box<dyn Fn(&str, bool) + Send + Sync>;
+
+/// A client of one plane.
+#[derive(Clone)]
+pub struct Api(polis_engine::Plane);
+
+impl Api {
+    /// The plane behind a client.
+    pub fn new(name: &str, client: Client) -> Self {
+        Api(polis_engine::Plane::from_kube_client(name, client))
+    }
+
+    #[allow(dead_code, reason = "the federation of some tests has planes of its own")]
+    pub fn into_plane(self) -> polis_engine::Plane {
+        self.0
+    }
+
+    pub async fn get(&self, kind: &Kind, namespace: &str, name: &str) -> Result<Option<Value>, Error> {
+        self.0.untyped(kind).read((namespace, name)).await
+    }
+
+    pub async fn list(&self, kind: &Kind) -> Result<Vec<Value>, Error> {
+        self.0.untyped(kind).read_all(&ListOptions::all()).await
+    }
+
+    pub async fn create(&self, kind: &Kind, wanted: &Value) -> Result<Value, Error> {
+        self.0.untyped(kind).create(wanted).await.map(|made| (*made).clone())
+    }
+
+    pub async fn replace(&self, kind: &Kind, wanted: &Value) -> Result<Value, Error> {
+        self.0.untyped(kind).update(wanted).await.map(|made| (*made).clone())
+    }
+
+    pub async fn replace_status(&self, kind: &Kind, wanted: &Value) -> Result<Value, Error> {
+        self.0.untyped(kind).update_status(wanted).await.map(|made| (*made).clone())
+    }
+
+    pub async fn delete(&self, kind: &Kind, namespace: &str, name: &str, uid: &str) -> Result<(), Error> {
+        match self.0.untyped(kind).delete((namespace, name), uid).await {
+            Err(error) if error.is_conflict() => Ok(()),
+            result => result.map(drop),
+        }
+    }
+
+    /// Whether the plane serves a kind.
+    pub async fn serves(&self, kind: &Kind) -> bool {
+        matches!(self.0.uncached().find_kind(&kind.api_version(), &kind.kind).await, Ok(Some(_)))
+    }
+}
 
 /// One plane.
 #[derive(Clone)]
@@ -132,7 +181,7 @@ impl TestFederation {
     }
 
     /// Waits until an object of the hub has the claim of this policy.
-    pub async fn claimed_by(&self, kind: &ResourceKind, namespace: &str, name: &str, policy: &str) -> Value {
+    pub async fn claimed_by(&self, kind: &Kind, namespace: &str, name: &str, policy: &str) -> Value {
         self.hub
             .has(kind, namespace, name, |object| {
                 let marks = &object["metadata"]["annotations"];
@@ -157,7 +206,7 @@ impl Plane {
         }
     }
 
-    pub async fn get(&self, kind: &ResourceKind, namespace: &str, name: &str) -> Option<Value> {
+    pub async fn get(&self, kind: &Kind, namespace: &str, name: &str) -> Option<Value> {
         // A reconnected member may still fail.
         eventually(&format!("{} responds", self.name), || async {
             self.api.get(kind, namespace, name).await.ok()
@@ -168,7 +217,7 @@ impl Plane {
     /// Updates an object; retries on conflict.
     pub async fn change(
         &self,
-        kind: &ResourceKind,
+        kind: &Kind,
         namespace: &str,
         name: &str,
         change: impl Fn(&mut Value),
@@ -178,14 +227,14 @@ impl Plane {
             change(&mut object);
             match self.api.replace(kind, &object).await {
                 Ok(changed) => Some(changed),
-                Err(error) if error.kind == ApiErrorKind::Conflict => None,
+                Err(error) if error.is_conflict() => None,
                 Err(error) => panic!("{error}"),
             }
         })
         .await
     }
 
-    pub async fn set_status(&self, kind: &ResourceKind, namespace: &str, name: &str, status: Value) -> Value {
+    pub async fn set_status(&self, kind: &Kind, namespace: &str, name: &str, status: Value) -> Value {
         eventually(
             &format!("the status of {kind} {namespace}/{name} on {} can be set", self.name),
             || async {
@@ -197,7 +246,7 @@ impl Plane {
         .await
     }
 
-    pub async fn delete(&self, kind: &ResourceKind, namespace: &str, name: &str) {
+    pub async fn delete(&self, kind: &Kind, namespace: &str, name: &str) {
         let Some(object) = self.get(kind, namespace, name).await else { return };
         let uid = object["metadata"]["uid"].as_str().unwrap_or_default();
         self.api.delete(kind, namespace, name, uid).await.unwrap_or_else(|error| panic!("{error}"));
@@ -206,7 +255,7 @@ impl Plane {
     /// Waits until the object exists and the condition holds.
     pub async fn has(
         &self,
-        kind: &ResourceKind,
+        kind: &Kind,
         namespace: &str,
         name: &str,
         holds: impl Fn(&Value) -> bool,
@@ -225,12 +274,12 @@ impl Plane {
         panic!("{kind} {namespace}/{name} on {} does not meet the condition: {last:#?}", self.name)
     }
 
-    pub async fn arrives(&self, kind: &ResourceKind, namespace: &str, name: &str) -> Value {
+    pub async fn arrives(&self, kind: &Kind, namespace: &str, name: &str) -> Value {
         self.has(kind, namespace, name, |_| true).await
     }
 
     /// Waits until the object is deleted.
-    pub async fn loses(&self, kind: &ResourceKind, namespace: &str, name: &str) {
+    pub async fn loses(&self, kind: &Kind, namespace: &str, name: &str) {
         eventually(&format!("{kind} {namespace}/{name} is deleted on {}", self.name), || async {
             matches!(self.api.get(kind, namespace, name).await, Ok(None)).then_some(())
         })
@@ -238,7 +287,7 @@ impl Plane {
     }
 
     /// Checks that the object does not exist and is not created.
-    pub async fn lacks(&self, kind: &ResourceKind, namespace: &str, name: &str) {
+    pub async fn lacks(&self, kind: &Kind, namespace: &str, name: &str) {
         self.consistently(
             || async { self.api.get(kind, namespace, name).await.ok().flatten().is_none() },
             || format!("{kind} {namespace}/{name} came to {}", self.name),
@@ -247,13 +296,7 @@ impl Plane {
     }
 
     /// Something holds of the object, and goes on holding.
-    pub async fn keeps(
-        &self,
-        kind: &ResourceKind,
-        namespace: &str,
-        name: &str,
-        holds: impl Fn(&Value) -> bool,
-    ) {
+    pub async fn keeps(&self, kind: &Kind, namespace: &str, name: &str, holds: impl Fn(&Value) -> bool) {
         self.consistently(
             || async {
                 self.api.get(kind, namespace, name).await.ok().flatten().is_some_and(|object| holds(&object))
@@ -288,7 +331,7 @@ pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut poll: 
     panic!("timed out after {TIMEOUT:?}: {what}")
 }
 
-fn kind_of(object: &Value) -> ResourceKind {
+fn kind_of(object: &Value) -> Kind {
     let all = [
         THING,
         PLACE,
@@ -305,7 +348,7 @@ fn kind_of(object: &Value) -> ResourceKind {
     ];
     let found = all
         .into_iter()
-        .find(|kind| object["apiVersion"] == *kind.api_version && object["kind"] == *kind.kind);
+        .find(|kind| object["apiVersion"] == kind.api_version() && object["kind"] == *kind.kind);
     found.unwrap_or_else(|| panic!("unknown kind in the suite: {object}"))
 }
 

@@ -1,5 +1,6 @@
 //! Placement of objects on clusters.
 
+use polis_engine::ResourceScope::Namespaced;
 use serde_json::{Value, json};
 
 use super::fixture::*;
@@ -271,10 +272,7 @@ pub async fn a_tainted_cluster_gets_objects_that_tolerate_the_taint(federation: 
 }
 
 /// Creates a kind with replicas, defined by scripts, and a policy for it.
-async fn with_replicas(
-    federation: &TestFederation,
-    placement: Value,
-) -> (polis_federation::planes::ResourceKind, String) {
+async fn with_replicas(federation: &TestFederation, placement: Value) -> (Kind, String) {
     let shop = federation.namespace().await;
     let (kind, plural) = install_own_kind(federation).await;
     let scripts = json!({
@@ -293,7 +291,7 @@ async fn with_replicas(
     (kind, shop)
 }
 
-fn mk_replicated(kind: &polis_federation::planes::ResourceKind, namespace: &str, size: u32) -> Value {
+fn mk_replicated(kind: &Kind, namespace: &str, size: u32) -> Value {
     json!({"apiVersion": "suite.polis.test/v1", "kind": kind.kind, "metadata": {"namespace": namespace, "name": "a"}, "spec": {"size": size}})
 }
 
@@ -337,9 +335,7 @@ pub async fn replicas_are_divided_by_static_weights(federation: &TestFederation)
 }
 
 /// Installs a new kind on the hub and both members.
-pub async fn install_own_kind(
-    federation: &TestFederation,
-) -> (polis_federation::planes::ResourceKind, String) {
+pub async fn install_own_kind(federation: &TestFederation) -> (Kind, String) {
     let kind = mk_own_kind();
     for plane in [&federation.hub, federation.dfw(), federation.ord()] {
         install(plane, &kind).await;
@@ -352,37 +348,31 @@ pub async fn install_own_kind(
     (kind, plural)
 }
 
-pub fn mk_own_kind() -> polis_federation::planes::ResourceKind {
+pub fn mk_own_kind() -> Kind {
     let name = unique("own").replace('-', "x");
-    polis_federation::planes::ResourceKind {
-        api_version: "suite.polis.test/v1".into(),
+    Kind {
+        group: "suite.polis.test".into(),
+        version: "v1".into(),
         kind: format!("O{}", &name[1..]).into(),
         plural: format!("{name}s").into(),
-        namespaced: true,
+        scope: Namespaced,
     }
 }
 
-pub async fn install(plane: &Plane, kind: &polis_federation::planes::ResourceKind) {
+pub async fn install(plane: &Plane, kind: &Kind) {
     plane.create(mk_crd(kind)).await;
     eventually(&format!("{kind} is served by {}", plane.name), || async {
-        plane
-            .api
-            .find_kind(&polis_federation::interpreter::TypeMeta {
-                api_version: kind.api_version.to_string(),
-                kind: kind.kind.to_string(),
-            })
-            .await
-            .ok()?
+        plane.api.serves(kind).await.then_some(())
     })
     .await;
 }
 
-pub fn mk_crd(kind: &polis_federation::planes::ResourceKind) -> Value {
+pub fn mk_crd(kind: &Kind) -> Value {
     let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": format!("{}.suite.polis.test", kind.plural)},
         "spec": {
-            "group": "suite.polis.test", "scope": if kind.namespaced { "Namespaced" } else { "Cluster" },
+            "group": "suite.polis.test", "scope": if kind.scope == Namespaced { "Namespaced" } else { "Cluster" },
             "names": {"kind": kind.kind, "plural": kind.plural, "singular": kind.kind.to_lowercase(), "listKind": format!("{}List", kind.kind)},
             "versions": [{
                 "name": "v1", "served": true, "storage": true, "subresources": {"status": {}},

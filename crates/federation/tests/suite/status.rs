@@ -5,26 +5,23 @@ use serde_json::{Value, json};
 use super::fixture::*;
 use super::placement::install_own_kind;
 
-pub fn mk_scripts(kind: &polis_federation::planes::ResourceKind, rules: Value) -> Value {
+pub fn mk_scripts(kind: &Kind, rules: Value) -> Value {
     json!({
         "apiVersion": "config.karmada.io/v1alpha1", "kind": "ResourceInterpreterCustomization", "metadata": {"name": kind.plural},
-        "spec": {"target": {"apiVersion": kind.api_version, "kind": kind.kind}, "customizations": rules},
+        "spec": {"target": {"apiVersion": kind.api_version(), "kind": kind.kind}, "customizations": rules},
     })
 }
 
 /// Creates an object of a new kind and propagates it to both members.
-async fn spread_object(
-    federation: &TestFederation,
-    rules: Option<Value>,
-) -> (polis_federation::planes::ResourceKind, String, String) {
+async fn spread_object(federation: &TestFederation, rules: Option<Value>) -> (Kind, String, String) {
     let shop = federation.namespace().await;
     let (kind, _) = install_own_kind(federation).await;
     if let Some(rules) = rules {
         federation.hub.create(mk_scripts(&kind, rules)).await;
     }
-    let selectors = json!([{"apiVersion": kind.api_version, "kind": kind.kind}]);
+    let selectors = json!([{"apiVersion": kind.api_version(), "kind": kind.kind}]);
     federation.hub.create(with(mk_policy(&shop, "p", json!({})), "/spec/resourceSelectors", selectors)).await;
-    let object = json!({"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"namespace": shop, "name": "a"}, "spec": {"n": 1}});
+    let object = json!({"apiVersion": kind.api_version(), "kind": kind.kind, "metadata": {"namespace": shop, "name": "a"}, "spec": {"n": 1}});
     federation.hub.api.create(&kind, &object).await.expect("created");
     federation.dfw().arrives(&kind, &shop, "a").await;
     federation.ord().arrives(&kind, &shop, "a").await;

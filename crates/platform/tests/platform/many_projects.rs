@@ -21,7 +21,7 @@ use polis_core::cities::TenancyMode;
 use polis_core::conditions::{self, DesiredCondition};
 use polis_core::tenant::Tenant;
 use polis_engine::{ListOptions, MiloProjects, Object, Plane};
-use polis_federation::Federation;
+use polis_federation::FederationConfig;
 use polis_platform::{locations, projects, quota};
 use tokio::time::{Instant, sleep};
 
@@ -86,12 +86,11 @@ impl TestPlatform {
         env.start("management", |engine| {
             polis_management::declare(engine, clock.clone(), MiloProjects::new(root), TenancyMode::Milo, hub);
         });
-        let client = |plane: &str| env.cluster.client(plane);
-        let mut federation = Federation::builder(client("hub")).clock(move || clock.now());
+        let mut config = FederationConfig::new(env.at("hub"));
         for city in cities {
-            federation = federation.member(*city, client(city));
+            config = config.member(*city, env.at(city));
         }
-        tokio::spawn(federation.build().run(std::future::pending()));
+        env.start("federation", |engine| polis_federation::declare(engine, clock, config));
         let mut proxies = Vec::new();
         for city in cities {
             proxies.push(env.start_cell(city));
