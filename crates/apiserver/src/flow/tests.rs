@@ -43,7 +43,7 @@ fn mk_caller(name: &str) -> Caller {
 
 fn mk_flows() -> (Arc<Flows>, Arc<Metrics>) {
     let store = MemoryStore::new(HistoryLimits::default(), Clock::system());
-    let metrics = Metrics::new(StorageCollector::new(Arc::new(store)));
+    let metrics = Metrics::new(StorageCollector::new(Arc::new(store)), AuditCollector::new(None));
     (Arc::new(Flows::new(metrics.clone())), metrics)
 }
 
