@@ -217,10 +217,8 @@ const ALLOWED: &[(&str, &str, &str)] = &[
 ];
 
 /// Public type names that several crates may use, each with its reason.
-const SHARED_TYPES: &[(&str, &str)] = &[
-    ("Error", "the error of its crate"),
-    ("BoxError", "the usual name of a boxed error"),
-];
+const SHARED_TYPES: &[(&str, &str)] =
+    &[("Error", "the error of its crate"), ("BoxError", "the usual name of a boxed error")];
 
 /// What is not ours to word: recorded data, licences, generated files, and this table.
 const SKIPPED: &[&str] =

@@ -10,7 +10,7 @@ use polis_apimachinery::clock::Clock;
 use super::*;
 use crate::{
     common::eventually,
-    metrics::StorageCollector,
+    metrics::{AuditCollector, StorageCollector},
     store::{HistoryLimits, MemoryStore},
     user::UserInfo,
 };

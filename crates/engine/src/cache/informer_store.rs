@@ -12,8 +12,8 @@ use tokio::time::Instant;
 
 use super::added::AddedWatches;
 use super::{Store, WatchError};
-use crate::{Kind, Plane};
 use crate::watch::{Observer, Watch};
+use crate::{Kind, Plane};
 
 /// The cache of one plane: one [`Store`] for each declared watch.
 pub(crate) struct InformerStore {
