@@ -1,14 +1,14 @@
-//! A fair queue for the seats of one priority level, after Kubernetes' API Priority and Fairness.
+//! A fair queue for the permits of one priority level, after Kubernetes' API Priority and Fairness.
 //!
-//! A seat is the right to compute. A request takes one while it computes and gives it back while it waits for
-//! a webhook or for the disk, so slow peers hold no seats. The queue is fair at two levels: between tenants
-//! (planes), and between the flows (identities) of a tenant. Of the tenants with waiting requests the one
-//! that has computed least is next, and of its flows the one that has computed least: what one of them uses
-//! delays the others by their share and not by its size.
+//! A permit is the right to compute. A request holds one while it computes, and gives it back while it waits
+//! for a webhook or for the disk. The queue is fair at two levels: between tenants (planes), and between the
+//! flows (identities) of a tenant. Of the tenants with waiting requests the one that has computed least is
+//! next, and of its flows the one that has computed least: what one of them uses delays the others by their
+//! share and not by its size.
 //!
 //! The account of a tenant is a virtual time, as in start-time fair queuing: it begins where the level is,
 //! so that time spent idle is no credit, and grows by the time that its requests computed. A tenant never
-//! holds all seats: one stays for the next tenant, because a running request is not interrupted.
+//! holds all permits: one stays for the next tenant, because a running request is not interrupted.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Requests that compute at the same time.
-    pub seats: usize,
+    pub permits: usize,
     /// Requests of one tenant that compute at the same time.
-    pub tenant_seats: usize,
-    /// Requests of one flow that wait for their first seat.
+    pub tenant_permits: usize,
+    /// Requests of one flow that wait for their first permit.
     pub flow_queue: usize,
-    /// Requests of the level that wait for their first seat.
+    /// Requests of the level that wait for their first permit.
     pub queue: usize,
 }
 
@@ -51,7 +51,7 @@ pub struct FairQueue {
     tenants: HashMap<Arc<str>, Tenant>,
     executing: usize,
     waiting: usize,
-    /// The account of the tenant that was last given a seat: where a tenant without an account begins.
+    /// The account of the tenant that was last given a permit: where a tenant without an account begins.
     level_time: Duration,
     next: u64,
 }
@@ -69,7 +69,7 @@ struct Tenant {
 struct Flow {
     account: Duration,
     executing: usize,
-    /// Whether the request waits for its first seat, by ticket.
+    /// Whether the request waits for its first permit, by ticket.
     waiting: BTreeMap<Ticket, bool>,
 }
 
@@ -97,12 +97,12 @@ impl FairQueue {
         self.executing
     }
 
-    /// Requests that wait for a seat.
+    /// Requests that wait for a permit.
     pub fn waiting(&self) -> usize {
         self.waiting
     }
 
-    /// Queues a new request, or refuses it. [`Self::dispatch`] gives it a seat.
+    /// Queues a new request, or refuses it. [`Self::dispatch`] gives it a permit.
     pub fn arrive(&mut self, key: &FlowKey) -> Result<Ticket, QueueFull> {
         if self.waiting >= self.limits.queue {
             return Err(QueueFull);
@@ -117,8 +117,8 @@ impl FairQueue {
         Ok(ticket)
     }
 
-    /// Queues a request that has had a seat before. It is never refused, and keeps its place in the order of
-    /// arrival of its flow.
+    /// Queues a request that has had a permit before. It is never refused, and keeps its place in the order
+    /// of arrival of its flow.
     pub fn resume(&mut self, key: &FlowKey, ticket: Ticket) {
         self.enqueue(key, ticket, false);
     }
@@ -139,15 +139,15 @@ impl FairQueue {
         self.waiting += 1;
     }
 
-    /// Gives free seats to waiting requests, and returns them.
+    /// Gives free permits to waiting requests, and returns them.
     pub fn dispatch(&mut self) -> Vec<Ticket> {
         let mut started = Vec::new();
-        while self.executing < self.limits.seats {
-            let tenant_seats = self.limits.tenant_seats;
+        while self.executing < self.limits.permits {
+            let tenant_permits = self.limits.tenant_permits;
             let next = self
                 .tenants
                 .iter_mut()
-                .filter(|(_, tenant)| tenant.waiting > 0 && tenant.executing < tenant_seats)
+                .filter(|(_, tenant)| tenant.waiting > 0 && tenant.executing < tenant_permits)
                 .min_by(|(a, x), (b, y)| (x.account, a).cmp(&(y.account, b)));
             let Some((_, tenant)) = next else { break };
             self.level_time = self.level_time.max(tenant.account);
@@ -159,7 +159,7 @@ impl FairQueue {
         started
     }
 
-    /// Takes the seat of a request back, and charges the time for which it computed.
+    /// Takes the permit of a request back, and charges the time for which it computed.
     pub fn finish(&mut self, key: &FlowKey, used: Duration) {
         if let Some(tenant) = self.tenants.get_mut(&key.tenant) {
             tenant.executing = tenant.executing.saturating_sub(1);
@@ -266,14 +266,14 @@ mod tests {
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
-    const LIMITS: Limits = Limits { seats: 2, tenant_seats: 1, flow_queue: 3, queue: 6 };
+    const LIMITS: Limits = Limits { permits: 2, tenant_permits: 1, flow_queue: 3, queue: 6 };
 
     fn of(tenant: &str, flow: &str) -> FlowKey {
         FlowKey { tenant: tenant.into(), flow: flow.into() }
     }
 
     #[test]
-    fn a_tenant_never_holds_the_last_seat() {
+    fn a_tenant_never_holds_the_last_permit() {
         let mut queue = FairQueue::new(LIMITS);
         let attack: Vec<Ticket> = (0..3).map(|n| queue.arrive(&of("a", &n.to_string())).unwrap()).collect();
         assert_eq!(queue.dispatch(), [attack[0]]);
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn the_tenant_that_has_computed_least_is_next() {
-        let mut queue = FairQueue::new(Limits { seats: 1, ..LIMITS });
+        let mut queue = FairQueue::new(Limits { permits: 1, ..LIMITS });
         let first = queue.arrive(&of("a", "x")).unwrap();
         let second = queue.arrive(&of("a", "x")).unwrap();
         assert_eq!(queue.dispatch(), [first]);
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn the_identity_of_a_tenant_that_has_computed_least_is_next() {
-        let mut queue = FairQueue::new(Limits { seats: 1, ..LIMITS });
+        let mut queue = FairQueue::new(Limits { permits: 1, ..LIMITS });
         let heavy: Vec<Ticket> = (0..3).map(|_| queue.arrive(&of("a", "heavy")).unwrap()).collect();
         assert_eq!(queue.dispatch(), [heavy[0]]);
         let light = queue.arrive(&of("a", "light")).unwrap();
@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     fn time_spent_idle_is_no_credit() {
-        let mut queue = FairQueue::new(Limits { seats: 1, ..LIMITS });
+        let mut queue = FairQueue::new(Limits { permits: 1, ..LIMITS });
         let busy = of("a", "x");
         queue.arrive(&busy).unwrap();
         queue.dispatch();
@@ -344,7 +344,7 @@ mod tests {
 
     #[test]
     fn a_resumed_request_is_not_refused_and_goes_before_later_ones() {
-        let mut queue = FairQueue::new(Limits { seats: 1, ..LIMITS });
+        let mut queue = FairQueue::new(Limits { permits: 1, ..LIMITS });
         let key = of("a", "x");
         let first = queue.arrive(&key).unwrap();
         let second = queue.arrive(&key).unwrap();
@@ -361,8 +361,8 @@ mod tests {
     }
 
     #[test]
-    fn an_abandoned_request_gets_no_seat_and_an_idle_level_keeps_nothing() {
-        let mut queue = FairQueue::new(Limits { seats: 1, ..LIMITS });
+    fn an_abandoned_request_gets_no_permit_and_an_idle_level_keeps_nothing() {
+        let mut queue = FairQueue::new(Limits { permits: 1, ..LIMITS });
         let (a, b) = (of("a", "x"), of("b", "x"));
         queue.arrive(&a).unwrap();
         queue.dispatch();

@@ -36,19 +36,19 @@ pub struct QuotaExceeded {
     /// What the write adds.
     pub added: u64,
     /// What is counted.
-    pub unit: Unit,
+    pub unit: StorageUnit,
 }
 
 /// What a quota counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
+pub enum StorageUnit {
     /// Objects.
     Objects,
     /// Bytes.
     Bytes,
 }
 
-impl fmt::Display for Unit {
+impl fmt::Display for StorageUnit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Objects => "objects",
@@ -79,8 +79,8 @@ impl StorageQuota {
     ) -> Result<(), QuotaExceeded> {
         let after = usage.after(old, new);
         for (unit, used, after, limit) in [
-            (Unit::Objects, usage.objects, after.objects, self.objects),
-            (Unit::Bytes, usage.bytes, after.bytes, self.bytes),
+            (StorageUnit::Objects, usage.objects, after.objects, self.objects),
+            (StorageUnit::Bytes, usage.bytes, after.bytes, self.bytes),
         ] {
             if after > used && after > limit {
                 return Err(QuotaExceeded { used, limit, added: after - used, unit });
@@ -101,10 +101,10 @@ mod tests {
         let exceeded = |used, limit, added, unit| Err(QuotaExceeded { used, limit, added, unit });
         for (usage, old, new, admitted) in [
             (usage(1, 50), None, Some(50), Ok(())),
-            (usage(1, 50), None, Some(51), exceeded(50, 100, 51, Unit::Bytes)),
-            (usage(2, 20), None, Some(1), exceeded(2, 2, 1, Unit::Objects)),
+            (usage(1, 50), None, Some(51), exceeded(50, 100, 51, StorageUnit::Bytes)),
+            (usage(2, 20), None, Some(1), exceeded(2, 2, 1, StorageUnit::Objects)),
             (usage(2, 100), Some(10), Some(10), Ok(())),
-            (usage(2, 100), Some(10), Some(11), exceeded(100, 100, 1, Unit::Bytes)),
+            (usage(2, 100), Some(10), Some(11), exceeded(100, 100, 1, StorageUnit::Bytes)),
             (usage(9, 900), Some(10), Some(9), Ok(())),
             (usage(9, 900), Some(10), None, Ok(())),
         ] {

@@ -5,8 +5,8 @@
 //! Controllers call it in process; [`Server::serve`] serves it over TLS to kubectl and other clients.
 //!
 //! ```text
-//!   request ─► route ─► authentication, authorization ─► endpoint ─► seat ─► verb ─► admission ─► store ─► response
-//!                                                                                       watchers, controllers ◄─┘
+//!   request ─► route ─► authentication, authorization ─► endpoint ─► flow ─► verb ─► admission ─► store
+//!                                                        response, watchers, controllers ◄────────────┘
 //! ```
 //!
 //! | module | contents |

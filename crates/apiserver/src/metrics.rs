@@ -78,12 +78,12 @@ impl Metrics {
         );
         registry.register(
             "apiserver_flowcontrol_current_inqueue_requests",
-            "Requests of a priority level that wait for a seat",
+            "Requests of a priority level that wait for a permit",
             metrics.queued.clone(),
         );
         registry.register(
             "apiserver_flowcontrol_dispatched_requests",
-            "Requests that got their first seat",
+            "Requests that got their first permit",
             metrics.dispatched.clone(),
         );
         registry.register(
@@ -93,7 +93,7 @@ impl Metrics {
         );
         registry.register(
             "apiserver_flowcontrol_request_wait_duration_seconds",
-            "Seconds from the arrival of a request to its first seat",
+            "Seconds from the arrival of a request to its first permit",
             metrics.waits.clone(),
         );
         registry.register("apiserver_longrunning_requests", "Open watches", metrics.watches.clone());

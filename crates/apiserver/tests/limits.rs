@@ -1,4 +1,4 @@
-//! What tenants may store, and whom their admission configurations judge.
+//! What tenants may store, and whom their admission configurations apply to.
 
 mod common;
 
@@ -171,7 +171,7 @@ impl WebhookTransport for Recorded {
 }
 
 #[tokio::test]
-async fn what_a_tenant_writes_never_judges_the_platform_and_what_the_platform_writes_judges_both() {
+async fn what_a_tenant_writes_never_applies_to_the_platform_and_what_the_platform_writes_applies_to_both() {
     let calls = Recorded::default();
     let server = Server::builder().webhooks(calls.clone()).build().await.expect("a server");
     add_projects(&server, &["p"]).await;

@@ -15,8 +15,8 @@ use crate::go_format;
 const OPERATIONS_MAX: usize = 10_000;
 /// Maximum number of bytes that all `copy` operations together may add.
 const COPIED_MAX: usize = 3 << 20;
-/// Maximum number of values that all operations together may visit or shift; about a tenth of a second. An
-/// operation costs the values that it moves, so that 10,000 moves of a large subtree end early.
+/// Maximum number of values that all operations together may visit or shift. An operation costs the values
+/// that it moves, so that 10,000 moves of a large subtree end early.
 const WORK_MAX: usize = 8 << 20;
 /// Elements of a list that cost as much to shift as one value costs to visit.
 const SHIFTED_PER_VISIT: usize = 8;

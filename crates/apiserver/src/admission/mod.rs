@@ -181,7 +181,7 @@ impl Configurations {
 /// All configurations of a kind that apply to a request.
 fn configurations(call: &Call, plural: &str) -> Vec<Configuration> {
     let mut planes = Vec::new();
-    if judges_itself(call) {
+    if applies_own(call) {
         planes.push(call.plane.name.clone());
     }
     if call.plane.catalogue.plane != call.plane.name {
@@ -202,10 +202,10 @@ fn configurations(call: &Call, plural: &str) -> Vec<Configuration> {
 }
 
 /// Whether the configurations that the plane itself holds apply to a request. Those of a project are written
-/// by a tenant: they never judge the platform. An operator can suspend those of any plane.
-fn judges_itself(call: &Call) -> bool {
-    let tenant_judges_platform = call.caller.platform && is_project(&call.plane.name);
-    !tenant_judges_platform && !call.core.suspended.contains(&*call.plane.name)
+/// by a tenant: they never apply to the platform. An operator can suspend those of any plane.
+fn applies_own(call: &Call) -> bool {
+    let exempt = call.caller.platform && is_project(&call.plane.name);
+    !exempt && !call.core.suspended.contains(&*call.plane.name)
 }
 
 /// Admission never applies to its own configurations: otherwise a broken one could not be repaired.
@@ -220,7 +220,9 @@ pub(crate) async fn mutate(call: &Call, object: &mut Value, old: Option<&Value>)
         return Ok(());
     }
     let mutated = webhook::mutate(call, object, old).await;
-    call.core.quarantine.report(call).await;
+    if let Some(report) = call.core.quarantine.report(call) {
+        report.await;
+    }
     mutated
 }
 
@@ -238,6 +240,8 @@ pub(crate) async fn validate(
     if admitted.is_ok() {
         admitted = webhook::validate(&request).await;
     }
-    call.core.quarantine.report(call).await;
+    if let Some(report) = call.core.quarantine.report(call) {
+        report.await;
+    }
     admitted
 }

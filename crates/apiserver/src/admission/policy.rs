@@ -114,7 +114,7 @@ pub(super) fn evaluate(request: &Request<'_>) -> Result<(), StatusError> {
                     params: &params,
                     namespace_object: &namespace,
                 };
-                for denial in judge(request, &compiled, subject.as_ref(), spec, &inputs) {
+                for denial in evaluate_guarded(request, &compiled, subject.as_ref(), spec, &inputs) {
                     enforce(request, name, binding, &denial)?;
                 }
             }
@@ -124,7 +124,7 @@ pub(super) fn evaluate(request: &Request<'_>) -> Result<(), StatusError> {
 }
 
 /// Evaluates a policy, and records whether it failed hard. A panic is handled like an evaluation error.
-fn judge(
+fn evaluate_guarded(
     request: &Request<'_>,
     policy: &CompiledPolicy,
     subject: Option<&Subject>,

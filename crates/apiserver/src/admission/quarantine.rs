@@ -156,14 +156,18 @@ impl Quarantine {
         self.changes.lock().extend(change.map(|change| (subject.clone(), change)));
     }
 
-    /// Reports the changes since the last call: an event, and a condition where the kind has a status.
-    pub(super) fn report<'a>(&'a self, call: &'a Call) -> BoxFuture<'a, ()> {
+    /// Reports the changes since the last call: an event, and a condition where the kind has a status. `None`
+    /// if there are none.
+    pub(super) fn report<'a>(&'a self, call: &'a Call) -> Option<BoxFuture<'a, ()>> {
         let changes = std::mem::take(&mut *self.changes.lock());
-        Box::pin(async move {
+        if changes.is_empty() {
+            return None;
+        }
+        Some(Box::pin(async move {
             for (subject, change) in changes {
                 report_change(call, &subject, change).await;
             }
-        })
+        }))
     }
 }
 

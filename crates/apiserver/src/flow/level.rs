@@ -11,7 +11,7 @@ use polis_apimachinery::fair_queue::{FairQueue, FlowKey, Limits, QueueFull, Tick
 
 use crate::metrics::LevelMetrics;
 
-/// The queue of a level and the tasks that wait for a seat.
+/// The queue of a level and the tasks that wait for a permit.
 pub(super) struct Level {
     state: Mutex<State>,
     pub(super) metrics: LevelMetrics,
@@ -19,13 +19,13 @@ pub(super) struct Level {
 
 struct State {
     queue: FairQueue,
-    /// The requests without a seat, and those that have one and do not know it yet.
-    waiters: HashMap<Ticket, Waiter>,
+    /// The requests without a permit, and those that have one and do not know it yet.
+    waiters: HashMap<Ticket, PendingRequest>,
 }
 
 #[derive(Default)]
-struct Waiter {
-    seated: bool,
+struct PendingRequest {
+    granted: bool,
     waker: Option<Waker>,
 }
 
@@ -39,24 +39,24 @@ impl Level {
     pub(super) fn arrive(&self, key: &FlowKey) -> Result<Ticket, QueueFull> {
         let mut state = self.state.lock();
         let ticket = state.queue.arrive(key)?;
-        state.waiters.insert(ticket, Waiter::default());
+        state.waiters.insert(ticket, PendingRequest::default());
         self.dispatch(state);
         Ok(ticket)
     }
 
-    /// Queues a request that has given its seat back.
+    /// Queues a request that has given its permit back.
     pub(super) fn resume(&self, key: &FlowKey, ticket: Ticket) {
         let mut state = self.state.lock();
         state.queue.resume(key, ticket);
-        state.waiters.insert(ticket, Waiter::default());
+        state.waiters.insert(ticket, PendingRequest::default());
         self.dispatch(state);
     }
 
-    /// Whether the request has a seat. If not, its task is woken when it has one.
-    pub(super) fn poll_seat(&self, ticket: Ticket, context: &mut Context<'_>) -> bool {
+    /// Whether the request has a permit. If not, its task is woken when it has one.
+    pub(super) fn poll_permit(&self, ticket: Ticket, context: &mut Context<'_>) -> bool {
         let mut state = self.state.lock();
         match state.waiters.get_mut(&ticket) {
-            Some(waiter) if !waiter.seated => {
+            Some(waiter) if !waiter.granted => {
                 waiter.waker = Some(context.waker().clone());
                 false
             }
@@ -67,29 +67,29 @@ impl Level {
         }
     }
 
-    /// Takes the seat of a request back after it has computed for this time.
+    /// Takes the permit of a request back after it has computed for this time.
     pub(super) fn finish(&self, key: &FlowKey, used: Duration) {
         let mut state = self.state.lock();
         state.queue.finish(key, used);
         self.dispatch(state);
     }
 
-    /// Removes a request that waits, or that has a seat and does not know it.
+    /// Removes a request that waits, or that has a permit and does not know it.
     pub(super) fn abandon(&self, key: &FlowKey, ticket: Ticket) {
         let mut state = self.state.lock();
         match state.waiters.remove(&ticket) {
-            Some(Waiter { seated: true, .. }) => state.queue.finish(key, Duration::ZERO),
+            Some(PendingRequest { granted: true, .. }) => state.queue.finish(key, Duration::ZERO),
             _ => state.queue.abandon(key, ticket),
         }
         self.dispatch(state);
     }
 
-    /// Gives free seats to waiting requests and wakes their tasks.
+    /// Gives free permits to waiting requests and wakes their tasks.
     fn dispatch(&self, mut state: parking_lot::MutexGuard<'_, State>) {
         let mut woken = Vec::new();
         for ticket in state.queue.dispatch() {
             let waiter = state.waiters.entry(ticket).or_default();
-            waiter.seated = true;
+            waiter.granted = true;
             woken.extend(waiter.waker.take());
         }
         self.metrics.show(state.queue.executing(), state.queue.waiting());

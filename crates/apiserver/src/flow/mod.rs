@@ -1,19 +1,19 @@
 //! Priority and fairness: which requests compute, and where.
 //!
-//! A request belongs to a level by its [`Caller`]. Each level has seats, a queue that is fair between planes
-//! and between the identities of a plane, and a limit beyond which it answers 429. Requests of the platform
-//! have no queue. Work that may take long runs outside of the threads that serve connections, so health,
-//! leases and other tenants are served while a tenant computes.
+//! A request belongs to a level by its [`Caller`]. Each level has permits, a queue that is fair between
+//! planes and between the identities of a plane, and a limit beyond which it answers 429. Requests of the
+//! platform have no queue. Work that may take long runs outside of the threads that serve connections, so
+//! health, leases and other tenants are served while a tenant computes.
 //!
 //! ```text
-//!   caller ─► body: bytes of the identity and of the plane ─► queue of its level ─► seat ─► response
+//!   caller ─► body: bytes of the identity and of the plane ─► queue of its level ─► permit ─► response
 //!                             └─► 429                                 └─► 429         │ ▲
-//!                                                                           webhook, disk: no seat
+//!                                                                           webhook, disk: no permit
 //! ```
 
 mod caller;
 mod level;
-mod seated;
+mod permit;
 #[cfg(test)]
 mod tests;
 
@@ -23,16 +23,15 @@ use std::{sync::Arc, time::Duration};
 
 use level::Level;
 use parking_lot::Mutex;
+use permit::{OffReactor, WithPermit};
 use polis_apimachinery::fair_queue::{ByteAccount, FlowKey, Limits};
-use seated::{OffReactor, Seated};
 
 use crate::{metrics::Metrics, route::Verb, status::StatusError};
 
 /// Time within which a queued request must be answered, as in kube-apiserver. Watches are answered when they
 /// start.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
-/// Bytes of a body and of the stored object up to which a request is computed on the thread that serves it:
-/// at most about two milliseconds.
+/// Bytes of a body and of the stored object up to which a request is computed on the thread that serves it.
 const SMALL_BYTES: usize = 64 << 10;
 /// Objects of a collection up to which a list is computed on the thread that serves it.
 const SMALL_LIST: usize = 500;
@@ -92,15 +91,15 @@ fn limits(level: PriorityLevel, cores: usize) -> Limits {
     let cores = cores.max(2);
     match level {
         PriorityLevel::Exempt | PriorityLevel::System => {
-            Limits { seats: cores * 2, tenant_seats: cores * 2, flow_queue: 1024, queue: 4096 }
+            Limits { permits: cores * 2, tenant_permits: cores * 2, flow_queue: 1024, queue: 4096 }
         }
         PriorityLevel::Controllers => {
-            Limits { seats: cores, tenant_seats: cores, flow_queue: 256, queue: 1024 }
+            Limits { permits: cores, tenant_permits: cores, flow_queue: 256, queue: 1024 }
         }
         PriorityLevel::Tenants => {
-            Limits { seats: cores, tenant_seats: cores - 1, flow_queue: 64, queue: 1024 }
+            Limits { permits: cores, tenant_permits: cores - 1, flow_queue: 64, queue: 1024 }
         }
-        PriorityLevel::Anonymous => Limits { seats: 1, tenant_seats: 1, flow_queue: 16, queue: 64 },
+        PriorityLevel::Anonymous => Limits { permits: 1, tenant_permits: 1, flow_queue: 16, queue: 64 },
     }
 }
 
@@ -150,8 +149,8 @@ impl Flows {
         )))
     }
 
-    /// Computes a request: at once if it is small, otherwise on a seat of its level and outside of the threads
-    /// that serve connections.
+    /// Computes a request: at once if it is small, otherwise on a permit of its level and outside of the
+    /// threads that serve connections.
     pub(crate) async fn run<T>(
         &self,
         caller: &Caller,
@@ -163,8 +162,8 @@ impl Flows {
             (_, Work::Small) => request.await,
             (None, Work::Large) => OffReactor(Box::pin(request)).await,
             (Some(level), Work::Large) => {
-                let seated = Seated::new(level.clone(), caller.key(plane), Box::pin(request));
-                match tokio::time::timeout(DEADLINE, seated).await {
+                let granted = WithPermit::new(level.clone(), caller.key(plane), Box::pin(request));
+                match tokio::time::timeout(DEADLINE, granted).await {
                     Ok(Ok(result)) => result,
                     Ok(Err(error)) => Err(error.status(caller)),
                     Err(_) => Err(StatusError::deadline_exceeded(DEADLINE)),
@@ -210,10 +209,10 @@ mod decisions {
     }
 
     #[test]
-    fn one_plane_of_a_tenant_never_has_all_seats_of_its_level() {
+    fn one_plane_of_a_tenant_never_has_all_permits_of_its_level() {
         for cores in [1, 2, 16] {
             let limits = limits(PriorityLevel::Tenants, cores);
-            assert!(limits.tenant_seats >= 1 && limits.tenant_seats < limits.seats, "{cores} cores");
+            assert!(limits.tenant_permits >= 1 && limits.tenant_permits < limits.permits, "{cores} cores");
         }
     }
 }

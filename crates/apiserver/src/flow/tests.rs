@@ -59,32 +59,32 @@ fn spawn(
 
 /// One thread serves all connections. Were the work done there, nothing else would run.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_tenant_that_fills_its_seats_blocks_neither_health_nor_its_neighbours() {
+async fn a_tenant_that_fills_its_permits_blocks_neither_health_nor_its_neighbours() {
     let (flows, metrics) = mk_flows();
-    let seats = limits(PriorityLevel::Tenants, std::thread::available_parallelism().map_or(2, usize::from));
+    let permits = limits(PriorityLevel::Tenants, std::thread::available_parallelism().map_or(2, usize::from));
     let gate = Arc::new(Gate::default());
     let users = ["a", "b", "c", "d"];
     let attack: Vec<_> =
-        (0..seats.seats * 8).map(|n| spawn(&flows, "project:attacker", users[n % 4], &gate)).collect();
+        (0..permits.permits * 8).map(|n| spawn(&flows, "project:attacker", users[n % 4], &gate)).collect();
     eventually("the attacker to compute", || async {
-        (gate.computing.load(Ordering::SeqCst) >= seats.tenant_seats).then_some(())
+        (gate.computing.load(Ordering::SeqCst) >= permits.tenant_permits).then_some(())
     })
     .await;
 
     let other = Arc::new(Gate::default());
     other.open();
     let neighbour = spawn(&flows, "project:neighbour", "n", &other);
-    neighbour.await.expect("no panic").expect("has a seat while the attacker computes");
+    neighbour.await.expect("no panic").expect("has a permit while the attacker computes");
     let (platform, root) = (Caller::internal(), Arc::from(""));
     let health = flows.run(&platform, &root, Work::Small, async { Ok(()) });
-    health.await.expect("small work needs no seat");
+    health.await.expect("small work needs no permit");
     let admin = flows.run(&platform, &root, Work::Large, other.compute());
-    admin.await.expect("the platform needs no seat");
-    assert_eq!(gate.computing.load(Ordering::SeqCst), seats.tenant_seats, "no more than its seats");
+    admin.await.expect("the platform needs no permit");
+    assert_eq!(gate.computing.load(Ordering::SeqCst), permits.tenant_permits, "no more than its permits");
     let text = metrics.text();
     let executing = format!(
         "apiserver_flowcontrol_current_executing_requests{{priority_level=\"tenants\"}} {}",
-        seats.tenant_seats
+        permits.tenant_permits
     );
     assert!(text.contains(&executing), "{text}");
 
@@ -98,8 +98,8 @@ async fn a_tenant_that_fills_its_seats_blocks_neither_health_nor_its_neighbours(
 async fn a_full_queue_answers_429_and_a_dropped_request_leaves_it() {
     let (flows, metrics) = mk_flows();
     let gate = Arc::new(Gate::default());
-    let seats = limits(PriorityLevel::Tenants, std::thread::available_parallelism().map_or(2, usize::from));
-    let held = seats.tenant_seats + seats.flow_queue;
+    let permits = limits(PriorityLevel::Tenants, std::thread::available_parallelism().map_or(2, usize::from));
+    let held = permits.tenant_permits + permits.flow_queue;
     let mut requests: Vec<_> = (0..held).map(|_| spawn(&flows, "project:p", "a", &gate)).collect();
     let queued = |count: usize| {
         let line = format!("inqueue_requests{{priority_level=\"tenants\"}} {count}\n");
@@ -109,13 +109,13 @@ async fn a_full_queue_answers_429_and_a_dropped_request_leaves_it() {
             async move { found }
         })
     };
-    queued(seats.flow_queue).await;
+    queued(permits.flow_queue).await;
     let refused = spawn(&flows, "project:p", "a", &gate).await.expect("no panic").expect_err("full");
     assert_eq!((refused.code, refused.retry_after()), (429, Some(1)), "{refused}");
     requests.pop().expect("a request").abort();
-    queued(seats.flow_queue - 1).await;
+    queued(permits.flow_queue - 1).await;
     requests.push(spawn(&flows, "project:p", "a", &gate));
-    queued(seats.flow_queue).await;
+    queued(permits.flow_queue).await;
     gate.open();
     for request in requests {
         request.await.expect("no panic").expect("is computed");
@@ -124,9 +124,9 @@ async fn a_full_queue_answers_429_and_a_dropped_request_leaves_it() {
     assert!(metrics.text().contains("reason=\"queue-full\"} 1"));
 }
 
-/// A request without a seat would wait for the fifteen seconds of the queue, and then fail.
+/// A request without a permit would wait for the fifteen seconds of the queue, and then fail.
 #[tokio::test(start_paused = true)]
-async fn a_request_that_waits_for_a_webhook_holds_no_seat() {
+async fn a_request_that_waits_for_a_webhook_holds_no_permit() {
     let (flows, _) = mk_flows();
     let plane: Arc<str> = "project:p".into();
     let answered = tokio::sync::Notify::new();
@@ -141,27 +141,27 @@ async fn a_request_that_waits_for_a_webhook_holds_no_seat() {
     for request in &mut slow {
         assert!(futures::poll!(request).is_pending());
     }
-    flows.run(&caller, &plane, Work::Large, async { Ok(()) }).await.expect("a seat is free");
+    flows.run(&caller, &plane, Work::Large, async { Ok(()) }).await.expect("a permit is free");
     answered.notify_waiters();
     for request in slow {
-        request.await.expect("continues on a seat");
+        request.await.expect("continues on a permit");
     }
     let never = flows.run(&caller, &plane, Work::Large, std::future::pending::<Result<(), StatusError>>());
     assert_eq!(never.await.expect_err("has a deadline").code, 504);
 }
 
 #[tokio::test]
-async fn a_panic_is_answered_with_500_and_gives_the_seat_back() {
+async fn a_panic_is_answered_with_500_and_gives_the_permit_back() {
     let (flows, _) = mk_flows();
     let (plane, caller): (Arc<str>, _) = ("project:p".into(), mk_caller("a"));
-    for _ in 0..limits(PriorityLevel::Tenants, 64).seats {
+    for _ in 0..limits(PriorityLevel::Tenants, 64).permits {
         let request = flows.run(&caller, &plane, Work::Large, async {
             let empty: Vec<u8> = Vec::new();
             Ok(empty[std::hint::black_box(0)])
         });
         assert_eq!(request.await.expect_err("panics").code, 500);
     }
-    flows.run(&caller, &plane, Work::Large, async { Ok(()) }).await.expect("a seat is free");
+    flows.run(&caller, &plane, Work::Large, async { Ok(()) }).await.expect("a permit is free");
 }
 
 #[test]

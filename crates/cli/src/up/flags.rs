@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use polis_api::names;
+use polis_apimachinery::quantity::Quantity;
+use polis_apiserver::{StorageQuota, project_plane};
 use polis_platform::networks::MAX_LOOPBACK_CITIES as MAX_CITIES;
 use polis_runtime::Isolation;
 
@@ -18,6 +20,12 @@ const DEFAULT_CITIES: [&str; 3] = ["dfw", "ord", "lhr"];
 
 /// Planes other than cells whose contexts `polis-<name>` a project must not have.
 const OTHER_PLANES: [&str; 2] = [HUB, "platform"];
+
+/// Most objects of a project without `--project-objects`. A workload with its deployments and instances is
+/// about ten objects.
+const PROJECT_OBJECTS: u64 = 100_000;
+/// Most bytes of the objects of a project without `--project-storage`.
+const PROJECT_STORAGE: &str = "256Mi";
 
 /// Run a complete installation in one process: projects, hub, and a cell for each city
 ///
@@ -69,6 +77,16 @@ pub struct Flags {
     pub audit: AuditFlags,
     #[command(flatten)]
     pub encryption: EncryptionFlags,
+    /// Switch off the admission policies and webhooks that a plane holds, to repair one that refuses every
+    /// request: a project, `hub`, `cell-<CITY>` or `platform`; repeat the flag for each
+    #[arg(long, value_name = "PLANE")]
+    pub suspend_admission: Vec<String>,
+    /// Most objects of a project
+    #[arg(long, value_name = "COUNT", default_value_t = PROJECT_OBJECTS)]
+    pub project_objects: u64,
+    /// Most bytes that the objects of a project take, such as 64Mi or 1Gi
+    #[arg(long, value_name = "BYTES", default_value = PROJECT_STORAGE, value_parser = parse_bytes)]
+    pub project_storage: u64,
     /// Kubeconfig of an external Karmada to use as the hub, instead of the embedded one
     #[arg(long, value_name = "KUBECONFIG")]
     pub federation_kubeconfig: Option<PathBuf>,
@@ -76,6 +94,11 @@ pub struct Flags {
     /// city
     #[arg(long = "cell", value_name = "CITY=KUBECONFIG", value_parser = parse_external_cell)]
     pub cells: Vec<(String, PathBuf)>,
+}
+
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    let parsed = Quantity::parse(text).ok().and_then(|size| u64::try_from(size.units()).ok());
+    parsed.filter(|bytes| *bytes > 0).ok_or_else(|| "use a number of bytes, such as 64Mi or 1Gi".to_owned())
 }
 
 fn parse_external_cell(text: &str) -> Result<(String, PathBuf), String> {
@@ -169,6 +192,20 @@ impl Flags {
         }
     }
 
+    /// The storage quota of each project.
+    pub fn project_quota(&self) -> StorageQuota {
+        StorageQuota { objects: self.project_objects, bytes: self.project_storage }
+    }
+
+    /// The names in the store of the planes of `--suspend-admission`.
+    pub fn suspended_planes(&self) -> impl Iterator<Item = String> {
+        self.suspend_admission.iter().map(|name| match name.as_str() {
+            "platform" => String::new(),
+            name if name == HUB || name.starts_with("cell-") => name.to_owned(),
+            project => project_plane(project),
+        })
+    }
+
     /// The kubeconfigs, keys and logs of this process outside of the data directory: no instance may read
     /// them.
     pub fn private_files(&self) -> impl Iterator<Item = PathBuf> {
@@ -216,6 +253,9 @@ mod tests {
                 audit_log_maxbackup: 7,
             },
             encryption: EncryptionFlags { encryption_key_file: None, rotate_encryption_key: false },
+            suspend_admission: Vec::new(),
+            project_objects: PROJECT_OBJECTS,
+            project_storage: 1 << 20,
             federation_kubeconfig: None,
             cells: Vec::new(),
         }
@@ -322,6 +362,34 @@ mod tests {
         assert!(refused.contains("no control group for memory"), "{refused}");
         isolation.missing_limits.clear();
         assert_eq!(strict.check_isolation(&isolation).unwrap(), None);
+    }
+
+    #[test]
+    fn a_suspended_plane_is_named_as_in_the_contexts() {
+        let names = ["shop", "hub", "cell-dfw", "platform"].map(str::to_owned).to_vec();
+        let flags = Flags { suspend_admission: names, ..mk_flags(&[]) };
+        let planes: Vec<String> = flags.suspended_planes().collect();
+        assert_eq!(planes, ["project:shop", "hub", "cell-dfw", ""]);
+    }
+
+    #[test]
+    fn a_project_has_a_quota_by_default_and_its_bytes_are_a_quantity() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            flags: Flags,
+        }
+        let quota = |args: &[&str]| {
+            let args = ["up"].into_iter().chain(args.iter().copied());
+            <Line as clap::Parser>::try_parse_from(args).map(|line| line.flags.project_quota())
+        };
+        assert_eq!(quota(&[]).unwrap(), StorageQuota { objects: 100_000, bytes: 256 << 20 });
+        let own = quota(&["--project-objects", "7", "--project-storage", "1Gi"]).unwrap();
+        assert_eq!(own, StorageQuota { objects: 7, bytes: 1 << 30 });
+        for wrong in ["0", "-1", "much"] {
+            let error = quota(&[&format!("--project-storage={wrong}")]).unwrap_err().to_string();
+            assert!(error.contains("such as 64Mi or 1Gi"), "{error}");
+        }
     }
 
     #[test]

@@ -28,7 +28,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use futures::FutureExt as _;
 use indicatif::ProgressBar;
 use polis_api::groups;
@@ -91,6 +91,8 @@ async fn serve(flags: Flags) -> Result<()> {
         Some(why) => store_failed(&data, &why),
         None => error,
     })?;
+
+    report_suspended(&server, &flags)?;
 
     progress.set_message("starting controllers");
     let mut supervisor = Supervisor::start(&planes, &flags, &data, &webhooks)?;
@@ -168,6 +170,22 @@ async fn prepare(server: &Server, flags: &Flags, data: &DataDir, crds: PlaneCrds
     Ok(planes)
 }
 
+/// Says which planes have no admission of their own. A plane that does not exist is an error.
+fn report_suspended(server: &Server, flags: &Flags) -> Result<()> {
+    for (name, plane) in flags.suspend_admission.iter().zip(flags.suspended_planes()) {
+        if !server.has_plane(&plane) {
+            bail!(
+                "--suspend-admission {name}: there is no such plane. Use the name of a project, hub, cell-<CITY> or platform"
+            );
+        }
+        tracing::error!(
+            plane = name,
+            "the admission policies and webhooks that this plane holds are switched off by --suspend-admission; repair them, then start without it"
+        );
+    }
+    Ok(())
+}
+
 /// The error of a store that can no longer be written.
 fn store_failed(data: &DataDir, why: &str) -> anyhow::Error {
     anyhow::anyhow!(
@@ -206,7 +224,12 @@ async fn server(
         access = access.audit(audit);
     }
     let mut rotated = None;
-    let mut builder = Server::builder().storage(storage).access(access).webhooks(webhooks);
+    let mut builder = Server::builder()
+        .storage(storage)
+        .access(access)
+        .webhooks(webhooks)
+        .project_quota(flags.project_quota())
+        .suspend_admission(flags.suspended_planes());
     if !flags.ephemeral {
         let keys = flags.encryption.keys(data.folder())?;
         rotated = flags.encryption.rotate_encryption_key.then(|| keys.current().to_owned());
@@ -318,6 +341,7 @@ fn summary(flags: &Flags, data: &DataDir, kubeconfig: &AdminKubeconfig, planes: 
         cities: planes.cells.iter().map(|(city, _)| city.clone()).collect(),
         data: (!flags.ephemeral).then(|| data.folder().to_owned()),
         waiting: Vec::new(),
+        suspended: flags.suspend_admission.clone(),
         kubeconfig: kubeconfig.path.clone(),
         took: Duration::ZERO,
     }

@@ -16,6 +16,8 @@ pub struct Summary {
     pub cities: Vec<String>,
     /// The cities without a Cluster on the hub.
     pub waiting: Vec<String>,
+    /// The planes whose own admission is switched off.
+    pub suspended: Vec<String>,
     /// The data directory; `None` with `--ephemeral`.
     pub data: Option<PathBuf>,
     /// Path of the kubeconfig.
@@ -35,6 +37,9 @@ impl fmt::Display for Summary {
         for city in &self.waiting {
             writeln!(f, "  waiting     {city}, for a Cluster on the hub with the label")?;
             writeln!(f, "              {TOPOLOGY_CITY_CODE}={city}")?;
+        }
+        if !self.suspended.is_empty() {
+            writeln!(f, "  suspended   admission of {}", list(&self.suspended))?;
         }
         match &self.data {
             Some(path) => writeln!(f, "  data        {}", path.display())?,
@@ -80,6 +85,7 @@ mod tests {
             data: Some("/home/user/.local/share/polis".into()),
             kubeconfig: "/home/user/.local/share/polis/kubeconfig".into(),
             waiting: Vec::new(),
+            suspended: Vec::new(),
             took: Duration::from_millis(412),
         }
     }
@@ -90,6 +96,13 @@ mod tests {
         let text = Summary { waiting: vec!["lhr".to_owned()], ..mk_summary() }.to_string();
         assert!(text.contains("waiting     lhr, for a Cluster"), "{text}");
         assert!(text.contains("topology.datum.net/city-code=lhr"), "{text}");
+    }
+
+    #[test]
+    fn a_plane_with_suspended_admission_is_printed() {
+        assert!(!mk_summary().to_string().contains("suspended"));
+        let text = Summary { suspended: vec!["default".to_owned()], ..mk_summary() }.to_string();
+        assert!(text.contains("  suspended   admission of default\n"), "{text}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Futures that compute outside of the threads that serve connections, with and without a seat.
+//! Futures that compute outside of the threads that serve connections, with and without a permit.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -17,7 +17,7 @@ use tokio::{
 use super::{caller::Caller, level::Level};
 use crate::status::StatusError;
 
-/// Longest wait for the first seat; a quarter of the deadline, as in Kubernetes.
+/// Longest wait for the first permit; a quarter of the deadline, as in Kubernetes.
 const QUEUE_WAIT: Duration = Duration::from_secs(15);
 
 /// Computes outside of the threads that serve connections: tokio moves the other tasks of this thread to
@@ -42,13 +42,13 @@ impl<F: Future + ?Sized> Future for OffReactor<F> {
 
 /// Why a request was not computed to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SeatError {
+pub(super) enum PermitError {
     QueueFull,
     TimedOut,
     Panicked,
 }
 
-impl SeatError {
+impl PermitError {
     pub(super) fn status(self, caller: &Caller) -> StatusError {
         let identity = caller.identity();
         match self {
@@ -70,37 +70,37 @@ enum State {
     /// Not queued yet.
     New,
     Waiting(Ticket),
-    /// Between two steps: the future waits for something else than a seat.
+    /// Between two steps: the future waits for something else than a permit.
     Paused(Ticket),
     Done,
 }
 
-/// A future that computes on a seat of its level, and waits without one.
-pub(super) struct Seated<F: ?Sized> {
+/// A future that computes on a permit of its level, and waits without one.
+pub(super) struct WithPermit<F: ?Sized> {
     level: Arc<Level>,
     key: FlowKey,
     state: State,
     arrived: Instant,
-    /// The end of the wait for the first seat.
-    patience: Option<Pin<Box<Sleep>>>,
+    /// The end of the wait for the first permit.
+    timeout: Option<Pin<Box<Sleep>>>,
     request: Pin<Box<F>>,
 }
 
-impl<F: Future + ?Sized> Seated<F> {
+impl<F: Future + ?Sized> WithPermit<F> {
     pub(super) fn new(level: Arc<Level>, key: FlowKey, request: Pin<Box<F>>) -> Self {
-        Self { level, key, state: State::New, arrived: Instant::now(), patience: None, request }
+        Self { level, key, state: State::New, arrived: Instant::now(), timeout: None, request }
     }
 
-    /// Waits for a seat. `None` when there is one.
-    fn poll_seat(&mut self, context: &mut Context<'_>) -> Poll<Result<Ticket, SeatError>> {
+    /// Waits for a permit. `None` when there is one.
+    fn poll_permit(&mut self, context: &mut Context<'_>) -> Poll<Result<Ticket, PermitError>> {
         let ticket = match self.state {
             State::New => {
                 let Ok(ticket) = self.level.arrive(&self.key) else {
                     self.state = State::Done;
                     self.level.metrics.reject("queue-full");
-                    return Poll::Ready(Err(SeatError::QueueFull));
+                    return Poll::Ready(Err(PermitError::QueueFull));
                 };
-                self.patience = Some(Box::pin(tokio::time::sleep(QUEUE_WAIT)));
+                self.timeout = Some(Box::pin(tokio::time::sleep(QUEUE_WAIT)));
                 ticket
             }
             State::Paused(ticket) => {
@@ -111,32 +111,32 @@ impl<F: Future + ?Sized> Seated<F> {
             State::Done => return Poll::Pending,
         };
         self.state = State::Waiting(ticket);
-        if self.level.poll_seat(ticket, context) {
-            if self.patience.take().is_some() {
+        if self.level.poll_permit(ticket, context) {
+            if self.timeout.take().is_some() {
                 self.level.metrics.dispatch(self.arrived.elapsed());
             }
-            // The seat is taken: from here on `abandon` must not be called.
+            // The permit is taken: from here on `abandon` must not be called.
             self.state = State::Done;
             return Poll::Ready(Ok(ticket));
         }
-        if let Some(patience) = &mut self.patience
-            && patience.as_mut().poll(context).is_ready()
+        if let Some(timeout) = &mut self.timeout
+            && timeout.as_mut().poll(context).is_ready()
         {
             self.level.abandon(&self.key, ticket);
             self.state = State::Done;
             self.level.metrics.reject("time-out");
-            return Poll::Ready(Err(SeatError::TimedOut));
+            return Poll::Ready(Err(PermitError::TimedOut));
         }
         Poll::Pending
     }
 }
 
-impl<F: Future + ?Sized> Future for Seated<F> {
-    type Output = Result<F::Output, SeatError>;
+impl<F: Future + ?Sized> Future for WithPermit<F> {
+    type Output = Result<F::Output, PermitError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        let ticket = match this.poll_seat(context) {
+        let ticket = match this.poll_permit(context) {
             Poll::Pending => return Poll::Pending,
             Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
             Poll::Ready(Ok(ticket)) => ticket,
@@ -150,12 +150,12 @@ impl<F: Future + ?Sized> Future for Seated<F> {
                 this.state = State::Paused(ticket);
                 Poll::Pending
             }
-            Err(_) => Poll::Ready(Err(SeatError::Panicked)),
+            Err(_) => Poll::Ready(Err(PermitError::Panicked)),
         }
     }
 }
 
-impl<F: ?Sized> Drop for Seated<F> {
+impl<F: ?Sized> Drop for WithPermit<F> {
     fn drop(&mut self) {
         if let State::Waiting(ticket) = self.state {
             self.level.abandon(&self.key, ticket);
