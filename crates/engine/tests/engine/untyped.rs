@@ -46,7 +46,7 @@ async fn start(server: &FakeApiServer) -> (Running, Plane, KeyRecorder) {
     engine.controller("notes", &plane, recorder.clone()).watches_added(&plane, |plane, change| {
         Ok(vec![Key::new(plane.name().clone(), "n", change.name().name)])
     });
-    let running = Running::start(engine);
+    let running = Running::spawn(engine);
     running.ready().await;
     (running, plane, recorder)
 }
@@ -141,7 +141,7 @@ async fn a_version_is_decoded_once_and_shared() {
             Ok(Vec::new())
         },
     );
-    let running = Running::start(engine);
+    let running = Running::spawn(engine);
     running.ready().await;
     eventually("the controller has started", || !seen.lock().is_empty()).await;
     let (kind, index) = (maps(), Index::field("data.value"));
@@ -192,7 +192,7 @@ async fn a_key_is_not_queued_for_what_its_own_reconcile_has_written() {
     let other = KeyRecorder::default();
     engine.controller("writer", &plane, write).skips_own_writes().for_kind::<ConfigMap>();
     engine.controller("other", &plane, other.clone()).for_kind::<ConfigMap>();
-    let running = Running::start(engine);
+    let running = Running::spawn(engine);
     running.ready().await;
     server.put("", MAPS.0, MAPS.1, mk_map("shop", "a", "1"));
     events_delivered().await;
@@ -226,7 +226,7 @@ async fn the_added_watches_of_a_plane_end_with_it_and_its_keys_are_dropped() {
     engine.controller("notes", &members, recorder.clone()).watches_added(&members, |plane, change| {
         Ok(vec![Key::cluster(plane.name().clone(), change.name().name)])
     });
-    let running = Running::start(engine);
+    let running = Running::spawn(engine);
     eventually("the set is listed", || running.handle.is_ready()).await;
     let registry: PlaneRegistry = registry.lock().clone().unwrap();
     registry.engage(&server.plane("dfw"));
