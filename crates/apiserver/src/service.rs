@@ -66,6 +66,12 @@ where
     }
 }
 
+/// The user that a request acts as, and the authenticated sender whose share of the server it uses.
+struct Sender {
+    user: UserInfo,
+    caller: Caller,
+}
+
 impl Service {
     pub(crate) fn new(core: Arc<Core>, plane: Option<Arc<str>>) -> Self {
         Self { core, plane, read_uncommitted: false }
@@ -154,7 +160,8 @@ impl Service {
                 Ok(response)
             }
             Target::Resource(target) => {
-                self.dispatch_resource(plane.as_ref(), user, caller, &target, parts, body, trail).await
+                let sender = Sender { user, caller };
+                self.dispatch_resource(plane.as_ref(), sender, &target, parts, body, trail).await
             }
         }
     }
@@ -162,8 +169,7 @@ impl Service {
     async fn dispatch_resource<B>(
         &self,
         plane: Option<&Arc<Plane>>,
-        user: UserInfo,
-        caller: Caller,
+        sender: Sender,
         target: &ResourcePath<'_>,
         parts: &Parts,
         body: B,
@@ -173,6 +179,7 @@ impl Service {
         B: http_body::Body<Data = Bytes> + Send,
         B::Error: std::fmt::Display,
     {
+        let Sender { user, caller } = sender;
         let options = Options::parse(parts.uri.query().unwrap_or_default());
         let verb = route::verb(&parts.method, target, options.as_ref().is_ok_and(|options| options.watch));
         // A list or watch of one name is authorized by that name, as in Kubernetes.

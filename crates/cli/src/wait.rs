@@ -1,8 +1,8 @@
 //! Waits until a workload is ready and prints one line per city: redrawn on a terminal, one line per change
 //! in a pipe.
 //!
-//! Waiting ends early when a cause that needs an action has lasted for [`GRACE`]: the rest of the timeout would
-//! change nothing.
+//! Waiting ends early when a cause that needs an action has lasted for [`GRACE`]: the rest of the timeout
+//! would change nothing.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -17,8 +17,8 @@
 //! event. No key is reconciled on a cache that is older than its own last write.
 //!
 //! Kinds that are known only at run time have the same cache, writes and events: a plane gains and loses
-//! watches while it runs ([`Plane::add_watch`]), and their objects are JSON trees ([`Plane::untyped`]). Planes
-//! themselves come and go as their [`PlaneProvider`] decides.
+//! watches while it runs ([`Plane::add_watch`]), and their objects are JSON trees ([`Plane::untyped`]).
+//! Planes themselves come and go as their [`PlaneProvider`] decides.
 //!
 //! Time, randomness and transport are injected ([`Clock`], [`Random`], [`Transport`]). On a paused tokio
 //! runtime, with in-process planes and a fixed seed, a run is reproducible to the byte.

@@ -83,8 +83,8 @@ impl Plane {
         self.update_status_locked(&current, &desired).await
     }
 
-    /// Creates an object unless the cache contains one of its name. Of several tasks of this process that need
-    /// the same object, one creates it.
+    /// Creates an object unless the cache contains one of its name. Of several tasks of this process that
+    /// need the same object, one creates it.
     pub async fn create_missing<K: Object>(&self, object: &K) -> Result<Option<K>, Error> {
         let name = name_of(object);
         let _writing = self.lock::<K>(name).await;

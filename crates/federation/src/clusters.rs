@@ -19,8 +19,11 @@ use crate::matching::AnyPolicy;
 use crate::object;
 use crate::placement::Candidate;
 
+/// A version of an object and its decoded form.
+type Version<T> = (Arc<Value>, T);
+
 /// The decoded forms of the last two versions of each object: an event has the state before and after.
-struct Decoded<T>(Mutex<BTreeMap<(String, String), [Option<(Arc<Value>, T)>; 2]>>);
+struct Decoded<T>(Mutex<BTreeMap<(String, String), [Option<Version<T>>; 2]>>);
 
 impl<T: Clone> Decoded<T> {
     fn get(&self, object: &Arc<Value>, decode: impl FnOnce(&Value) -> T) -> T {

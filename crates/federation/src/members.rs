@@ -1,8 +1,8 @@
 //! [`Members`]: the planes of the members, one for each Cluster of the hub.
 //!
-//! A member joins with its Cluster and leaves with it. Its plane is registered even if it cannot be connected:
-//! every request then fails with the reason, and its Works wait. Every replica registers the Clusters that
-//! exist when it starts; the leader registers later ones.
+//! A member joins with its Cluster and leaves with it. Its plane is registered even if it cannot be
+//! connected: every request then fails with the reason, and its Works wait. Every replica registers the
+//! Clusters that exist when it starts; the leader registers later ones.
 //!
 //! A plane has no declared watches. Works add a watch for each kind that they propagate, and a watch of
 //! CustomResourceDefinitions tells when the APIs of the member change.

@@ -354,8 +354,8 @@ pub(crate) fn builtins() -> &'static [Arc<Kind>] {
     KINDS.get_or_init(|| RULES.iter().map(|rules| Arc::new(build(rules))).collect())
 }
 
-/// TokenRequest, the kind of the subresource `serviceaccounts/token`: it has the resource of service accounts,
-/// which admission rules name, and the schema and version of TokenRequest.
+/// TokenRequest, the kind of the subresource `serviceaccounts/token`: it has the resource of service
+/// accounts, which admission rules name, and the schema and version of TokenRequest.
 pub(crate) fn token_request() -> &'static Arc<Kind> {
     static RULES: Rules = Rules {
         kind: "TokenRequest",

@@ -171,8 +171,8 @@ async fn dry_run_all(
     }
 }
 
-/// Refuses a change for which the quota of the project has no room. With `--no-wait` and `--wait-anyway` this
-/// is a note: the instances start when there is room.
+/// Refuses a change for which the quota of the project does not suffice. With `--no-wait` and `--wait-anyway`
+/// this is a note: the instances start when quota is free.
 pub async fn check_quota(
     session: &Session,
     existing: Option<&Value>,
@@ -195,7 +195,7 @@ pub async fn check_quota(
     Err(CliError::new(
         Exit::Refused,
         format!("failed to deploy workload {name}"),
-        format!("the quota of the project has no room: {why}"),
+        format!("the quota of the project does not suffice: {why}"),
         "scale a workload down, ask for more quota, or repeat the command with --wait-anyway; nothing was changed",
     ))
 }

@@ -1,7 +1,7 @@
-//! Whether the quota of the project has room for a changed workload, before the change is sent.
+//! Whether the quota of the project suffices for a changed workload, before the change is sent.
 //!
-//! The check is a service to the user and no guarantee: other workloads may take the quota in the meantime, and
-//! the cells claim quota for each instance in any case.
+//! The check is a service to the user and no guarantee: other workloads may take the quota in the meantime,
+//! and the cells claim quota for each instance in any case.
 
 use std::collections::BTreeMap;
 

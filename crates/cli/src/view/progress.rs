@@ -125,8 +125,8 @@ pub struct LastingCause {
 }
 
 /// The causes that keep the newest spec from being ready and that need an action of a person: an image that
-/// cannot be pulled, a city that is not bound, quota that is denied. States of an older spec do not count: the
-/// change that is waited for may be the repair.
+/// cannot be pulled, a city that is not bound, quota that is denied. States of an older spec do not count:
+/// the change that is waited for may be the repair.
 pub fn lasting_causes(snapshot: &WorkloadSnapshot) -> Vec<LastingCause> {
     let Some(workload) = snapshot.workload.as_ref().filter(|workload| is_observed(workload)) else {
         return Vec::new();

@@ -41,8 +41,8 @@ fn keys(path: &str) -> impl Iterator<Item = &str> {
     path.split('.').map(|key| key.split('[').next().unwrap_or(key))
 }
 
-/// The line of a field, counted from 1: the keys of its path are searched one after the other, which finds the
-/// field unless an earlier element of a list has a field of the same name.
+/// The line of a field, counted from 1: the keys of its path are searched one after the other, which finds
+/// the field unless an earlier element of a list has a field of the same name.
 fn line_of(file: &str, name: &str, path: &str) -> Option<usize> {
     let lines: Vec<&str> = file.lines().collect();
     let ends = lines.iter().enumerate().filter(|(_, line)| line.trim_end() == "---").map(|(at, _)| at);

@@ -305,7 +305,7 @@ async fn unknown_fields_of_a_file_are_refused_with_their_lines() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_without_room_in_the_quota_is_refused_before_it_is_made() {
+async fn a_change_beyond_the_quota_is_refused_before_it_is_made() {
     let installation = Installation::new().await;
     let error =
         installation.polis("deploy web --image polis.local/hello --city dfw --replicas 18").await.error(4);

@@ -166,9 +166,9 @@ fn without_a_copy_the_finalizer_waits_for_the_binding_and_every_work() {
     let ending = deleting(mk_work("True", 1));
     let bound = TeardownInput { copy: None, bound: true, works: &[], clusters: &ready, abandoned: false };
     assert_eq!(short(&plan(&mk_source(), &bound, &at(NOW))), "AwaitingHub 10s");
-    assert_eq!(short(&decide(None, &[ending.clone()], &ready)), "AwaitingCell 10s");
+    assert_eq!(short(&decide(None, std::slice::from_ref(&ending), &ready)), "AwaitingCell 10s");
     let gone = [mk_cluster("False", 9)];
-    assert_eq!(short(&decide(None, &[ending.clone()], &gone)), "CellUnreachable 10s");
+    assert_eq!(short(&decide(None, std::slice::from_ref(&ending), &gone)), "CellUnreachable 10s");
     assert_eq!(short(&decide(None, &[mk_work("True", 1)], &ready)), "delete works, AwaitingCell 10s");
     assert_eq!(short(&decide(None, &[], &ready)), "done []");
 }

@@ -57,8 +57,8 @@ struct DriftConflict {
     last: Instant,
 }
 
-/// Its keys are Works by member: the plane of a key is the member, and its name that of the Work. So the queue
-/// is fair between members.
+/// Its keys are Works by member: the plane of a key is the member, and its name that of the Work. So the
+/// queue is fair between members.
 struct Works {
     shared: Arc<Shared>,
     /// The last write to a member.

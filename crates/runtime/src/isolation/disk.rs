@@ -82,7 +82,9 @@ fn usage(root: &OwnedFd) -> io::Result<Usage> {
                 folders.push(folder.join(OsStr::from_bytes(name.to_bytes())));
             } else {
                 // All links of a file are below the directory.
-                usage.bytes += bytes / u64::from(stat.st_nlink).max(1);
+                #[allow(clippy::useless_conversion, reason = "the type differs between architectures")]
+                let links = u64::from(stat.st_nlink);
+                usage.bytes += bytes / links.max(1);
             }
         }
         if usage.entries > MAX_ENTRIES {

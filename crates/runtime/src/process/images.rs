@@ -30,10 +30,13 @@ pub(super) enum ImageState {
     Failed(ImageError, Duration),
 }
 
+/// An image reference and the docker configurations that it is pulled with.
+type PullKey = (String, Vec<Vec<u8>>);
+
 /// Pulls by image and credentials.
 pub(super) struct Images {
     pub(super) store: ImageStore,
-    pulls: Mutex<BTreeMap<(String, Vec<Vec<u8>>), Pull>>,
+    pulls: Mutex<BTreeMap<PullKey, Pull>>,
 }
 
 /// A pull, and its last result.
