@@ -19,11 +19,11 @@ use crate::matching::AnyPolicy;
 use crate::object;
 use crate::placement::Candidate;
 
-/// A version of an object and its decoded form.
-type Version<T> = (Arc<Value>, T);
+/// The last two versions of an object with their decoded forms, the newest first.
+type Versions<T> = [Option<(Arc<Value>, T)>; 2];
 
 /// The decoded forms of the last two versions of each object: an event has the state before and after.
-struct Decoded<T>(Mutex<BTreeMap<(String, String), [Option<Version<T>>; 2]>>);
+struct Decoded<T>(Mutex<BTreeMap<(String, String), Versions<T>>>);
 
 impl<T: Clone> Decoded<T> {
     fn get(&self, object: &Arc<Value>, decode: impl FnOnce(&Value) -> T) -> T {

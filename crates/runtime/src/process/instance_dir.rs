@@ -255,7 +255,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let locked = dir.path().join("a/locked");
         fs::create_dir_all(locked.join("below")).unwrap();
-        fs::set_permissions(&locked, std::os::unix::fs::PermissionsExt::from_mode(0)).unwrap();
+        fs::set_permissions(&locked, std::os::unix::fs::PermissionsExt::from_mode(0o000)).unwrap();
         remove_tree(&dir.path().join("a")).unwrap();
         assert!(!dir.path().join("a").exists());
         remove_tree(&dir.path().join("a")).unwrap();
