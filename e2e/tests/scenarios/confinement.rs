@@ -31,6 +31,9 @@ use serde_json::json;
 
 use crate::rollout;
 
+/// What a forged copy has differently from a true one.
+type Change = fn(&mut ObjectMeta);
+
 /// A client with the credential of a city's cell.
 async fn client_of_cell(world: &World, city: &str) -> Client {
     let planes = &world.fixture().planes;
@@ -197,7 +200,7 @@ fn a_stolen_cell_credential_leaves_no_object_that_cannot_be_deleted_and_takes_no
             change(&mut forged.metadata);
             forged
         };
-        let forged: [(&str, &str, fn(&mut ObjectMeta)); 8] = [
+        let forged: [(&str, &str, Change); 8] = [
             ("the name of another deployment", "b-0", |_| {}),
             ("a name that only begins like its own", "a-b-0", |_| {}),
             ("a finalizer", "a-1", |meta| meta.finalizers = Some(vec!["example.com/held".into()])),
