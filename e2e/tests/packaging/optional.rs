@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use polis_api::kube::client::Body;
 use polis_e2e::{
+    identities::MANAGERS,
     planes::ClientIdentity,
     pod::webhook_client,
     proxy::{ProxyRoute, RequestLog, TlsProxy},
@@ -35,8 +36,9 @@ impl RecordedManager {
         bootstrap(cluster);
         let rendered = RenderedManifests::of(example);
         apply(cluster, &rendered);
-        let identity = ClientIdentity { user: rendered.user(), groups: Vec::new() };
-        let client = cluster.client_for(SINGLE_PLANE, &identity.user, &[]).await.expect("a client");
+        // The service account on its own cluster, and the group that other planes know the manager by.
+        let identity = ClientIdentity { user: rendered.user(), groups: vec![MANAGERS.to_owned()] };
+        let client = cluster.client_for(SINGLE_PLANE, &identity.user, &[MANAGERS]).await.expect("a client");
         let route = ProxyRoute {
             prefix: String::new(),
             plane: SINGLE_PLANE.to_owned(),

@@ -393,6 +393,17 @@ fn a_stolen_quota_credential_claims_only_for_instances_of_its_city() {
         granted.await.unwrap_or_else(|err| panic!("{err}"));
 
         let delete = DeleteParams::default();
+        // A real API server applies a policy with parameters when it has seen them.
+        let confined = until(plane, "the policy on the deployments of a namespace", TIMEOUT, async || {
+            match ord.create(&post, &mk_claim("instance-a-9", "ord")).await {
+                Err(kube::Error::Api(status)) if status.code == 403 => Ok(Some(())),
+                Err(error) => Err(error.to_string()),
+                Ok(_) => {
+                    ord.delete("instance-a-9", &delete).await.map(|_| None).map_err(|err| err.to_string())
+                }
+            }
+        });
+        confined.await.unwrap_or_else(|err| panic!("{err}"));
         assert_forbidden("the deletion of a claim of dfw", ord.delete("instance-a-7", &delete).await);
         let mut unlabelled = mk_claim("instance-b-0", "ord");
         unlabelled.metadata.labels = None;

@@ -28,7 +28,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(250);
 #[derive(Args)]
 #[command(after_help = "Examples:
   polis destroy web --yes
-  polis destroy web --yes --abandon dfw     # the cell of dfw never returns")]
+  polis destroy web --yes --abandon dfw")]
 pub struct Flags {
     /// Name of the workload
     name: String,

@@ -196,7 +196,9 @@ async fn a_disk_hog_is_ended_with_the_reason_and_starts_empty() {
     let script = "ls | grep -v tmp && echo not empty; echo run $POLIS_RESTARTS; for n in 1 2 3 4; do head -c 4000000 /dev/zero > $n; done; sleep 1000";
     let uid = cell.create(&mk_script("hog", script)).await;
     let message = cell.until_condition("hog", "Running", "False", "InstanceCrashing").await;
-    assert!(message.contains("out of disk space: its files use 15 MiB"), "{message}");
+    // By how much the files exceed the limit depends on when they are counted.
+    assert!(message.contains("out of disk space: its files use "), "{message}");
+    assert!(message.contains("at most 8 MiB in 1000000 files are allowed"), "{message}");
     cell.until_writes(&uid, "run 1").await;
     let lines = cell.lines(&uid, &Default::default()).await;
     assert!(lines.iter().all(|line| line.text != "not empty"), "{lines:?}");
