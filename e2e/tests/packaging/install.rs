@@ -86,6 +86,12 @@ impl Installation {
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}),
             json!({"apiVersion": "v1", "kind": "ServiceAccount",
                 "metadata": {"name": "compute-manager", "namespace": NAMESPACE}}),
+            // In place of the authentication configuration of the page, which puts tokens of the management
+            // plane into the group of managers: here the hub issues them.
+            json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+                "metadata": {"name": "tokens-of-the-manager"},
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "compute-manager"},
+                "subjects": [{"kind": "ServiceAccount", "name": "compute-manager", "namespace": NAMESPACE}]}),
         ] {
             manifest::apply(&hub, HUB, &object).await.expect("the manager's service account");
         }
