@@ -183,8 +183,10 @@ mod tests {
     #[test]
     fn the_metrics_page_has_exactly_the_registered_metrics() {
         let file = fs::read_to_string(root().join("docs/operations/metrics.md")).unwrap();
+        // The embedded API server has a registry of its own.
+        let sections = file.split("\n## ").filter(|section| !section.starts_with("The embedded API server"));
         let documented: BTreeSet<String> =
-            named(&file).iter().map(|metric| family(metric).to_owned()).collect();
+            sections.flat_map(named).map(|metric| family(&metric).to_owned()).collect();
         assert_eq!(documented, registered());
     }
 

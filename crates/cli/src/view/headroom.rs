@@ -24,7 +24,7 @@ pub fn shortages(
     let short = lines.into_iter().filter_map(|line| {
         let needed = |amounts: &BTreeMap<String, i64>| amounts.get(&line.name).copied().unwrap_or(0);
         let more = (needed(&after) - needed(&before)) as f64 / line.factor;
-        (more > line.left).then(|| {
+        (more > 0.0 && more > line.left).then(|| {
             let resource = line.name.rsplit('/').next().unwrap_or(&line.name);
             let unit = if line.unit.is_empty() { String::new() } else { format!(" ({})", line.unit) };
             format!("needs {more} more {resource}{unit}, and {} of {} are left", line.left, line.limit)

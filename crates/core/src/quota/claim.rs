@@ -392,7 +392,8 @@ mod tests {
             claim.metadata.labels,
             Some(metadata::map([
                 ("compute.datumapis.com/source-cluster", "dfw-1"),
-                ("compute.datumapis.com/instance-namespace", "ns-1")
+                ("compute.datumapis.com/instance-namespace", "ns-1"),
+                ("compute.datumapis.com/city-code", "dfw")
             ]))
         );
         assert_eq!(
