@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use polis_e2e::{manager_process, pod::SimulatedPod, rendered::RenderedManifests};
+use polis_e2e::{identities::MANAGERS, manager_process, pod::SimulatedPod, rendered::RenderedManifests};
 use polis_testbed::{TestCluster, guard::Guard, manifest, plane::SINGLE_PLANE, process::ProcessId};
 use polis_testing::http_get_blocking;
 use rustix::process::Signal;
@@ -29,7 +29,8 @@ impl Manager {
     /// Creates the files. Every kubeconfig is for the only plane of the test cluster, as the user of the
     /// Deployment's service account.
     pub fn of(cluster: &TestCluster, rendered: &RenderedManifests) -> Manager {
-        let kubeconfig = cluster.kubeconfig_for(SINGLE_PLANE, &rendered.user(), &[]).expect("a kubeconfig");
+        let kubeconfig =
+            cluster.kubeconfig_for(SINGLE_PLANE, &rendered.user(), &[MANAGERS]).expect("a kubeconfig");
         Manager::with(rendered, &kubeconfig, &|name| match name {
             "" => "unused".to_owned(),
             _ => kubeconfig.clone(),

@@ -3,7 +3,10 @@
 use std::{fs, path::Path, process::Command};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use polis_e2e::rendered::{RenderedManifests, as_text, objects};
+use polis_e2e::{
+    identities::MANAGERS,
+    rendered::{RenderedManifests, as_text, objects},
+};
 use polis_testbed::{manifest, plane::SINGLE_PLANE};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -145,7 +148,7 @@ async fn no_secret_is_in_logs_events_metrics_help_arguments_errors_or_panics() {
             .filter(|it| it["name"] == "RUST_LOG")
             .for_each(|it| it["value"] = json!("debug"));
         apply(cluster, &rendered);
-        let own = cluster.kubeconfig_for(SINGLE_PLANE, &rendered.user(), &[]).expect("a kubeconfig");
+        let own = cluster.kubeconfig_for(SINGLE_PLANE, &rendered.user(), &[MANAGERS]).expect("a kubeconfig");
         let user = &objects("kubeconfig", &own)[0]["users"][0]["user"];
         let key = as_text(&user["client-key-data"]).to_owned();
         let key_line = inner_line(&String::from_utf8_lossy(&BASE64_STANDARD.decode(&key).expect("base64")));

@@ -643,6 +643,9 @@ async fn every_verb_has_examples_and_every_example_runs() {
             assert!(shown.len() <= 80, "longer than 80 columns: {shown}");
             // Only this context serves logs, as `polis up` does.
             let context = if verb == "logs" { " --context with-logs" } else { "" };
+            if verb == "destroy" {
+                installation.polis("deploy web --image polis.local/hello --city dfw --yes").await.ok();
+            }
             installation.polis(&format!("{example}{context}")).await.ok();
         }
     }
