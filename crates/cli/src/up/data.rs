@@ -16,6 +16,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -149,6 +150,14 @@ impl DataDir {
             numbers.push(free);
         }
         Ok(numbers)
+    }
+
+    /// A number that differs between the installations of a machine. It selects where the search for loopback
+    /// addresses begins: two installations that begin at one address take it from each other.
+    pub fn address_seed(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.path.canonicalize().unwrap_or_else(|_| self.path.clone()).hash(&mut hasher);
+        hasher.finish()
     }
 
     /// The certificate authority of this installation. The first start creates it.

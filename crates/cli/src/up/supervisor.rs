@@ -65,7 +65,7 @@ impl Supervisor {
                 format!("city {city} has number {number}, and this machine has loopback addresses for {MAX_LOOPBACK_CITIES} cities")
             })?;
             let settings = process_settings(flags, data, city)?;
-            supervisor.cell(planes, settings, city, backend, pool)?;
+            supervisor.cell(planes, settings, city, backend, pool.searched_from(data.address_seed()))?;
         }
         Ok(supervisor)
     }

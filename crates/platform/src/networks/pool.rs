@@ -1,8 +1,9 @@
 //! Address pool: allocates blocks of a city's addresses.
 //!
 //! A pure function. Every network in a city gets one block. Blocks never overlap, not even across projects,
-//! because all projects on one machine share its loopback. The lowest free block is allocated, so that
-//! addresses stay low and are reused.
+//! because all projects on one machine share its loopback. The first free block from a fixed position on is
+//! allocated, so that addresses are reused. Installations on one machine know nothing of each other's blocks:
+//! each starts at a position of its own, so that their instances seldom ask for the same address.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -16,6 +17,8 @@ pub struct AddressPool {
     whole: Block,
     /// Default prefix length of a block.
     block: u8,
+    /// Where the search for a free block begins: the first address of a block of the default size.
+    search_from: u32,
 }
 
 /// A range of addresses.
@@ -52,7 +55,11 @@ impl AddressPool {
     pub fn new(start: Ipv4Addr, prefix: u8, block: u8) -> Result<Self, AddressPoolError> {
         let whole = Block { start: start.into(), prefix };
         let fits = prefix <= block && block <= 30 && whole.is_aligned();
-        if fits { Ok(AddressPool { whole, block }) } else { Err(AddressPoolError { start, prefix, block }) }
+        if fits {
+            Ok(AddressPool::of_blocks(whole, block))
+        } else {
+            Err(AddressPoolError { start, prefix, block })
+        }
     }
 
     /// The pool of a city on the loopback of this machine. The first thirty cities have 127.8.0.0/13,
@@ -67,14 +74,23 @@ impl AddressPool {
         };
         let start = u32::from(Ipv4Addr::new(127, second, 0, 0));
         Some(match small {
-            None => AddressPool { whole: Block { start, prefix: 13 }, block: 23 },
-            Some(index) => {
-                AddressPool { whole: Block { start: start + (index << 9), prefix: 23 }, block: 26 }
-            }
+            None => AddressPool::of_blocks(Block { start, prefix: 13 }, 23),
+            Some(index) => AddressPool::of_blocks(Block { start: start + (index << 9), prefix: 23 }, 26),
         })
     }
 
-    /// Returns a free block: the requested one if `start` is given, else the lowest of that size.
+    fn of_blocks(whole: Block, block: u8) -> Self {
+        AddressPool { whole, block, search_from: whole.start }
+    }
+
+    /// The same pool, with blocks allocated from a position that the seed selects.
+    pub fn searched_from(self, seed: u64) -> Self {
+        let blocks = size(self.whole.prefix) / size(self.block);
+        let offset = u32::try_from(seed % blocks * size(self.block)).expect("a position within the pool");
+        AddressPool { search_from: self.whole.start + offset, ..self }
+    }
+
+    /// Returns a free block: the requested one if `start` is given, else the next of that size.
     pub(crate) fn allocate(
         &self,
         taken: &[Block],
@@ -97,11 +113,19 @@ impl AddressPool {
                 None => Ok(block),
             };
         }
+        let end = u64::from(self.whole.start) + self::size(self.whole.prefix);
+        let free = self.first_free(taken, prefix, self.search_from.into(), end);
+        let free = free.or_else(|| self.first_free(taken, prefix, self.whole.start.into(), end));
+        free.map(|start| Block { start, prefix }).ok_or(NoAddresses::Full(*self))
+    }
+
+    /// The start of the first free block from `from` on.
+    fn first_free(&self, taken: &[Block], prefix: u8, from: u64, end: u64) -> Option<u32> {
+        let size = size(prefix);
         let mut taken: Vec<Block> =
             taken.iter().copied().filter(|block| self.whole.overlaps(block)).collect();
         taken.sort();
-        let size = size(prefix);
-        let mut candidate = u64::from(self.whole.start);
+        let mut candidate = from.next_multiple_of(size);
         for other in taken {
             if u64::from(other.start) >= candidate + size {
                 break;
@@ -109,11 +133,7 @@ impl AddressPool {
             let after = u64::from(other.start) + self::size(other.prefix);
             candidate = candidate.max(after.next_multiple_of(size));
         }
-        if candidate + size > u64::from(self.whole.start) + self::size(self.whole.prefix) {
-            return Err(NoAddresses::Full(*self));
-        }
-        let start = u32::try_from(candidate).map_err(|_| NoAddresses::Full(*self))?;
-        Ok(Block { start, prefix })
+        (candidate + size <= end).then(|| u32::try_from(candidate).expect("an IPv4 address"))
     }
 }
 
@@ -221,6 +241,18 @@ mod tests {
         let taken = [mk_block("127.8.0.0/26")];
         assert_eq!(mk_pool().allocate(&taken, None, Some(26)), Ok(mk_block("127.8.0.64/26")));
         assert_eq!(mk_pool().allocate(&taken, None, Some(23)), Ok(mk_block("127.8.2.0/23")));
+    }
+
+    #[test]
+    fn the_search_begins_where_the_seed_selects_and_wraps_around() {
+        let pool = mk_pool().searched_from(4 + 2);
+        let mut taken = Vec::new();
+        for expected in ["127.8.2.0/24", "127.8.3.0/24", "127.8.0.0/24", "127.8.1.0/24"] {
+            taken.push(pool.allocate(&taken, None, None).unwrap());
+            assert_eq!(taken.last(), Some(&mk_block(expected)));
+        }
+        assert_eq!(pool.allocate(&taken, None, None), Err(NoAddresses::Full(pool)));
+        assert_eq!(pool.allocate(&[], None, Some(22)), Ok(mk_block("127.8.0.0/22")));
     }
 
     #[test]
