@@ -8,10 +8,7 @@ use std::fmt;
 
 use serde_json::Value;
 
-use crate::{
-    planes::ClientIdentity,
-    proxy::{RecordedRequest, RequestVerb},
-};
+use crate::{planes::ClientIdentity, proxy::RecordedRequest};
 
 /// One permission of a role.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -142,14 +139,10 @@ pub fn granted(objects: &[Value], identity: &ClientIdentity) -> Vec<Permission> 
 /// role of a created RoleBinding and, with `OwnerReferencesPermissionEnforcement`, an update of the
 /// finalizers of each blocking owner.
 pub fn requests(request: &RecordedRequest) -> Vec<AccessRequest> {
-    let verb = match request.verb {
-        RequestVerb::Delete if request.name.is_none() => "deletecollection".to_owned(),
-        verb => format!("{verb:?}").to_lowercase(),
-    };
     let own = AccessRequest {
         group: request.group.clone(),
         resource: request.resource.clone(),
-        verb,
+        verb: request.verb.as_str().to_owned(),
         namespace: request.namespace.clone(),
         name: request.name.clone(),
     };

@@ -31,6 +31,7 @@
 //! | [`go_format`] | values as Go prints them |
 //! | [`fair_queue`] | priority and fairness: whose request computes next |
 //! | [`storage_quota`] | limits of the objects and bytes of a plane |
+//! | [`RequestVerb`] | the verbs of requests |
 //! | [`clock`], [`random`] | wall-clock time and randomness, which tests replace |
 //!
 //! Any crate may depend on this one; it depends on no other crate of the workspace.
@@ -172,5 +173,7 @@ pub mod selector;
 pub mod storage_quota;
 pub mod table;
 pub mod time;
+mod verb;
 
 pub use error::{ValidationError, ValidationErrorKind, aggregate};
+pub use verb::RequestVerb;

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::{
     access,
     http::{Output, ResponseBody, object, plain},
+    kinds::Kinds,
     plane::Plane,
     server::Core,
     status::StatusError,
@@ -76,13 +77,7 @@ pub(crate) fn respond(
             .map(|doc| object(200, &doc, output))
             .ok_or_else(StatusError::no_such_resource),
         ("apis", Some(group), Some(version), None) => {
-            let discovery = kinds.discovery();
-            let known = group.ends_with(".k8s.io") && discovery.group(group).is_some();
-            discovery.resources(group, version).map(|doc| object(200, &doc, output)).ok_or_else(if known {
-                StatusError::no_such_resource
-            } else {
-                StatusError::no_such_path
-            })
+            resources(&kinds, group, version).map(|doc| object(200, &doc, output))
         }
         ("openapi", Some("v2"), None, _) => Ok(kinds.openapi().v2(parts)),
         ("openapi", Some("v3"), None, _) => Ok(object(200, kinds.openapi().index(), output)),
@@ -98,6 +93,14 @@ pub(crate) fn respond(
         }
         _ => Err(StatusError::no_such_path()),
     }
+}
+
+/// The resources of a group version.
+fn resources(kinds: &Kinds, group: &str, version: &str) -> Result<Value, StatusError> {
+    let discovery = kinds.discovery();
+    let known = group.ends_with(".k8s.io") && discovery.group(group).is_some();
+    let missing = if known { StatusError::no_such_resource } else { StatusError::no_such_path };
+    discovery.resources(group, version).ok_or_else(missing)
 }
 
 /// A document for verifiers of service account tokens. They may keep it for an hour, as in Kubernetes.

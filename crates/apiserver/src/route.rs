@@ -8,6 +8,7 @@
 use std::borrow::Cow;
 
 use http::Method;
+pub(crate) use polis_apimachinery::RequestVerb as Verb;
 
 /// The plane of a request path, and the path within that plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,40 +132,6 @@ impl ResourcePath<'_> {
             (true, None) => self.name.is_none(),
             (false, Some(_)) => self.is_namespace && self.group.is_empty(),
         }
-    }
-}
-
-/// The verb of a request, as RBAC names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verb {
-    Get,
-    List,
-    Watch,
-    Create,
-    Update,
-    Patch,
-    Delete,
-    DeleteCollection,
-}
-
-impl Verb {
-    /// The name in RBAC rules and discovery.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Get => "get",
-            Self::List => "list",
-            Self::Watch => "watch",
-            Self::Create => "create",
-            Self::Update => "update",
-            Self::Patch => "patch",
-            Self::Delete => "delete",
-            Self::DeleteCollection => "deletecollection",
-        }
-    }
-
-    /// Whether the verb changes objects.
-    pub(crate) fn is_write(self) -> bool {
-        !matches!(self, Self::Get | Self::List | Self::Watch)
     }
 }
 

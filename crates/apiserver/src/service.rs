@@ -19,7 +19,7 @@ use percent_encoding::percent_decode_str;
 use crate::{
     access::{self, Attributes, Peer},
     endpoint::{self, Endpoint},
-    flow::{Caller, DEADLINE, Origin, PriorityLevel},
+    flow::{Caller, DEADLINE, HeldBody, Origin, PriorityLevel},
     health,
     http::{BODY_MAX, Content, Options, ResponseBody, failure, read},
     plane::Plane,
@@ -166,19 +166,15 @@ impl Service {
         }
     }
 
-    async fn dispatch_resource<B>(
+    async fn dispatch_resource(
         &self,
         plane: Option<&Arc<Plane>>,
         sender: Sender,
         target: &ResourcePath<'_>,
         parts: &Parts,
-        body: B,
+        body: impl http_body::Body<Data = Bytes, Error: std::fmt::Display> + Send,
         trail: &mut access::Trail<'_>,
-    ) -> Result<Response<ResponseBody>, StatusError>
-    where
-        B: http_body::Body<Data = Bytes> + Send,
-        B::Error: std::fmt::Display,
-    {
+    ) -> Result<Response<ResponseBody>, StatusError> {
         let Sender { user, caller } = sender;
         let options = Options::parse(parts.uri.query().unwrap_or_default());
         let verb = route::verb(&parts.method, target, options.as_ref().is_ok_and(|options| options.watch));
@@ -204,13 +200,9 @@ impl Service {
         if verb == Verb::Create && name.is_some() && subresource.is_none() && !endpoint.kind.is_custom() {
             return Err(StatusError::method_not_allowed());
         }
-        let held = match verb.is_write() {
-            true => self.core.flows.hold_body(&caller, &plane.name, expected_bytes(&body))?,
-            false => None,
-        };
-        let payload = match verb.is_write() {
-            true => Payload { content: Content::of(&parts.headers), bytes: read(body).await? },
-            false => Payload { content: None, bytes: Bytes::new() },
+        let (_held, payload) = match verb.is_write() {
+            true => self.receive(&caller, plane, &parts.headers, body).await?,
+            false => (None, Payload { content: None, bytes: Bytes::new() }),
         };
         trail.body(&payload);
         let deadline = (caller.level != PriorityLevel::Exempt).then(|| Instant::now() + DEADLINE);
@@ -233,9 +225,19 @@ impl Service {
             deadline,
             warnings: Mutex::default(),
         };
-        let response = execute(call, payload, parts).await;
-        drop(held);
-        Ok(response)
+        Ok(execute(call, payload, parts).await)
+    }
+
+    /// Reads the body of a write. It is accounted for as long as the caller keeps the first value.
+    async fn receive(
+        &self,
+        caller: &Caller,
+        plane: &Plane,
+        headers: &HeaderMap,
+        body: impl http_body::Body<Data = Bytes, Error: std::fmt::Display> + Send,
+    ) -> Result<(Option<HeldBody>, Payload), StatusError> {
+        let held = self.core.flows.hold_body(caller, &plane.name, expected_bytes(&body))?;
+        Ok((held, Payload { content: Content::of(headers), bytes: read(body).await? }))
     }
 
     /// The request for a handler of the embedding program, with the object whose subresource it serves.

@@ -52,11 +52,10 @@ pub use cluster::{Cluster, ClusterBuilder, HUB, PROJECT_CATALOGUE};
 pub use engine::{RunningEngine, plane_of};
 pub use eventually::{consistently, eventually};
 pub use plane_ext::PlaneExt;
+pub use polis_apimachinery::RequestVerb;
 pub use provider::{FakeProvider, MachineOutcome, MachineStart, ProviderBehavior};
 pub use proxy::{Interceptor, PLATFORM, PlaneProxy, ProxiedBody, Proxy};
-pub use request::{
-    BlockingOwner, ClientIdentity, RecordedRequest, RequestVerb, project_path, split_project_path,
-};
+pub use request::{BlockingOwner, ClientIdentity, RecordedRequest, project_path, split_project_path};
 pub use request_log::{FaultId, PlaneRequests, RequestFault, RequestLog};
 pub use socket::{TlsSocket, free_address, http_get, http_get_blocking};
 pub use untyped::{create_untyped, untyped_api};

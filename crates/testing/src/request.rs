@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use http::Method;
+use polis_apimachinery::RequestVerb;
 use serde_json::Value;
 
 /// The path of a project's plane on Milo, from the root of the platform.
@@ -40,7 +41,7 @@ pub struct RecordedRequest {
     pub plane: String,
     /// The identity that the plane sees.
     pub identity: Arc<ClientIdentity>,
-    /// The verb.
+    /// The verb; `Get` also for a discovery document or a health check.
     pub verb: RequestVerb,
     /// Whether it is a watch that first sends the existing objects (a streaming list).
     pub initial_events: bool,
@@ -73,32 +74,6 @@ pub struct BlockingOwner {
     pub name: String,
 }
 
-/// The verb of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum RequestVerb {
-    /// Reads one object, a discovery document or a health check.
-    Get,
-    /// Lists objects.
-    List,
-    /// Watches objects.
-    Watch,
-    /// Creates an object.
-    Create,
-    /// Replaces an object.
-    Update,
-    /// Patches an object.
-    Patch,
-    /// Deletes one object or a collection.
-    Delete,
-}
-
-impl RequestVerb {
-    /// Whether the request changes the plane.
-    pub fn writes(self) -> bool {
-        matches!(self, RequestVerb::Create | RequestVerb::Update | RequestVerb::Patch | RequestVerb::Delete)
-    }
-}
-
 impl RecordedRequest {
     /// Parses a request. The body is parsed only for creates: for the name of a new namespace, and for owner
     /// references.
@@ -129,6 +104,7 @@ impl RecordedRequest {
             Method::POST => RequestVerb::Create,
             Method::PUT => RequestVerb::Update,
             Method::PATCH => RequestVerb::Patch,
+            Method::DELETE if name.is_none() => RequestVerb::DeleteCollection,
             Method::DELETE => RequestVerb::Delete,
             _ if has("watch=true") || has("watch=1") => RequestVerb::Watch,
             _ if name.is_none() && !rest.is_empty() => RequestVerb::List,
@@ -166,7 +142,7 @@ impl RecordedRequest {
 
     /// Whether it is a write that counts as a crash point. Events are not: their number depends on timing.
     pub fn is_counted_write(&self) -> bool {
-        self.verb.writes() && self.resource != "events"
+        self.verb.is_write() && self.resource != "events"
     }
 
     /// Whether an informer or the discovery sends it: a watch, a list across namespaces, or a path without a
@@ -184,7 +160,7 @@ impl RecordedRequest {
 /// For example `update instances/web-0/status`.
 impl fmt::Display for RecordedRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let verb = format!("{:?}", self.verb).to_lowercase();
+        let verb = self.verb.as_str();
         match (&self.name, self.resource.split_once('/')) {
             (Some(name), Some((plural, subresource))) => write!(f, "{verb} {plural}/{name}/{subresource}"),
             (Some(name), None) => write!(f, "{verb} {}/{name}", self.resource),
@@ -230,6 +206,7 @@ mod tests {
             (Method::GET, &named, "", "get instances/a-0"),
             (Method::PUT, &format!("{named}/status"), "", "update instances/a-0/status"),
             (Method::DELETE, &named, "", "delete instances/a-0"),
+            (Method::DELETE, base, "", "deletecollection instances"),
         ] {
             let request = parse(method, path, query);
             assert_eq!((request.to_string(), request.namespace.as_deref()), (text.to_owned(), Some("ns-1")));

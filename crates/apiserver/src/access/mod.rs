@@ -234,6 +234,16 @@ impl Impersonation {
     }
 }
 
+/// Refuses the impersonation of a reserved group, except by an administrator.
+fn check_reserved(core: &Core, user: &UserInfo, group: &str) -> Result<(), StatusError> {
+    let reserved = core.access.reserved_groups.iter().any(|prefix| group.starts_with(prefix));
+    if reserved && !user.is_master() {
+        let why = format!("the group is reserved; User \"{}\" cannot impersonate it", user.name);
+        return Err(StatusError::forbidden(&GroupResource::new("", "groups"), group, &why));
+    }
+    Ok(())
+}
+
 /// The user that the request acts as: that of the `Impersonate-*` headers, if the caller may impersonate it.
 pub(crate) fn impersonate(
     core: &Core,
@@ -272,11 +282,7 @@ pub(crate) fn impersonate(
         };
     for group in wanted.groups {
         may("", "groups", &group, "")?;
-        let reserved = core.access.reserved_groups.iter().any(|prefix| group.starts_with(prefix));
-        if reserved && !user.is_master() {
-            let why = format!("the group is reserved; User \"{}\" cannot impersonate it", user.name);
-            return Err(StatusError::forbidden(&GroupResource::new("", "groups"), &group, &why));
-        }
+        check_reserved(core, &user, &group)?;
         impersonated.groups.push(group);
     }
     for (name, value) in wanted.extra {

@@ -19,6 +19,7 @@ use super::{
     quarantine::{HardFailure, QUARANTINED, Subject},
 };
 use crate::{
+    server::Core,
     status::{StatusCause, StatusError},
     store::{Revision, Stored},
 };
@@ -83,24 +84,12 @@ pub(super) fn evaluate(request: &Request<'_>) -> Result<(), StatusError> {
             }
             call.check_deadline()?;
             let subject = Subject::of(plane, "validatingadmissionpolicies", name, policy);
-            let compiled = match call.core.quarantine.holds(subject.as_ref(), call.core.clock.now()) {
-                true => Err(QUARANTINED.to_owned()),
-                false => call
-                    .core
-                    .policies
-                    .compiled(plane, name, stored)
-                    .map_err(|why| format!("compilation failed: {why}")),
-            };
-            let compiled = match compiled {
+            let compiled = match usable(&call.core, (plane, name), stored, subject.as_ref()) {
                 Ok(compiled) => compiled,
                 Err(_) if spec["failurePolicy"] == "Ignore" => continue,
                 Err(message) => {
-                    enforce(
-                        request,
-                        name,
-                        binding,
-                        &Denial { validation: None, message, reason: "Invalid".into() },
-                    )?;
+                    let denial = Denial { validation: None, message, reason: "Invalid".into() };
+                    enforce(request, name, binding, &denial)?;
                     continue;
                 }
             };
@@ -121,6 +110,19 @@ pub(super) fn evaluate(request: &Request<'_>) -> Result<(), StatusError> {
         }
     }
     Ok(())
+}
+
+/// The compiled policy, or why it cannot be evaluated.
+fn usable(
+    core: &Core,
+    (plane, name): (&Arc<str>, &Arc<str>),
+    stored: &Stored,
+    subject: Option<&Subject>,
+) -> Result<Arc<CompiledPolicy>, String> {
+    if core.quarantine.holds(subject, core.clock.now()) {
+        return Err(QUARANTINED.to_owned());
+    }
+    core.policies.compiled(plane, name, stored).map_err(|why| format!("compilation failed: {why}"))
 }
 
 /// Evaluates a policy, and records whether it failed hard. A panic is handled like an evaluation error.

@@ -96,7 +96,7 @@ fn document(path: &str, members: &[(&Kind, &Version)]) -> Value {
             });
             schemas.insert(format!("{name}List"), list);
         }
-        paths_of(&format!("/{path}"), kind, version, &name, &mut paths);
+        Operations { kind, version, definition: &name }.add_paths(&format!("/{path}"), &mut paths);
     }
     for name in [DELETE_OPTIONS, STATUS, LIST_META, META] {
         schemas.entry(name.to_owned()).or_insert_with(|| root_definition(name));
@@ -157,101 +157,136 @@ fn parameter(name: &str, kind: &str, description: &str) -> Value {
     json!({"name": name, "in": "query", "description": description, "schema": {"type": kind, "uniqueItems": true}})
 }
 
-/// Adds the operations of a kind, with what clients look for: action, kind and parameters of writes.
-fn paths_of(base: &str, kind: &Kind, version: &Version, name: &str, paths: &mut Map<String, Value>) {
-    let marks = json!({"group": kind.group, "kind": kind.kind, "version": version.name});
-    let content = |schema: &Value| json!({"application/json": {"schema": schema}, "application/yaml": {"schema": schema}});
-    let responses = |schema: &Value| json!({"200": {"description": "OK", "content": content(schema)}, "401": {"description": "Unauthorized"}});
-    let object = reference(name);
-    let list = reference(&format!("{name}List"));
-    let writing = || {
-        json!([
-            parameter(
-                "dryRun",
-                "string",
-                "When present, indicates that modifications should not be persisted."
-            ),
-            parameter("fieldManager", "string", "The name of the actor that makes the change."),
-            parameter(
-                "fieldValidation",
-                "string",
-                "What to do with unknown or duplicate fields: Ignore, Warn or Strict."
-            ),
-        ])
-    };
-    let tag = kind.group.split('.').next().filter(|word| !word.is_empty()).unwrap_or("core").to_owned();
-    let scope = if kind.namespaced { "Namespaced" } else { "" };
-    let operation = |action: &str, verb: &str, suffix: &str, schema: &Value| {
-        json!({"tags": [format!("{tag}_{}", version.name)], "operationId": format!("{verb}{}{}{scope}{}{suffix}", capital(&tag), capital(&version.name), kind.kind),
-               "responses": responses(schema), "x-kubernetes-action": action, "x-kubernetes-group-version-kind": marks})
-    };
-    let with = |mut operation: Value, parameters: Value, body: Option<Value>| {
-        operation["parameters"] = parameters;
-        if let Some(body) = body {
-            operation["requestBody"] = json!({"content": body, "required": true});
+fn path_parameter(name: &str, description: &str) -> Value {
+    json!({"name": name, "in": "path", "required": true, "description": description, "schema": {"type": "string", "uniqueItems": true}})
+}
+
+fn content(schema: &Value) -> Value {
+    json!({"application/json": {"schema": schema}, "application/yaml": {"schema": schema}})
+}
+
+fn with(mut operation: Value, parameters: Vec<Value>, body: Option<Value>) -> Value {
+    operation["parameters"] = Value::Array(parameters);
+    if let Some(body) = body {
+        operation["requestBody"] = json!({"content": body, "required": true});
+    }
+    operation
+}
+
+/// The parameters of a write.
+fn write_parameters() -> Vec<Value> {
+    vec![
+        parameter("dryRun", "string", "When present, indicates that modifications should not be persisted."),
+        parameter("fieldManager", "string", "The name of the actor that makes the change."),
+        parameter(
+            "fieldValidation",
+            "string",
+            "What to do with unknown or duplicate fields: Ignore, Warn or Strict.",
+        ),
+    ]
+}
+
+/// The operations of a kind, with what clients look for: action, kind and parameters of writes.
+struct Operations<'a> {
+    kind: &'a Kind,
+    version: &'a Version,
+    /// The name of the kind's definition.
+    definition: &'a str,
+}
+
+impl Operations<'_> {
+    /// Adds the paths of the collection, of one object and of its status.
+    fn add_paths(&self, base: &str, paths: &mut Map<String, Value>) {
+        let kind = self.kind;
+        let mut parameters = Vec::new();
+        let path = if kind.namespaced {
+            let description = "object name and auth scope, such as for teams and projects";
+            parameters.push(path_parameter("namespace", description));
+            format!("{base}/namespaces/{{namespace}}/{}", kind.plural)
+        } else {
+            format!("{base}/{}", kind.plural)
+        };
+        paths.insert(path.clone(), self.collection(&parameters));
+        if !kind.verbs().contains(&"get") {
+            return;
         }
-        operation
-    };
-    let patch_body = || {
-        let schema = json!({"type": "object"});
-        let mut types = json!({"application/apply-patch+yaml": {"schema": schema}, "application/json-patch+json": {"schema": schema}, "application/merge-patch+json": {"schema": schema}});
-        if !kind.is_custom() {
-            types["application/strategic-merge-patch+json"] = json!({"schema": schema});
+        parameters.push(path_parameter("name", &format!("name of the {}", kind.kind)));
+        let mut single = self.single(&parameters, "");
+        let body = content(&reference(DELETE_OPTIONS));
+        let delete = self.operation("delete", "delete", "", &reference(STATUS));
+        single["delete"] = with(delete, Vec::new(), Some(body));
+        paths.insert(format!("{path}/{{name}}"), single);
+        if self.version.status {
+            paths.insert(format!("{path}/{{name}}/status"), self.single(&parameters, "Status"));
         }
-        types
-    };
-    let patching = || {
-        let mut parameters = writing();
-        if let Some(parameters) = parameters.as_array_mut() {
-            parameters.push(parameter("force", "boolean", "Apply over conflicts with other managers."));
+    }
+
+    fn object(&self) -> Value {
+        reference(self.definition)
+    }
+
+    fn operation(&self, action: &str, verb: &str, suffix: &str, schema: &Value) -> Value {
+        let Kind { group, kind, namespaced, .. } = self.kind;
+        let version = &self.version.name;
+        let tag = group.split('.').next().filter(|word| !word.is_empty()).unwrap_or("core");
+        let scope = if *namespaced { "Namespaced" } else { "" };
+        let id = format!("{verb}{}{}{scope}{kind}{suffix}", capital(tag), capital(version));
+        json!({
+            "tags": [format!("{tag}_{version}")],
+            "operationId": id,
+            "responses": {
+                "200": {"description": "OK", "content": content(schema)},
+                "401": {"description": "Unauthorized"},
+            },
+            "x-kubernetes-action": action,
+            "x-kubernetes-group-version-kind": {"group": group, "kind": kind, "version": version},
+        })
+    }
+
+    fn collection(&self, parameters: &[Value]) -> Value {
+        let verbs = self.kind.verbs();
+        let mut collection = json!({"parameters": parameters});
+        if verbs.contains(&"create") {
+            let create = self.operation("post", "create", "", &self.object());
+            collection["post"] = with(create, write_parameters(), Some(content(&self.object())));
         }
-        parameters
-    };
-    let path = if kind.namespaced {
-        format!("{base}/namespaces/{{namespace}}/{}", kind.plural)
-    } else {
-        format!("{base}/{}", kind.plural)
-    };
-    let namespace = json!({"name": "namespace", "in": "path", "required": true, "description": "object name and auth scope, such as for teams and projects", "schema": {"type": "string", "uniqueItems": true}});
-    let named = json!({"name": "name", "in": "path", "required": true, "description": format!("name of the {}", kind.kind), "schema": {"type": "string", "uniqueItems": true}});
-    let mut parameters = Vec::new();
-    if kind.namespaced {
-        parameters.push(namespace);
+        if verbs.contains(&"list") {
+            let list = reference(&format!("{}List", self.definition));
+            collection["get"] = self.operation("list", "list", "", &list);
+        }
+        if verbs.contains(&"deletecollection") {
+            collection["delete"] =
+                self.operation("deletecollection", "deleteCollection", "", &reference(STATUS));
+        }
+        collection
     }
-    let verbs = kind.verbs();
-    let mut collection = json!({"parameters": parameters});
-    if verbs.contains(&"create") {
-        collection["post"] =
-            with(operation("post", "create", "", &object), writing(), Some(content(&object)));
-    }
-    if verbs.contains(&"list") {
-        collection["get"] = operation("list", "list", "", &list);
-    }
-    if verbs.contains(&"deletecollection") {
-        collection["delete"] = operation("deletecollection", "deleteCollection", "", &reference(STATUS));
-    }
-    paths.insert(path.clone(), collection);
-    if !verbs.contains(&"get") {
-        return;
-    }
-    parameters.push(named);
-    let one = |suffix: &str| {
+
+    /// Reads, replaces and patches one object or its status.
+    fn single(&self, parameters: &[Value], suffix: &str) -> Value {
+        let object = self.object();
+        let put = self.operation("put", "replace", suffix, &object);
+        let patch = self.operation("patch", "patch", suffix, &object);
+        let mut patch_parameters = write_parameters();
+        patch_parameters.push(parameter("force", "boolean", "Apply over conflicts with other managers."));
         json!({
             "parameters": parameters,
-            "get": operation("get", "read", suffix, &object),
-            "put": with(operation("put", "replace", suffix, &object), writing(), Some(content(&object))),
-            "patch": with(operation("patch", "patch", suffix, &object), patching(), Some(patch_body())),
+            "get": self.operation("get", "read", suffix, &object),
+            "put": with(put, write_parameters(), Some(content(&object))),
+            "patch": with(patch, patch_parameters, Some(self.patch_body())),
         })
-    };
-    let mut single = one("");
-    single["delete"] = with(
-        operation("delete", "delete", "", &reference(STATUS)),
-        json!([]),
-        Some(content(&reference(DELETE_OPTIONS))),
-    );
-    paths.insert(format!("{path}/{{name}}"), single);
-    if version.status {
-        paths.insert(format!("{path}/{{name}}/status"), one("Status"));
+    }
+
+    fn patch_body(&self) -> Value {
+        let body = json!({"schema": {"type": "object"}});
+        let mut types = json!({
+            "application/apply-patch+yaml": body,
+            "application/json-patch+json": body,
+            "application/merge-patch+json": body,
+        });
+        if !self.kind.is_custom() {
+            types["application/strategic-merge-patch+json"] = body;
+        }
+        types
     }
 }
 

@@ -110,7 +110,7 @@ async fn a_watch_delivers_the_grant_and_a_project_without_pending_instances_is_n
 async fn a_grant_is_found_by_polling_where_claims_cannot_be_watched() {
     let env = TestEnv::running(WITH_QUOTA).await;
     env.project.inject(RequestFault::Status(http::StatusCode::NOT_FOUND), |request| {
-        request.resource == "resourceclaims" && request.name.is_none() && !request.verb.writes()
+        request.resource == "resourceclaims" && request.name.is_none() && !request.verb.is_write()
     });
     env.deploy(&mk_deployment("web", 1)).await;
     claim(&env).await;
