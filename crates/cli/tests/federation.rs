@@ -13,12 +13,11 @@ use polis_api::kube::Client;
 use polis_api::kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams};
 use polis_api::{crds, labels};
 use polis_apiserver::{Access, Authority, MASTERS, PlaneSpec, Server, UserInfo, kubeconfig};
-use polis_testing::{create_untyped, eventually, untyped_api};
+use polis_testing::{create_untyped, eventually, free_address, http_get, untyped_api};
 use serde_json::{Value, json};
 use socket::Socket;
 use tempfile::TempDir;
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -46,10 +45,9 @@ impl Fixture {
         }
         let socket = Socket::of(&server).await;
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let admin = socket.authority.client("admin", &[MASTERS]).expect("a certificate");
-        let access = kubeconfig(&socket.address, "/planes/hub", socket.authority.pem(), &admin);
-        std::fs::write(dir.path().join("hub.kubeconfig"), access).expect("writes the file");
-        Self { server, socket, dir }
+        let fixture = Self { server, socket, dir };
+        fixture.write_kubeconfig("admin", &[MASTERS]);
+        fixture
     }
 
     fn command(&self) -> Command {
@@ -64,10 +62,34 @@ impl Fixture {
     }
 
     /// Starts the federation with its probes at this address.
-    fn start_at(&self, probes: SocketAddr) -> Child {
+    fn start_at(&self, probes: SocketAddr, more: &[&str]) -> Child {
         let mut command = self.command();
-        command.env("HEALTH_PROBE_BIND_ADDRESS", probes.to_string());
+        command.args(more).env("HEALTH_PROBE_BIND_ADDRESS", probes.to_string());
         command.spawn().expect("polis starts")
+    }
+
+    /// Writes the kubeconfig of the hub with a client certificate of this user.
+    fn write_kubeconfig(&self, user: &str, groups: &[&str]) {
+        let certificate = self.socket.authority.client(user, groups).expect("a certificate");
+        let access =
+            kubeconfig(&self.socket.address, "/planes/hub", self.socket.authority.pem(), &certificate);
+        std::fs::write(self.dir.path().join("hub.kubeconfig"), access).expect("writes the file");
+    }
+
+    /// Grants the user `federation` all verbs for these resources on the hub.
+    async fn grant(&self, role: &str, rules: Value) {
+        const RBAC: &str = "rbac.authorization.k8s.io";
+        let api_version = format!("{RBAC}/v1");
+        let metadata = json!({"name": role});
+        self.put(
+            "hub",
+            json!({"apiVersion": api_version, "kind": "ClusterRole", "metadata": metadata, "rules": rules}),
+        )
+        .await;
+        let binding = json!({"apiVersion": api_version, "kind": "ClusterRoleBinding", "metadata": metadata,
+            "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": role},
+            "subjects": [{"apiGroup": RBAC, "kind": "User", "name": "federation"}]});
+        self.put("hub", binding).await;
     }
 
     fn start(&self, more: &[&str]) -> Child {
@@ -132,6 +154,11 @@ fn mk_config(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "shop", "name": name}, "data": {"k": "v"}})
 }
 
+/// Whether the copy of a ConfigMap has the data of [`mk_config`].
+fn is_copy(found: Option<&Value>) -> bool {
+    found.is_some_and(|copy| copy["data"]["k"] == "v")
+}
+
 /// Sends SIGTERM and waits for a clean exit.
 async fn stop(mut child: Child) {
     let id = child.id().expect("a running process").to_string();
@@ -143,58 +170,137 @@ async fn stop(mut child: Child) {
     assert!(ended.success(), "{ended}");
 }
 
-/// An address that is free now.
-async fn free_address() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    listener.local_addr().expect("an address")
-}
-
-/// The response to a GET of the probes; none while nothing listens.
-async fn get(address: SocketAddr, path: &str) -> Option<String> {
-    let mut stream = TcpStream::connect(address).await.ok()?;
-    let request = format!("GET {path} HTTP/1.1\r\nhost: polis\r\nconnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await.ok()?;
-    let mut response = String::new();
-    stream.read_to_string(&mut response).await.ok()?;
-    Some(response)
+/// Waits until the response to a GET of the probes matches, and returns it.
+async fn probe(address: SocketAddr, path: &str, matches: impl Fn(&str) -> bool) -> String {
+    let what = format!("{path} of {address} matches");
+    eventually(&what, async || http_get(address, path).await.filter(|response| matches(response))).await
 }
 
 /// Waits until `/readyz` is 200.
 async fn ready(address: SocketAddr) {
-    let ready = async {
-        while !get(address, "/readyz").await.is_some_and(|response| response.starts_with("HTTP/1.1 200")) {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    tokio::time::timeout(TIMEOUT, ready).await.expect("ready before the timeout");
+    probe(address, "/readyz", |response| response.starts_with("HTTP/1.1 200")).await;
+}
+
+/// Whether the replica with its probes at this address leads.
+async fn leads(address: SocketAddr) -> bool {
+    http_get(address, "/metrics").await.is_some_and(|metrics| metrics.contains("\npolis_leader 1\n"))
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn objects_are_propagated_from_the_hub_to_a_joined_member() {
     let fixture = Fixture::new(true).await;
-    let probes = free_address().await;
-    let first = fixture.start_at(probes);
-    ready(probes).await;
+    let first = fixture.start(&[]);
     fixture.join().await;
     fixture.put("hub", mk_config("a")).await;
-    let has = |found: Option<&Value>| found.is_some_and(|copy| copy["data"]["k"] == "v");
-    fixture.until("dfw", &mk_config("a"), has).await;
-    let metrics = get(probes, "/metrics").await.expect("metrics");
-    assert!(metrics.contains("polis_planes{set=\"member\",state=\"engaged\"} 1"), "{metrics}");
-    assert!(metrics.contains("polis_reconciles_total{controller=\"work\"}"), "{metrics}");
+    fixture.until("dfw", &mk_config("a"), is_copy).await;
     // The next process propagates the changes that were made while none ran.
     stop(first).await;
     fixture.put("hub", mk_config("b")).await;
     let gone = DeleteParams::default();
     fixture.api("hub", &mk_config("a")).delete("a", &gone).await.expect("deletes the object");
     let second = fixture.start(&["--leader-elect"]);
-    fixture.until("dfw", &mk_config("b"), has).await;
+    fixture.until("dfw", &mk_config("b"), is_copy).await;
     fixture.until("dfw", &mk_config("a"), |found| found.is_none()).await;
     // The leader releases its Lease, so that the next one does not wait until it expires.
     stop(second).await;
     let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"namespace": "karmada-system", "name": "polis-federation"}});
     let free = |found: Option<&Value>| found.is_some_and(|lease| lease["spec"]["holderIdentity"] == "");
     fixture.until("hub", &lease, free).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readiness_names_what_is_missing_until_the_members_are_known() {
+    let fixture = Fixture::new(true).await;
+    fixture.join().await;
+    // A credential that may not read the Secret of the member.
+    fixture.write_kubeconfig("federation", &[]);
+    let groups = [
+        "apiextensions.k8s.io",
+        "cluster.karmada.io",
+        "config.karmada.io",
+        "events.k8s.io",
+        "policy.karmada.io",
+        "work.karmada.io",
+    ];
+    let all = |groups: &[&str], resources: &[&str]| json!({"apiGroups": groups, "resources": resources, "verbs": ["*"]});
+    fixture
+        .grant("federation", json!([all(&groups, &["*"]), all(&[""], &["namespaces", "configmaps"])]))
+        .await;
+    let probes = free_address();
+    let running = fixture.start_at(probes, &[]);
+    let waits = |report: &str| report.contains("failed to list the planes");
+    let report = probe(probes, "/readyz?verbose", waits).await;
+    assert!(report.starts_with("HTTP/1.1 503"), "{report}");
+    assert!(report.contains("[+] hub: 1 engaged") && report.contains("[-] member: 0 engaged"), "{report}");
+    assert!(report.contains("Secret karmada-cluster/dfw"), "{report}");
+    let short = http_get(probes, "/readyz").await.expect("a response");
+    assert!(short.starts_with("HTTP/1.1 503") && short.contains("/readyz?verbose"), "{short}");
+
+    fixture.grant("federation-secrets", json!([all(&[""], &["secrets"])])).await;
+    ready(probes).await;
+    let report = http_get(probes, "/readyz?verbose").await.expect("a response");
+    assert!(report.contains("[+] member: 1 engaged"), "{report}");
+    fixture.put("hub", mk_config("a")).await;
+    fixture.until("dfw", &mk_config("a"), is_copy).await;
+    let metrics = http_get(probes, "/metrics").await.expect("a response");
+    for series in [
+        "polis_planes{set=\"hub\",state=\"engaged\"} 1",
+        "polis_planes{set=\"member\",state=\"engaged\"} 1",
+        "polis_watch_lag_seconds_count{kind=\"works.work.karmada.io/v1alpha1\"}",
+        "polis_watch_restarts_total{kind=\"configmaps/v1\"",
+        "polis_queue_depth",
+    ] {
+        assert!(metrics.contains(series), "no {series} in {metrics}");
+    }
+    for controller in
+        ["cluster", "kind", "policy", "namespace", "template", "binding", "placement", "status", "work"]
+    {
+        assert!(
+            metrics.contains(&format!("polis_reconciles_total{{controller=\"{controller}\"}}")),
+            "{metrics}"
+        );
+    }
+    assert!(!metrics.contains("polis_reconciles_total{controller=\"work\"} 0"), "{metrics}");
+    stop(running).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_replicas_one_reconciles_and_the_other_takes_over() {
+    let fixture = Fixture::new(true).await;
+    fixture.join().await;
+    let mut replicas = Vec::new();
+    for _ in 0..2 {
+        let probes = free_address();
+        replicas.push((probes, fixture.start_at(probes, &["--leader-elect"])));
+    }
+    for (probes, _) in &replicas {
+        ready(*probes).await; // also the replica that does not lead
+    }
+    let leaders = async |replicas: &[(SocketAddr, Child)]| {
+        let mut leaders = Vec::new();
+        for (at, (probes, _)) in replicas.iter().enumerate() {
+            leaders.extend(leads(*probes).await.then_some(at));
+        }
+        leaders
+    };
+    let leader = eventually("a replica leads", async || {
+        let leaders = leaders(&replicas).await;
+        assert!(leaders.len() < 2, "{leaders:?}");
+        leaders.first().copied()
+    })
+    .await;
+    fixture.put("hub", mk_config("a")).await;
+    fixture.until("dfw", &mk_config("a"), is_copy).await;
+    let idle = http_get(replicas[1 - leader].0, "/metrics").await.expect("a response");
+    assert!(idle.contains("polis_reconciles_total{controller=\"work\"} 0"), "the other is idle: {idle}");
+
+    let (_, stopped) = replicas.remove(leader);
+    stop(stopped).await;
+    fixture.put("hub", mk_config("b")).await;
+    fixture.until("dfw", &mk_config("b"), is_copy).await;
+    assert_eq!(leaders(&replicas).await, [0]);
+    let (_, second) = replicas.remove(0);
+    stop(second).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
