@@ -78,6 +78,11 @@ impl RequestLog {
         self.requests.lock().values().cloned().collect()
     }
 
+    /// Takes all requests out of the log.
+    pub fn take(&self) -> Vec<RecordedRequest> {
+        std::mem::take(&mut *self.requests.lock()).into_values().collect()
+    }
+
     /// Requests since `since`.
     pub fn since(&self, since: Instant) -> Vec<RecordedRequest> {
         self.requests.lock().values().filter(|request| request.at >= since).cloned().collect()
@@ -133,6 +138,15 @@ impl RequestLog {
     /// Whether the fault has affected a request.
     pub fn is_triggered(&self, fault: FaultId) -> bool {
         self.faults.borrow().iter().any(|injected| injected.id == fault.0 && injected.triggered)
+    }
+
+    /// Completes when the fault has affected a request; never if it is removed before.
+    pub async fn triggered(&self, fault: FaultId) {
+        let is_triggered = |faults: &Vec<InjectedFault>| {
+            faults.iter().any(|injected| injected.id == fault.0 && injected.triggered)
+        };
+        // Cannot fail: the log owns the sender.
+        drop(self.faults.subscribe().wait_for(is_triggered).await);
     }
 
     /// Removes a fault.

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use polis_api::k8s_openapi::api::core::v1::ConfigMap;
 use polis_engine::{Engine, FixedPlanes, Plane, Watch};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 
 use crate::fake_apiserver::FakeApiServer;
 use crate::fake_apiserver::network::{Options, Server};
@@ -29,14 +28,7 @@ fn plane_of(name: &str, config: &polis_api::kube::Config) -> Plane {
 }
 
 async fn get(address: std::net::SocketAddr, path: &str) -> String {
-    let mut socket = TcpStream::connect(address).await.unwrap();
-    socket
-        .write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes())
-        .await
-        .unwrap();
-    let mut text = String::new();
-    socket.read_to_string(&mut text).await.unwrap();
-    text
+    polis_testing::http_get(address, path).await.expect("a response")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,8 +7,7 @@ use polis_api::kube::client::Body;
 use polis_apiserver::Server;
 use polis_engine::{Clock, Engine, Handle, LeaderElection, Plane as EnginePlane};
 use polis_federation::FederationConfig;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use polis_testing::http_get;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tower::ServiceExt;
@@ -45,11 +44,7 @@ fn hub_without_clusters(server: &Server, released: &watch::Sender<bool>) -> Engi
 
 /// The status code and the body of a GET.
 async fn get(address: SocketAddr, path: &str) -> (u16, String) {
-    let mut stream = TcpStream::connect(address).await.expect("connects");
-    let request = format!("GET {path} HTTP/1.1\r\nhost: federation\r\nconnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await.expect("sends");
-    let mut response = String::new();
-    stream.read_to_string(&mut response).await.expect("a response");
+    let response = http_get(address, path).await.expect("a response");
     let code = response.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status code");
     let (_, body) = response.split_once("\r\n\r\n").expect("a body");
     (code, body.to_owned())

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use polis_testing::{RecordedRequest, RequestVerb};
 use serde_json::json;
 
 use crate::fixture::{RecordedFederation, recorded};
@@ -17,11 +18,12 @@ async fn quiescence(recorded: &RecordedFederation) {
     .await;
 }
 
-fn writes(requests: &[(String, String, String)], plane: &str) -> usize {
-    requests
-        .iter()
-        .filter(|(on, method, path)| on == plane && method != "GET" && !path.contains("/events"))
-        .count()
+fn writes(requests: &[RecordedRequest], plane: &str) -> usize {
+    requests.iter().filter(|request| request.plane == plane && request.is_counted_write()).count()
+}
+
+fn reads(requests: &[RecordedRequest]) -> usize {
+    requests.iter().filter(|request| !request.verb.is_write()).count()
 }
 
 #[tokio::test]
@@ -43,8 +45,7 @@ async fn a_new_object_needs_one_write_on_the_member_and_five_on_the_hub() {
     // The claim on the object, the binding with its clusters, the Work; then the status of the Work and of
     // the binding.
     assert_eq!((writes(&made, "dfw"), writes(&made, "ord"), writes(&made, "hub")), (1, 0, 5), "{made:#?}");
-    let reads = made.iter().filter(|(_, method, _)| method == "GET").count();
-    assert_eq!(reads, 0, "{made:#?}");
+    assert_eq!(reads(&made), 0, "{made:#?}");
 
     federation.hub.change(&THING, &shop, "a", |thing| thing["spec"]["n"] = json!(2)).await;
     federation.dfw().has(&THING, &shop, "a", |copy| copy["spec"]["n"] == 2).await;
@@ -81,8 +82,8 @@ async fn a_deletion_needs_one_write_on_the_member_and_two_per_hub_object() {
     // may delete the binding first.
     assert!((3..=4).contains(&writes(&made, "hub")), "{made:#?}");
     // One read of the member's object; the response to its deletion confirms that it is deleted.
-    let asked = made.iter().filter(|(on, method, _)| on == "dfw" && method == "GET").count();
-    assert_eq!(asked, 1, "{made:#?}");
+    let of_member: Vec<RecordedRequest> = made.into_iter().filter(|request| request.plane == "dfw").collect();
+    assert_eq!(reads(&of_member), 1, "{of_member:#?}");
 }
 
 #[tokio::test]
@@ -122,11 +123,12 @@ async fn a_restarted_federation_lists_and_does_not_read_each_copy() {
 
     federation.dfw().has(&THING, &shop, "a", |copy| copy["spec"]["n"] == 2).await;
     let asked = recorded.requests.drain();
-    let on_member = |method: &str, part: &str| {
-        asked.iter().filter(|(on, by, path)| on == "dfw" && by == method && path.contains(part)).count()
+    let on_member = |verb: RequestVerb| {
+        let of_things = asked.iter().filter(|request| request.plane == "dfw" && request.resource == "things");
+        of_things.filter(|request| request.verb == verb).count()
     };
-    assert_eq!(on_member("GET", &format!("/namespaces/{shop}/things/")), 0, "{asked:#?}");
-    assert_eq!(on_member("PUT", "/things/"), 1, "{asked:#?}");
+    assert_eq!(on_member(RequestVerb::Get), 0, "{asked:#?}");
+    assert_eq!(on_member(RequestVerb::Update), 1, "{asked:#?}");
 }
 
 #[tokio::test]
