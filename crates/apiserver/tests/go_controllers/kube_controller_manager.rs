@@ -82,12 +82,24 @@ where
 async fn mk_family(client: &Client, name: &str) {
     let owner =
         widgets(client).create(&PostParams::default(), &mk_widget(name, json!({}))).await.expect("a widget");
-    let reference = json!({"apiVersion": "example.com/v1", "kind": "Widget", "name": name, "uid": owner.metadata.uid, "blockOwnerDeletion": true});
-    let child = json!({"metadata": {"name": name, "ownerReferences": [reference]}});
-    maps(client, "default")
-        .create(&PostParams::default(), &serde_json::from_value(child).expect("a map"))
-        .await
-        .expect("a map");
+    let owner = owner.metadata.uid.expect("a uid");
+    maps(client, "default").create(&PostParams::default(), &mk_child(name, &owner)).await.expect("a map");
+}
+
+/// A map with the name of its owner.
+fn mk_child(name: &str, owner: &str) -> ConfigMap {
+    let reference = json!({"apiVersion": "example.com/v1", "kind": "Widget", "name": name, "uid": owner, "blockOwnerDeletion": true});
+    serde_json::from_value(json!({"metadata": {"name": name, "ownerReferences": [reference]}}))
+        .expect("a map")
+}
+
+/// Waits until the garbage collector knows all maps: it handles them in the order of their creation, and
+/// deletes this one, whose owner does not exist. It orphans only the children that it knows when their owner
+/// is deleted, and deletes the others later.
+async fn all_maps_are_known(client: &Client) {
+    let last = mk_child("last", "00000000-0000-0000-0000-000000000000");
+    maps(client, "default").create(&PostParams::default(), &last).await.expect("a map");
+    gone(&maps(client, "default"), "last").await;
 }
 
 fn maps(client: &Client, namespace: &str) -> Api<ConfigMap> {
@@ -118,6 +130,7 @@ async fn kube_controller_manager_replaces_the_built_in_controllers() {
         gone(&maps(&client, "default"), name).await;
     }
     mk_family(&client, "alone").await;
+    all_maps_are_known(&client).await;
     widgets(&client).delete("alone", &DeleteParams::orphan()).await.expect("a delete");
     gone(&widgets(&client), "alone").await;
     let orphan = maps(&client, "default").get("alone").await.expect("the child stays");
