@@ -128,10 +128,8 @@ async fn exercise_everything(world: &World) {
         let uid = cell.eventually_has(deployment_named(&name)).await.metadata.uid.unwrap_or_default();
         view.eventually_has(instance(&first).labelled(labels::WORKLOAD_DEPLOYMENT_UID, &uid)).await;
     }
-    let unlabelled = Patch::Merge(json!({"metadata": {"labels": {labels::UPSTREAM_NAMESPACE: null}}}));
-    let namespaces: Api<Namespace> = Api::all(world.hub().recorder.client().clone());
     let hub_namespace = project.hub_namespace();
-    retry("remove a label", async || namespaces.patch(&hub_namespace, &merge, &unlabelled).await).await;
+    unlabel(world, &hub_namespace, labels::UPSTREAM_NAMESPACE).await;
     let preserving = Patch::Merge(json!({"spec": {"preserveResourcesOnDeletion": true}}));
     let policies = hub.api::<PropagationPolicy>();
     retry("change the policy", async || policies.patch("city-dfw", &merge, &preserving).await).await;
@@ -169,14 +167,31 @@ async fn exercise_everything(world: &World) {
     view.until_gone(workload_named("web")).await;
 }
 
+/// Removes a label from a hub namespace, and lets the federator restore it once the cells have lost it, too.
+/// Karmada drops a change that is reverted within milliseconds: it compares the second change with a cached
+/// Work from before the first one, and the cells keep the first.
+async fn unlabel(world: &World, hub_namespace: &str, label: &'static str) {
+    let management = world.process(&Role::Management);
+    management.pause();
+    let unlabelled = Patch::Merge(json!({"metadata": {"labels": {label: null}}}));
+    let namespaces: Api<Namespace> = Api::all(world.hub().recorder.client().clone());
+    let merge = PatchParams::default();
+    retry("remove a label", async || namespaces.patch(hub_namespace, &merge, &unlabelled).await).await;
+    let lost = move |namespace: &Namespace| {
+        namespace.metadata.labels.as_ref().is_none_or(|labels| !labels.contains_key(label))
+    };
+    for city in world.cities() {
+        let lost = namespace(hub_namespace).that("has lost the label", lost);
+        world.cell(city).cluster_scope().eventually_has(lost).await;
+    }
+    management.resume();
+}
+
 /// A hub namespace without its project label, which the federator reads uncached; and a Work without a
 /// binding, which it deletes.
 async fn unlabel_and_orphan(world: &World, project: &Project) {
     let (client, hub_namespace) = (world.hub().recorder.client().clone(), project.hub_namespace());
-    let merge = PatchParams::default();
-    let unlabelled = Patch::Merge(json!({"metadata": {"labels": {labels::UPSTREAM_CLUSTER_NAME: null}}}));
-    let namespaces: Api<Namespace> = Api::all(client.clone());
-    retry("remove the project", async || namespaces.patch(&hub_namespace, &merge, &unlabelled).await).await;
+    unlabel(world, &hub_namespace, labels::UPSTREAM_CLUSTER_NAME).await;
     let lone = project.deploy(deployment("lone").to("dfw")).await;
     let labelled = namespace(&hub_namespace)
         .labelled(labels::UPSTREAM_CLUSTER_NAME, &format!("cluster-{}", project.name()));
