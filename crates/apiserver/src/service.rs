@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use percent_encoding::percent_decode_str;
 
 use crate::{
-    access::{self, Attributes, Peer},
+    access::{self, Attributes, Peer, SessionEnd},
     endpoint::{self, Endpoint},
     flow::{Caller, DEADLINE, HeldBody, Origin, PriorityLevel},
     health,
@@ -132,7 +132,7 @@ impl Service {
                 (found.plane, found.project, found.path)
             }
         };
-        let mut user = access::authenticate(&self.core, &name, parts)?;
+        let (mut user, session) = access::authenticate(&self.core, &name, parts)?;
         let caller = Caller::of(origin(parts), &name, &user);
         if let Some(project) = project {
             access::add_project(&mut user, project);
@@ -161,7 +161,12 @@ impl Service {
             }
             Target::Resource(target) => {
                 let sender = Sender { user, caller };
-                self.dispatch_resource(plane.as_ref(), sender, &target, parts, body, trail).await
+                let response = self.dispatch_resource(plane.as_ref(), sender, &target, parts, body, trail);
+                let mut response = response.await?;
+                if let Some(session) = session.filter(|_| response.body().is_streamed()) {
+                    response.body_mut().set_session(SessionEnd::of(&self.core, session));
+                }
+                Ok(response)
             }
         }
     }

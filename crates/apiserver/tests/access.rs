@@ -2,12 +2,16 @@
 
 mod common;
 
-use std::sync::{Arc, Mutex};
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicI64, Ordering},
+};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use common::*;
 use futures::future::BoxFuture;
+use http_body_util::BodyExt as _;
 use k8s_openapi::api::{
     admissionregistration::v1::MutatingWebhookConfiguration,
     authorization::v1::{SelfSubjectAccessReview, SubjectAccessReview},
@@ -438,19 +442,22 @@ async fn a_client_certificate_authenticates_a_user_and_rbac_authorizes_it() {
     assert!(!review.status.expect("an answer").allowed);
 }
 
+/// A clock, and the hours that it is ahead.
+fn mk_clock() -> (Clock, Arc<AtomicI64>) {
+    let hours = Arc::<AtomicI64>::default();
+    let ahead = hours.clone();
+    let now = move || jiff::Timestamp::now() + jiff::SignedDuration::from_hours(ahead.load(Ordering::SeqCst));
+    (Clock::custom(now), hours)
+}
+
 #[tokio::test]
 async fn a_certificate_that_has_expired_is_refused_on_an_open_connection() {
-    let skew = Arc::new(std::sync::atomic::AtomicI64::new(0));
-    let hours = skew.clone();
-    let clock = Clock::custom(move || {
-        jiff::Timestamp::now()
-            + jiff::SignedDuration::from_hours(hours.load(std::sync::atomic::Ordering::SeqCst))
-    });
+    let (clock, hours) = mk_clock();
     let server = serve_with(Server::builder().clock(clock)).await;
     let root = server.client("root", &["system:masters"], "").await;
     let maps: Api<ConfigMap> = Api::default_namespaced(root);
     maps.list(&ListParams::default()).await.expect("a valid certificate");
-    skew.store(25, std::sync::atomic::Ordering::SeqCst);
+    hours.store(25, Ordering::SeqCst);
     assert_eq!(code(&maps.list(&ListParams::default()).await.expect_err("valid for a day")), 401);
 }
 
@@ -485,6 +492,47 @@ async fn a_revoked_certificate_is_refused_at_its_next_request() {
         Some(issue()).filter(|issued| server.server.accepts_certificate(&issued.cert))
     });
     assert_eq!(list(&later.await).await, 200);
+}
+
+/// The next piece of a watch; `None` at its end.
+async fn next_piece(watch: &mut kube::client::Body) -> Option<Bytes> {
+    let frame = tokio::time::timeout(std::time::Duration::from_secs(20), watch.frame()).await;
+    frame.expect("a piece or the end")?.expect("no error").into_data().ok()
+}
+
+async fn watch_maps(client: &Client) -> kube::client::Body {
+    let path = "/api/v1/namespaces/default/configmaps?watch=true&resourceVersion=0";
+    let request = http::Request::get(path).body(kube::client::Body::empty()).expect("a request");
+    let response = client.send(request).await.expect("a response");
+    assert_eq!(response.status().as_u16(), 200);
+    response.into_body()
+}
+
+#[tokio::test]
+async fn a_watch_ends_when_its_certificate_is_revoked_or_has_expired() {
+    let (clock, hours) = mk_clock();
+    let server = serve_with(Server::builder().clock(clock)).await;
+    let (ann, bob) = (
+        server.client("ann", &["system:masters"], "").await,
+        server.client("bob", &["system:masters"], "").await,
+    );
+    let (mut of_ann, mut of_bob) = (watch_maps(&ann).await, watch_maps(&bob).await);
+    let maps: Api<ConfigMap> = Api::namespaced(mk_client(&server.server, ""), "default");
+    let create = async |name: &str| {
+        maps.create(&PostParams::default(), &mk(json!({"metadata": {"name": name}}))).await.expect("created");
+    };
+    create("first").await;
+    for watch in [&mut of_ann, &mut of_bob] {
+        assert!(next_piece(watch).await.is_some());
+    }
+    // Without an event, at once.
+    server.server.revoke(&Revocation::Subject("ann".into())).await.expect("revoked");
+    assert_eq!(next_piece(&mut of_ann).await, None);
+    create("second").await;
+    assert!(next_piece(&mut of_bob).await.is_some());
+    hours.store(25, Ordering::SeqCst);
+    create("third").await;
+    assert_eq!(next_piece(&mut of_bob).await, None, "valid for a day");
 }
 
 #[tokio::test]

@@ -345,6 +345,32 @@ async fn a_revocation_is_stored_and_ends_a_token_at_its_next_request() {
 }
 
 #[tokio::test]
+async fn a_watch_sends_nothing_after_the_service_account_of_its_token_is_deleted() {
+    let server = mk_bot_server().await;
+    let binding = json!({"metadata": {"name": "bot"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "reader"},
+        "subjects": [{"kind": "ServiceAccount", "name": "bot", "namespace": "default"}]});
+    let rules = json!([{"apiGroups": [""], "resources": ["secrets"], "verbs": ["watch"]}]);
+    for (plural, object) in [
+        ("clusterroles", json!({"metadata": {"name": "reader"}, "rules": rules})),
+        ("clusterrolebindings", binding),
+    ] {
+        admin(&server, "POST", &format!("/apis/rbac.authorization.k8s.io/v1/{plural}"), object).await.ok();
+    }
+    let token = token(&server, json!({})).await;
+    let request = http::Request::get(format!("{SECRETS}?watch=true&resourceVersion=0"))
+        .header("authorization", format!("Bearer {token}"))
+        .body(Full::new(Bytes::new()))
+        .unwrap();
+    let mut watch = server.plane_service("cell").handle(request).await.into_body();
+    create_secret(&server, "before").await;
+    assert!(watch.frame().await.is_some());
+    admin(&server, "DELETE", &format!("{ACCOUNTS}/bot"), json!(null)).await.ok();
+    create_secret(&server, "after").await;
+    assert!(watch.frame().await.is_none());
+}
+
+#[tokio::test]
 async fn only_administrators_of_the_root_plane_see_and_revoke_credentials() {
     let server = mk_bot_server().await;
     let path = "/polis/credentials";

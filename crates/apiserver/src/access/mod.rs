@@ -7,6 +7,7 @@ mod jwt;
 pub(crate) mod rbac;
 mod review;
 mod role_index;
+mod session;
 mod tokens;
 
 pub use audit::{Audit, AuditFile, AuditFileError, CONTROLLERS};
@@ -16,6 +17,7 @@ pub use credentials::{Credential, CredentialKind, Revocation};
 pub use jwt::{TokenKeys, TokenKeysError};
 pub(crate) use review::{review, user_info};
 pub(crate) use role_index::RoleIndex;
+pub(crate) use session::{Session, SessionEnd};
 pub(crate) use tokens::{
     SECRET_TYPE, TOKEN_LIFE_MAX, TokenRequest, bound_object, fill_secret, issue as issue_token, issuer,
     needs_token, openid_configuration,
@@ -100,11 +102,15 @@ pub(crate) struct Peer {
     pub(crate) address: Option<IpAddr>,
 }
 
+/// The user of a request, and the credential that proved it. In-process callers, anonymous ones and static
+/// tokens have none that ends.
+pub(crate) type Authenticated = (UserInfo, Option<Session>);
+
 /// Authenticates a request: by its [`UserInfo`] extension, its bearer token, or its client certificate.
 /// `plane` is the name in the path; the plane need not exist.
-pub(crate) fn authenticate(core: &Core, plane: &str, parts: &Parts) -> Result<UserInfo, StatusError> {
+pub(crate) fn authenticate(core: &Core, plane: &str, parts: &Parts) -> Result<Authenticated, StatusError> {
     if let Some(user) = parts.extensions.get::<UserInfo>() {
-        return Ok(user.clone());
+        return Ok((user.clone(), None));
     }
     let bearer = parts
         .headers
@@ -114,14 +120,17 @@ pub(crate) fn authenticate(core: &Core, plane: &str, parts: &Parts) -> Result<Us
     if let Some(token) = bearer {
         let audiences = [issuer(core, plane)];
         return match authenticate_token(core, plane, token, &audiences) {
-            Ok(authenticated) => Ok(authenticated.user),
+            Ok(authenticated) => Ok((authenticated.user, authenticated.session)),
             Err(_) => Err(StatusError::unauthorized()),
         };
     }
     match parts.extensions.get::<Peer>().map(|peer| &peer.certificate) {
-        None => Ok(UserInfo::admin()),
-        Some(None) => Ok(UserInfo::anonymous()),
-        Some(Some(certificate)) => certificate.authenticate(core).ok_or_else(StatusError::unauthorized),
+        None => Ok((UserInfo::admin(), None)),
+        Some(None) => Ok((UserInfo::anonymous(), None)),
+        Some(Some(certificate)) => {
+            let user = certificate.authenticate(core).ok_or_else(StatusError::unauthorized)?;
+            Ok((user, Some(Session::Certificate(certificate.clone()))))
+        }
     }
 }
 
@@ -133,7 +142,7 @@ pub(crate) fn authenticate_token(
     audiences: &[String],
 ) -> Result<TokenUser, String> {
     match core.access.tokens.get(token.trim()) {
-        Some(user) => Ok(TokenUser { user: user.clone(), audiences: audiences.to_vec() }),
+        Some(user) => Ok(TokenUser { user: user.clone(), audiences: audiences.to_vec(), session: None }),
         None => tokens::verify(core, plane, token.trim(), audiences),
     }
 }

@@ -13,7 +13,7 @@ use polis_apimachinery::{object, time};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::jwt;
+use super::{jwt, session::Session};
 use crate::{
     plane::Plane,
     server::Core,
@@ -95,6 +95,8 @@ pub(crate) struct TokenUser {
     pub(crate) user: UserInfo,
     /// The audiences of the token among those that were asked for.
     pub(crate) audiences: Vec<String>,
+    /// The token, unless it is a static one.
+    pub(crate) session: Option<Session>,
 }
 
 /// The issuer of the tokens of a plane, which is also their default audience: each plane has its own, so a
@@ -263,7 +265,9 @@ pub(crate) fn verify(
         ));
     }
     claims.check(core, plane, token)?;
-    Ok(TokenUser { user: claims.user(), audiences: shared })
+    let user = claims.user();
+    let session = Session::Token { plane: plane.into(), token: token.into(), claims: Box::new(claims) };
+    Ok(TokenUser { user, audiences: shared, session: Some(session) })
 }
 
 impl Claims {
@@ -280,7 +284,7 @@ impl Claims {
     }
 
     /// Whether the token is valid now; the error says why not.
-    fn check(&self, core: &Core, plane: &str, token: &str) -> Result<(), String> {
+    pub(super) fn check(&self, core: &Core, plane: &str, token: &str) -> Result<(), String> {
         self.check_live(core, plane)?;
         let PrivateClaims { namespace, secret, .. } = &self.kubernetes;
         match (self.exp, secret) {

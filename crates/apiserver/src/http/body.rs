@@ -16,7 +16,13 @@ use polis_apimachinery::{
     protobuf::{self, ProtobufError},
 };
 
-use crate::{access::Completion, status::StatusError, store::Stored, strict, verbs::WatchBody};
+use crate::{
+    access::{Completion, SessionEnd},
+    status::StatusError,
+    store::Stored,
+    strict,
+    verbs::WatchBody,
+};
 
 /// Largest body of a request, in bytes. As kube-apiserver.
 pub(crate) const BODY_MAX: usize = 3 << 20;
@@ -28,6 +34,8 @@ pub struct ResponseBody {
     kind: Kind,
     /// Records the end of a stream in the audit log.
     _completion: Option<Box<Completion>>,
+    /// Ends a stream with the credential of its client.
+    session: Option<Box<SessionEnd>>,
 }
 
 enum Kind {
@@ -50,7 +58,7 @@ struct ListBody {
 
 impl From<Kind> for ResponseBody {
     fn from(kind: Kind) -> Self {
-        Self { kind, _completion: None }
+        Self { kind, _completion: None, session: None }
     }
 }
 
@@ -82,6 +90,11 @@ impl ResponseBody {
     /// Drops `completion` with the body.
     pub(crate) fn set_completion(&mut self, completion: Completion) {
         self._completion = Some(Box::new(completion));
+    }
+
+    /// Ends a stream when the credential of its client does.
+    pub(crate) fn set_session(&mut self, session: SessionEnd) {
+        self.session = Some(Box::new(session));
     }
 
     /// The same body again, which shares its bytes; `None` for a watch or a stream.
@@ -159,7 +172,12 @@ impl http_body::Body for ResponseBody {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match &mut self.get_mut().kind {
+        let body = self.get_mut();
+        if body.session.as_mut().is_some_and(|session| session.poll(context).is_ready()) {
+            body.session = None;
+            body.kind = Kind::Full(None);
+        }
+        match &mut body.kind {
             Kind::Full(bytes) => Poll::Ready(
                 bytes.take().filter(|bytes| !bytes.is_empty()).map(|bytes| Ok(Frame::data(bytes))),
             ),
