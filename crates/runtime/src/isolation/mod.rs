@@ -13,7 +13,8 @@
 //! - [`seccomp`]: the system calls that a program may not make;
 //! - [`cgroup`]: limits of memory, CPU and processes;
 //! - [`disk`]: the limit of disk space;
-//! - [`network`], [`netlink`], [`redirect`]: the network namespace and its connections to the outside.
+//! - [`network`], [`netlink`], [`redirect`]: the network namespace and its connections to the outside;
+//! - [`egress`]: which destinations are open.
 //!
 //! Everything here works as root and as an ordinary user with user namespaces, and leaves nothing behind when
 //! the shim is killed, except an empty control group, which the next inspection removes.
@@ -21,6 +22,8 @@
 pub(crate) mod cgroup;
 #[cfg(target_os = "linux")]
 pub(crate) mod disk;
+#[cfg(target_os = "linux")]
+mod egress;
 #[cfg(target_os = "linux")]
 pub(crate) mod identity;
 #[cfg(target_os = "linux")]

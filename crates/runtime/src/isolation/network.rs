@@ -6,7 +6,7 @@
 //! - From outside, the shim listens on the instance's address at each TCP port of the container, once the
 //!   program accepts connections there, and forwards each connection.
 //! - From inside, connections to other addresses are redirected to the shim, which opens them from the
-//!   host's network; see [`super::redirect`].
+//!   host's network, except to the host itself; see [`super::redirect`] and [`super::egress`].
 //!
 //! No host configuration changes, and the kernel removes everything when the shim ends.
 
@@ -28,7 +28,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, UdpSocket};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{namespaces, redirect};
+use super::{egress, namespaces, redirect};
 
 /// Connections of a container that are forwarded at the same time, in each direction. Further ones wait.
 const MAX_CONNECTIONS: usize = 4096;
@@ -242,10 +242,7 @@ async fn open_connections(listener: TcpListener) {
         };
         let Ok(target) = ip_original_dst(&stream) else { continue };
         tokio::spawn(async move {
-            forward(stream, async {
-                timeout(CONNECT_TIMEOUT, TcpStream::connect(SocketAddr::V4(target))).await?
-            })
-            .await;
+            forward(stream, async { timeout(CONNECT_TIMEOUT, egress::connect(target)).await? }).await;
             drop(permit);
         });
     }

@@ -139,6 +139,43 @@ async fn an_instance_reaches_another_one_and_not_the_loopback_of_the_host() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_instance_does_not_reach_services_of_the_host_at_its_other_addresses() {
+    if !namespaced() {
+        return;
+    }
+    // A service that listens on all addresses is reachable at all of 127.0.0.0/8.
+    let service = tokio::net::TcpListener::bind("0.0.0.0:0").await.unwrap();
+    let port = service.local_addr().unwrap().port();
+    let serving = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = service.accept().await {
+            _ = tokio::io::AsyncWriteExt::write_all(&mut stream, b"service of the host\n").await;
+        }
+    });
+    let mut addresses = vec!["127.200.0.1".to_owned()];
+    let route = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+    match route.connect("192.0.2.1:9").and_then(|()| route.local_addr()) {
+        Ok(own) => addresses.push(own.ip().to_string()),
+        Err(_) => eprintln!("skipped: this machine has no other address"),
+    }
+    for address in &addresses {
+        let mut stream = tokio::net::TcpStream::connect((address.as_str(), port)).await.unwrap();
+        let mut greeting = [0; 7];
+        tokio::io::AsyncReadExt::read_exact(&mut stream, &mut greeting).await.unwrap();
+        assert_eq!(&greeting, b"service", "the host reaches {address}");
+    }
+    let cell = TestCell::new().await;
+    let script = format!(
+        "for a in {}; do got=$( (exec 3<>/dev/tcp/$a/{port} && head -n 1 <&3) 2>/dev/null); echo \"at $a: [$got]\"; done; sleep 1000",
+        addresses.join(" ")
+    );
+    let uid = cell.create(&mk_instance("client", "process:bash", &["-c", &script])).await;
+    for address in &addresses {
+        assert_eq!(cell.until_writes(&uid, &format!("at {address}: ")).await, "[]");
+    }
+    serving.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn dangerous_system_calls_fail() {
     if !namespaced() {
         return;
@@ -253,6 +290,12 @@ async fn nothing_is_left_of_an_instance_whose_shim_was_killed() {
     cell.until("no process is in its namespaces", async || (!in_namespaces(&own)).then_some(())).await;
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     assert!(!mounts.contains(&uid), "{mounts}");
+    let is_empty = |group: &PathBuf| {
+        std::fs::read_to_string(group.join("cgroup.procs")).is_ok_and(|processes| processes.is_empty())
+    };
+    // The kernel removes a process that has exited from its groups a moment later.
+    cell.until("its control groups are empty", async || cgroups(&uid).iter().all(is_empty).then_some(()))
+        .await;
     cell.start();
     cell.until_condition("web-0", "Running", "False", "InstanceCrashing").await;
     assert_eq!(cgroups(&uid), [] as [PathBuf; 0]);
