@@ -293,6 +293,12 @@ impl StatusError {
         failure
     }
 
+    /// 507: the disk of the store is full.
+    pub(crate) fn insufficient_storage() -> Self {
+        let why = "the disk of the API server's store is full, so only writes that free space are possible: delete objects that are not needed, or ask the platform operator to free disk space";
+        Self::new(507, "InsufficientStorage", why)
+    }
+
     /// 504: the request was not answered in time.
     pub(crate) fn deadline_exceeded(deadline: std::time::Duration) -> Self {
         let why = format!("the request was not answered within {} s: send a smaller one", deadline.as_secs());

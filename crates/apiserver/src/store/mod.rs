@@ -24,6 +24,7 @@ mod memory;
 mod model_tests;
 mod object;
 mod redb;
+mod reserve;
 mod row;
 mod sequencer;
 mod shard;
@@ -184,6 +185,12 @@ pub(crate) trait Store: Send + Sync + 'static {
 
     /// Waits until every write up to `revision` is durable; `None` if it is already.
     fn durable(&self, revision: Revision) -> Option<BoxFuture<'static, Result<(), CommitError>>>;
+
+    /// Whether the disk has no space for more objects. Writes that free space, and those of the platform, have
+    /// a reserve.
+    fn is_short_of_space(&self) -> bool {
+        false
+    }
 
     /// Completes with the reason when the store fails for good, for example because the disk is full.
     fn failed(&self) -> BoxFuture<'static, Arc<str>> {

@@ -17,7 +17,7 @@ use std::{
     os::unix::fs::OpenOptionsExt as _,
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
-    sync::{Arc, mpsc},
+    sync::{Arc, OnceLock, mpsc},
     thread::JoinHandle,
 };
 
@@ -28,7 +28,7 @@ use tokio::sync::watch;
 
 use super::{
     Collection, CommitError, HistoryLimits, OpenError, Revision, RowCodec, Store, Stored, View, Write,
-    row::RowError, sequencer::Sequencer,
+    reserve::DiskReserve, row::RowError, sequencer::Sequencer,
 };
 
 /// The newest file format that this program reads: that of a file with encrypted Secrets.
@@ -71,6 +71,8 @@ pub(crate) struct RedbStore {
     writer: Option<JoinHandle<()>>,
     /// Whether the file had Secrets that were not encrypted with the first key when it was opened.
     outdated: bool,
+    /// Empty without a file, in tests.
+    reserve: Arc<OnceLock<DiskReserve>>,
 }
 
 impl RedbStore {
@@ -93,12 +95,13 @@ impl RedbStore {
             open_guarded(&name, || redb::Builder::new().set_cache_size(CACHE).open(path))?
         };
         if created || !codec.encrypts() {
-            return Self::start(&name, database, created, limits, clock, codec);
+            return Self::start(&name, database, created, limits, clock, codec)
+                .map(|store| store.with_reserve(path));
         }
         // Decrypts every object first: with a wrong key nothing is written.
         let store = Self::start(&name, database, false, limits, clock.clone(), codec.clone())?;
         if !store.outdated {
-            return Ok(store);
+            return Ok(store.with_reserve(path));
         }
         drop(store);
         let old = open_guarded(&name, || redb::Builder::new().set_cache_size(CACHE).open(path))?;
@@ -107,7 +110,7 @@ impl RedbStore {
             store = name,
             "encrypted every Secret of the store with the first key of the key file"
         );
-        Self::start(&name, database, false, limits, clock, codec)
+        Self::start(&name, database, false, limits, clock, codec).map(|store| store.with_reserve(path))
     }
 
     /// Opens a store on a custom backend, for crash tests. `name` appears in errors.
@@ -145,7 +148,8 @@ impl RedbStore {
         };
         let (queue, pending) = mpsc::channel();
         let (sync_sender, synced) = watch::channel(SyncState { revision, failed: None });
-        let writer = Writer { database, synced: sync_sender, codec };
+        let reserve = Arc::<OnceLock<DiskReserve>>::default();
+        let writer = Writer { database, synced: sync_sender, codec, reserve: reserve.clone() };
         let thread = std::thread::Builder::new()
             .name("polis-store".into())
             .spawn(move || writer.run(&pending))
@@ -156,7 +160,17 @@ impl RedbStore {
             synced,
             writer: Some(thread),
             outdated,
+            reserve,
         })
+    }
+
+    /// Keeps disk space in reserve, if the file system can.
+    fn with_reserve(self, path: &Path) -> Self {
+        match DiskReserve::of(path) {
+            Ok(reserve) => _ = self.reserve.set(reserve),
+            Err(error) => tracing::warn!(%error, "failed to keep disk space in reserve for the store"),
+        }
+        self
     }
 }
 
@@ -218,6 +232,10 @@ impl Store for RedbStore {
                 _ => Err(CommitError::Failed("the store was closed".into())),
             }
         }))
+    }
+
+    fn is_short_of_space(&self) -> bool {
+        self.reserve.get().is_some_and(DiskReserve::is_short)
     }
 
     fn failed(&self) -> BoxFuture<'static, Arc<str>> {
@@ -444,6 +462,7 @@ struct Writer {
     database: Database,
     synced: watch::Sender<SyncState>,
     codec: RowCodec,
+    reserve: Arc<OnceLock<DiskReserve>>,
 }
 
 impl Writer {
@@ -454,7 +473,13 @@ impl Writer {
             let persisted = catch_unwind(AssertUnwindSafe(|| self.persist(&batch)))
                 .unwrap_or_else(|_| Err("the database file is damaged".into()));
             match persisted {
-                Ok(revision) => self.synced.send_modify(|synced| synced.revision = revision),
+                Ok(revision) => {
+                    // After the write: the next growth of the file finds its blocks allocated.
+                    if let Some(reserve) = self.reserve.get() {
+                        reserve.ensure();
+                    }
+                    self.synced.send_modify(|synced| synced.revision = revision);
+                }
                 Err(error) => {
                     // Unknown how much reached the disk: write nothing more; a restart continues from the
                     // file.

@@ -11,7 +11,7 @@ use crate::{
     plane::is_project,
     route::Verb,
     status::StatusError,
-    store::{CommitError, EncodedObject, Precondition, Stored, Write},
+    store::{Collection, CommitError, EncodedObject, Precondition, Stored, Write},
 };
 
 /// Largest object in bytes, as etcd's default.
@@ -72,7 +72,11 @@ impl Call {
         precondition: Precondition,
         object: Option<EncodedObject>,
     ) -> Result<WriteResult, StatusError> {
-        let write = Write { collection: self.collection(), path: path.to_owned(), precondition, object };
+        let collection = self.collection();
+        if self.core.store.is_short_of_space() && self.needs_space(&collection, path, object.as_ref()) {
+            return Err(StatusError::insufficient_storage());
+        }
+        let write = Write { collection, path: path.to_owned(), precondition, object };
         match self.core.store.commit_within(write, self.storage_quota()).await {
             Ok(stored) => Ok(WriteResult::Stored(stored)),
             Err(CommitError::Conflict(_)) => Ok(WriteResult::Conflict),
@@ -85,11 +89,22 @@ impl Call {
         }
     }
 
+    /// Whether a write needs more disk space, and is not one of the platform or a deletion.
+    fn needs_space(&self, collection: &Collection, path: &str, object: Option<&EncodedObject>) -> bool {
+        let current = || self.core.store.view().get(collection, path).map_or(0, |stored| stored.json().len());
+        let grows = object.is_some_and(|object| object.len() > current());
+        grows && !self.caller.platform && !self.deletes()
+    }
+
+    fn deletes(&self) -> bool {
+        matches!(self.verb, Verb::Delete | Verb::DeleteCollection)
+    }
+
     /// The storage quota that the write must keep. Deletion is free: an object with finalizers grows by its
     /// deletionTimestamp. The platform's writes count and are not refused, so that a full plane still works.
     fn storage_quota(&self) -> Option<StorageQuota> {
-        let deletes = matches!(self.verb, Verb::Delete | Verb::DeleteCollection);
-        self.core.project_quota.filter(|_| is_project(&self.plane.name) && !self.caller.platform && !deletes)
+        let applies = is_project(&self.plane.name) && !self.caller.platform && !self.deletes();
+        self.core.project_quota.filter(|_| applies)
     }
 
     /// The response to a successful write.

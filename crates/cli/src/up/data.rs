@@ -263,8 +263,24 @@ fn set_mode(path: &Path, mode: u32) -> Result<()> {
         .with_context(|| format!("failed to set the mode of {} to {mode:o}", path.display()))
 }
 
-/// Writes a file with mode 0600 atomically: to a new temporary file, fsync, rename.
+/// Writes a file with mode 0600 atomically: to a new temporary file, fsync, rename. On a full disk an existing
+/// file is overwritten in place, which needs no space: so Polis starts on a full disk, too.
 pub fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
+    match write_atomically(path, text) {
+        Err(error) if error.kind() == std::io::ErrorKind::StorageFull && path.is_file() => {
+            let _nothing_was_written = fs::remove_file(path.with_extension("new"));
+            let mut options = File::options();
+            options.write(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+            let mut file = options.open(path)?;
+            file.write_all(text.as_bytes())?;
+            file.set_len(text.len() as u64)?;
+            file.sync_all()
+        }
+        written => written,
+    }
+}
+
+fn write_atomically(path: &Path, text: &str) -> std::io::Result<()> {
     let temporary = path.with_extension("new");
     match fs::remove_file(&temporary) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
@@ -286,8 +302,10 @@ fn take_lock(folder: &Path) -> Result<File> {
     })?;
     match file.try_lock() {
         Ok(()) => {
-            file.set_len(0)?;
-            write!(file, "{}", std::process::id())?;
+            // In place, which needs no space on a full disk.
+            let process = std::process::id().to_string();
+            file.write_all(process.as_bytes())?;
+            file.set_len(process.len() as u64)?;
             Ok(file)
         }
         Err(TryLockError::WouldBlock) => {

@@ -8,7 +8,7 @@ use polis_api::kube::api::PostParams;
 use polis_api::kube::{Api, ResourceExt as _};
 use serde_json::json;
 
-use crate::installation::{Installation, eventually, mk_workload};
+use crate::installation::{Installation, SmallDisk, eventually, mk_workload};
 use crate::{run, wait_until_ready};
 
 /// Asserts that the output is one line with these words, without a backtrace.
@@ -98,6 +98,55 @@ async fn a_disk_that_becomes_full_stops_polis_and_loses_no_acknowledged_write() 
     let uids = |all: &[Instance]| all.iter().map(|instance| instance.uid()).collect::<Vec<_>>();
     assert_eq!(uids(&wait_until_ready(&installation, 1).await), uids(&before));
     assert_eq!(installation.shims(), running, "adopted, not started again");
+    installation.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_a_disk_that_something_else_fills_polis_goes_on_deletes_and_starts_again() {
+    let Some(disk) = SmallDisk::mount(160) else {
+        eprintln!("skipped: no right to mount a file system");
+        return;
+    };
+    let installation = Installation::start_on(&disk, &["--cities", "dfw"]).await;
+    run(&installation, &mk_workload("web", &["dfw"], 1)).await;
+    let before = wait_until_ready(&installation, 1).await;
+    let maps: Api<ConfigMap> = Api::namespaced(installation.client("polis-default").await, "default");
+    let mk_map = |name: &str| -> ConfigMap {
+        let map = json!({"metadata": {"name": name}, "data": {"text": "x".repeat(900_000)}});
+        serde_json::from_value(map).expect("a map")
+    };
+    maps.create(&PostParams::default(), &mk_map("first")).await.expect("there is space");
+    disk.fill();
+
+    // The store still has what it holds in reserve. It grows until that is needed, and refuses the rest.
+    let mut refused = None;
+    for number in 0..60 {
+        if let Err(error) = maps.create(&PostParams::default(), &mk_map(&format!("more-{number}"))).await {
+            refused = Some(error.to_string());
+            break;
+        }
+    }
+    let refused = refused.expect("the disk is full");
+    assert!(refused.contains("the disk of the API server's store is full"), "{refused}");
+    let workloads: Api<Workload> = Api::namespaced(installation.client("polis-default").await, "default");
+    workloads.delete("web", &Default::default()).await.expect("deletes the workload");
+    eventually("the workload and its instance are gone", async || {
+        let gone = workloads.get_opt("web").await.ok()?.is_none();
+        (gone && Installation::shims_in(disk.data().as_ref()).is_empty()).then_some(())
+    })
+    .await;
+    assert_eq!(before.len(), 1);
+    disk.fill();
+    installation.stop().await;
+
+    let installation = Installation::start_on(&disk, &[]).await;
+    let maps: Api<ConfigMap> = Api::namespaced(installation.client("polis-default").await, "default");
+    let text = maps.get("first").await.expect("an acknowledged config map").data.expect("data")["text"].len();
+    assert_eq!(text, 900_000);
+    let refused = maps.create(&PostParams::default(), &mk_map("another")).await.map(|map| map.name_any());
+    assert!(refused.unwrap_err().to_string().contains("store is full"));
+    fs::remove_file(disk.path("ballast")).expect("removed");
+    maps.create(&PostParams::default(), &mk_map("another")).await.expect("there is space again");
     installation.stop().await;
 }
 

@@ -58,7 +58,71 @@ fn on_small_disk(blocks: u32, args: &[&str]) -> Command {
     in_test(command)
 }
 
+/// A file system of a fixed size, in a mount namespace of its own that ends with this process.
+pub struct SmallDisk {
+    /// A process in the namespace.
+    holder: Child,
+    /// The path of the data directory on it, in the namespace.
+    data: PathBuf,
+    _folder: tempfile::TempDir,
+}
+
+impl SmallDisk {
+    /// Mounts one of this many mebibytes; `None` without the right to do it.
+    pub fn mount(mebibytes: u32) -> Option<Self> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut command = Command::new("unshare");
+        let script = format!(
+            "mount -t tmpfs -o size={mebibytes}m none \"$0\" && mkdir -m 700 \"$0/data\" && echo mounted && exec sleep 3600"
+        );
+        command.args(["--mount", "sh", "-c", &script]).arg(folder.path()).stdin(Stdio::null());
+        command.stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut holder = command.spawn().ok()?;
+        let mut line = String::new();
+        let _none = BufReader::new(holder.stdout.take()?).read_line(&mut line);
+        let disk = SmallDisk { holder, data: folder.path().join("data"), _folder: folder };
+        (line.trim() == "mounted").then_some(disk)
+    }
+
+    /// The data directory, as a path in the namespace.
+    pub fn data(&self) -> String {
+        self.data.display().to_string()
+    }
+
+    /// A path on the disk, as this process sees it.
+    pub fn path(&self, name: &str) -> PathBuf {
+        let folder = self.data.parent().expect("a parent").strip_prefix("/").expect("an absolute path");
+        Path::new("/proc").join(self.holder.id().to_string()).join("root").join(folder).join(name)
+    }
+
+    /// Fills it up with a file, to the last block.
+    pub fn fill(&self) {
+        let mut file = fs::File::create(self.path("ballast")).expect("a file");
+        for size in [1 << 20, 4096] {
+            while std::io::Write::write_all(&mut file, &vec![1; size]).is_ok() {}
+        }
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ended = self.holder.kill();
+        let _exited = self.holder.wait();
+    }
+}
+
 impl Installation {
+    /// Starts `polis up` on a small disk.
+    pub async fn start_on(disk: &SmallDisk, args: &[&str]) -> Installation {
+        let mut command = Command::new("nsenter");
+        let holder = disk.holder.id().to_string();
+        command.args(["--target", &holder, "--mount", env!("CARGO_BIN_EXE_polis"), "up"]);
+        command.args(["--listen", "127.0.0.1:0", "--data-dir", &disk.data()]).args(args);
+        let mut installation = Self::launch(in_test(command)).await;
+        installation.kubeconfig = disk.path("data/kubeconfig");
+        installation
+    }
+
     /// Starts `polis up` on a free port and waits for its summary.
     pub async fn start(args: &[&str]) -> Installation {
         Self::launch(polis(args)).await

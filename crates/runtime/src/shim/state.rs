@@ -4,6 +4,7 @@
 use std::fmt;
 use std::fs::{self, File, TryLockError};
 use std::io;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use jiff::Timestamp;
@@ -98,11 +99,25 @@ impl ShimState {
     }
 }
 
-/// Replaces a file atomically: a reader gets the old content or the new.
+/// Replaces a file atomically: a reader gets the old content or the new. On a full disk an existing file is
+/// overwritten in one write, padded with spaces, which needs no space: a program that ends is recorded, and so
+/// can be deleted.
 pub(crate) fn replace_file(path: &Path, content: &[u8]) -> io::Result<()> {
     let temp = path.with_extension("new");
-    fs::write(&temp, content)?;
-    fs::rename(&temp, path)
+    match fs::write(&temp, content).and_then(|()| fs::rename(&temp, path)) {
+        Err(error) if error.kind() == io::ErrorKind::StorageFull && path.is_file() => {
+            _ = fs::remove_file(&temp);
+            overwrite(path, content)
+        }
+        replaced => replaced,
+    }
+}
+
+fn overwrite(path: &Path, content: &[u8]) -> io::Result<()> {
+    let file = File::options().write(true).open(path)?;
+    let mut padded = content.to_vec();
+    padded.resize(content.len().max(usize::try_from(file.metadata()?.len()).unwrap_or(0)), b' ');
+    file.write_all_at(&padded, 0)
 }
 
 /// Locks a container for one shim until the file is dropped or the process exits; `None` while another
@@ -114,5 +129,21 @@ pub(crate) fn try_lock(container_dir: &Path) -> io::Result<Option<File>> {
         Ok(()) => Ok(Some(file)),
         Err(TryLockError::WouldBlock) => Ok(None),
         Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_overwritten_in_place_by_shorter_and_longer_content() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.json");
+        fs::write(&path, "[1, 2, 3]").unwrap();
+        for content in ["[4]", "[5, 6, 7, 8, 9, 10]"] {
+            overwrite(&path, content.as_bytes()).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap().trim_end(), content);
+        }
     }
 }

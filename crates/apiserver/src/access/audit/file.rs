@@ -39,7 +39,11 @@ pub struct AuditFile {
 impl AuditFile {
     pub(super) fn open(&self) -> Result<RotatedFile, AuditFileError> {
         let mut file = RotatedFile { config: self.clone(), open: None };
-        file.reopen().map_err(|source| AuditFileError::new(self.path.clone(), source))?;
+        match file.reopen() {
+            // The server starts on a full disk, too: the next append opens the file again.
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => {}
+            opened => opened.map_err(|source| AuditFileError::new(self.path.clone(), source))?,
+        }
         Ok(file)
     }
 
