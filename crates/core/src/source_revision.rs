@@ -13,8 +13,7 @@ use polis_api::ObjectExt;
 use polis_api::annotations::SOURCE_REVISION;
 use polis_api::compute::WorkloadDeployment;
 
-/// The value of the annotation for the hub copy of `source`. None if the existing copy keeps what it has: a
-/// copy without a revision, which an earlier version wrote, gets one with its next spec.
+/// The value of the annotation for the hub copy of `source`. None if the existing copy keeps what it has.
 pub fn of_copy(
     source: &WorkloadDeployment,
     existing: Option<&WorkloadDeployment>,
@@ -29,7 +28,6 @@ pub fn of_copy(
             }
             if known > generation { known + 1 } else { generation }
         }
-        None if existing.is_some() && annotated.is_none() && !spec_changed => return None,
         _ => generation,
     };
     Some(format!("{}.{number}", source.uid()))
@@ -51,6 +49,11 @@ pub fn observed(deployment: &WorkloadDeployment) -> Option<String> {
         true => deployment.status.as_ref().and_then(|status| status.source_revision.clone()),
         false => deployment.annotation(SOURCE_REVISION).map(str::to_owned),
     }
+}
+
+/// The UID of the project's deployment of which a deployment of a cell is a copy.
+pub fn source_uid(deployment: &WorkloadDeployment) -> Option<&str> {
+    deployment.annotation(SOURCE_REVISION).and_then(parse).map(|(uid, _)| uid).filter(|uid| !uid.is_empty())
 }
 
 fn parse(revision: &str) -> Option<(&str, i64)> {
@@ -100,10 +103,18 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_of_an_earlier_version_gets_a_revision_with_its_next_spec() {
+    fn a_copy_of_an_earlier_version_gets_a_revision() {
         let copy = mk_deployment("web");
-        assert_eq!(of_copy(&mk_source(3), Some(&copy), false), None);
+        assert_eq!(of_copy(&mk_source(3), Some(&copy), false).as_deref(), Some("uid-web.3"));
         assert_eq!(of_copy(&mk_source(4), Some(&copy), true).as_deref(), Some("uid-web.4"));
+    }
+
+    #[test]
+    fn a_copy_names_the_deployment_of_its_project() {
+        assert_eq!(source_uid(&mk_copy("uid-web.4")), Some("uid-web"));
+        for none in [mk_deployment("web"), mk_copy("x"), mk_copy(".4")] {
+            assert_eq!(source_uid(&none), None);
+        }
     }
 
     #[test]

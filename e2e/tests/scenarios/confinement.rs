@@ -371,10 +371,23 @@ fn a_stolen_quota_credential_claims_only_for_instances_of_its_city() {
         };
         let (dfw, ord) = (claims("dfw").await, claims("ord").await);
         let hub_namespace = project.hub_namespace();
+        let deployments: Api<WorkloadDeployment> =
+            Api::namespaced(project.recorder.client().clone(), &project.namespace);
+        let uid_of_a = deployments.get("a").await.unwrap().metadata.uid.unwrap();
+        let owned_by = |claim: &mut ResourceClaim, name: &str, uid: &str| {
+            let owner = OwnerReference {
+                api_version: "compute.datumapis.com/v1alpha".into(),
+                kind: "WorkloadDeployment".into(),
+                name: name.into(),
+                uid: uid.into(),
+                ..Default::default()
+            };
+            claim.metadata.owner_references = Some(vec![owner]);
+        };
         let mk_claim = |name: &str, city: &str| -> ResourceClaim {
             let project =
                 json!({"apiGroup": "resourcemanager.miloapis.com", "kind": "Project", "name": plane});
-            serde_json::from_value(json!({
+            let mut claim = serde_json::from_value(json!({
                 "apiVersion": "quota.miloapis.com/v1alpha1", "kind": "ResourceClaim",
                 "metadata": {"name": name, "labels": {
                     labels::SOURCE_CLUSTER: city, labels::INSTANCE_NAMESPACE: hub_namespace,
@@ -383,7 +396,12 @@ fn a_stolen_quota_credential_claims_only_for_instances_of_its_city() {
                 "spec": {"consumerRef": project, "resourceRef": project, "requests": [
                     {"resourceType": "compute.datumapis.com/instances", "amount": 1}]},
             }))
-            .unwrap()
+            .unwrap();
+            match name.starts_with("instance-a-") {
+                true => owned_by(&mut claim, "a", &uid_of_a),
+                false => owned_by(&mut claim, "b", "the-uid-of-no-deployment"),
+            }
+            claim
         };
         let post = PostParams::default();
         let granted = until(plane, "the rights of the cell", TIMEOUT, async || {
@@ -409,12 +427,21 @@ fn a_stolen_quota_credential_claims_only_for_instances_of_its_city() {
         unlabelled.metadata.labels = None;
         let mut held = mk_claim("instance-b-0", "ord");
         held.metadata.finalizers = Some(vec!["example.com/held".into()]);
+        let mut unowned = mk_claim("instance-b-0", "ord");
+        unowned.metadata.owner_references = None;
+        let mut of_another = mk_claim("instance-b-0", "ord");
+        owned_by(&mut of_another, "a", &uid_of_a);
+        let mut of_another_uid = mk_claim("instance-a-8", "dfw");
+        owned_by(&mut of_another_uid, "a", "1");
+        assert_forbidden("a claim with another UID of its owner", dfw.create(&post, &of_another_uid).await);
         for (what, claim) in [
             ("a claim for an instance of dfw", mk_claim("instance-a-8", "ord")),
             ("a claim that is labelled for dfw", mk_claim("instance-b-0", "dfw")),
             ("a claim that is not named after an instance", mk_claim("mine", "ord")),
             ("a claim without labels", unlabelled),
             ("a claim with a finalizer", held),
+            ("a claim without an owner", unowned),
+            ("a claim that another deployment owns", of_another),
         ] {
             assert_forbidden(what, ord.create(&post, &claim).await);
         }
@@ -423,8 +450,13 @@ fn a_stolen_quota_credential_claims_only_for_instances_of_its_city() {
             Api::namespaced(project.recorder.client().clone(), &project.namespace);
         admin.create(&post, &by_hand).await.unwrap();
         assert_forbidden("the deletion of a claim of a user", ord.delete("by-hand", &delete).await);
+        // A deployment that does not exist keeps no quota.
         ord.create(&post, &mk_claim("instance-b-0", "ord")).await.unwrap();
-        ord.delete("instance-b-0", &delete).await.unwrap();
+        let collected = until(plane, "the claim without a deployment is gone", TIMEOUT, async || {
+            let found = admin.get_opt("instance-b-0").await.map_err(|err| err.to_string())?;
+            Ok(found.is_none().then_some(()))
+        });
+        collected.await.unwrap_or_else(|err| panic!("{err}"));
         dfw.delete("instance-a-7", &delete).await.unwrap();
     });
 }

@@ -11,15 +11,17 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use polis_api::compute::{GATE_QUOTA, Instance};
+use polis_api::compute::{GATE_QUOTA, Instance, WorkloadDeployment};
 use polis_api::conditions::QUOTA_GRANTED;
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::kube::core::response::StatusCause;
 use polis_api::quota::{AllowanceBucket, ResourceClaim};
 use polis_api::reasons;
-use polis_api::{ObjectExt, events};
+use polis_api::{ObjectExt, events, labels};
 use polis_core::conditions::{self, ConditionStatus, DesiredCondition};
-use polis_core::quota::{self, ClaimAction, ClaimError, ClaimState, Headroom, PendingClaim, ResourceRefKind};
+use polis_core::quota::{
+    self, ClaimAction, ClaimError, ClaimState, Headroom, PendingClaim, ResourceRefKind, SizeError,
+};
 use polis_core::tenant::Tenant;
 use polis_core::{Time, gates};
 use polis_engine::{
@@ -119,6 +121,17 @@ impl Claims {
         (quota::condition(ClaimState::Failed(&failure)), requeue_after)
     }
 
+    fn desired_claim(
+        &self,
+        cell: &Plane,
+        instance: &Instance,
+        tenant: &Tenant,
+    ) -> Result<ResourceClaim, SizeError> {
+        let name = instance.label(labels::WORKLOAD_DEPLOYMENT_NAME).unwrap_or_default();
+        let deployment = cell.get::<WorkloadDeployment>((instance.namespace(), name)).ok().flatten();
+        quota::desired_claim(instance, deployment.as_ref(), tenant, &self.cell, self.resource_ref)
+    }
+
     async fn ensure_claim(
         &self,
         cell: &Plane,
@@ -126,7 +139,7 @@ impl Claims {
         instance: &Instance,
     ) -> Result<(DesiredCondition, Option<Duration>), ClaimError> {
         let tenant = self.tenant(cell, key)?;
-        let desired = quota::desired_claim(instance, &tenant, &self.cell, self.resource_ref)?;
+        let desired = self.desired_claim(cell, instance, &tenant)?;
         self.pending.enqueue(&tenant.project, key, pending_claim(key, instance, &desired));
         let ExistingClaim { claim, watched } = self.existing_claim(&tenant, &desired).await?;
         let now = Time(self.clock.now());
@@ -173,7 +186,7 @@ impl Claims {
     /// keeps running if the claim cannot be created.
     async fn restore_claim(&self, cell: &Plane, key: &Key, instance: &Instance) {
         let Ok(tenant) = self.tenant(cell, key) else { return };
-        let Ok(desired) = quota::desired_claim(instance, &tenant, &self.cell, self.resource_ref) else {
+        let Ok(desired) = self.desired_claim(cell, instance, &tenant) else {
             return;
         };
         let claim_name = (tenant.namespace.as_str(), desired.name());
@@ -260,7 +273,7 @@ impl Claims {
                 return Ok(None);
             }
         };
-        let Ok(desired) = quota::desired_claim(instance, &tenant, &self.cell, self.resource_ref) else {
+        let Ok(desired) = self.desired_claim(cell, instance, &tenant) else {
             return Ok(None); // an instance of invalid size never had a claim
         };
         let error = match self.delete_claim(&tenant, &desired).await {

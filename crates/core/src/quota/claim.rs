@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use polis_api::compute::Instance;
+use polis_api::compute::{Instance, WorkloadDeployment};
 use polis_api::conditions::{GRANTED, QUOTA_GRANTED};
-use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use polis_api::k8s_openapi::jiff::SignedDuration;
 use polis_api::quota::{
     ALLOCATION_DENIED, ALLOCATION_GRANTED, ConsumerReference, ResourceClaim, ResourceClaimSpec,
@@ -17,6 +17,7 @@ use crate::Time;
 use crate::conditions::{self, DesiredCondition};
 use crate::metadata;
 use crate::owner::ObjectRef;
+use crate::source_revision;
 use crate::tenant::Tenant;
 
 /// The first back-off before a denied claim is created again.
@@ -103,8 +104,14 @@ pub enum ClaimAction {
 }
 
 /// The ResourceClaim that an instance should have.
+///
+/// `deployment` is the one of the cell that the instance belongs to. The deployment of the project owns the
+/// claim: the garbage collector of the project deletes claims that outlive it, such as those of a cell that
+/// was given up, and those for a deployment that does not exist. It does not control the claim and does not
+/// wait for it.
 pub fn desired_claim(
     instance: &Instance,
+    deployment: Option<&WorkloadDeployment>,
     tenant: &Tenant,
     cell: &str,
     resource_ref: ResourceRefKind,
@@ -132,10 +139,20 @@ pub fn desired_claim(
     labels.extend(
         instance.label(labels::CITY_CODE).map(|city| (labels::CITY_CODE.to_owned(), city.to_owned())),
     );
+    let owner = deployment.and_then(|deployment| {
+        Some(OwnerReference {
+            api_version: compute::API_VERSION.into(),
+            kind: "WorkloadDeployment".into(),
+            name: deployment.name().to_owned(),
+            uid: source_revision::source_uid(deployment)?.to_owned(),
+            ..Default::default()
+        })
+    });
     let metadata = ObjectMeta {
         name: Some(names::resource_claim(name)),
         namespace: Some(tenant.namespace.clone()),
         labels: Some(labels),
+        owner_references: owner.map(|owner| vec![owner]),
         ..Default::default()
     };
     let spec = ResourceClaimSpec {
@@ -361,7 +378,7 @@ mod tests {
     }
 
     fn mk_claim() -> ResourceClaim {
-        desired_claim(&mk_waiting(), &mk_tenant(), "dfw-1", ResourceRefKind::Project).unwrap()
+        desired_claim(&mk_waiting(), None, &mk_tenant(), "dfw-1", ResourceRefKind::Project).unwrap()
     }
 
     fn mk_existing(status: &str, reason: &str, allocations: &[&str]) -> ResourceClaim {
@@ -411,8 +428,27 @@ mod tests {
     }
 
     #[test]
+    fn the_deployment_of_the_project_owns_the_claim() {
+        let mut deployment = mk_deployment("web");
+        let of = |deployment: &WorkloadDeployment| {
+            let (instance, tenant) = (mk_waiting(), mk_tenant());
+            let claim =
+                desired_claim(&instance, Some(deployment), &tenant, "dfw-1", ResourceRefKind::Project);
+            claim.unwrap().metadata.owner_references
+        };
+        assert_eq!(of(&deployment), None, "the UID in the project is not known");
+        deployment.metadata.annotations =
+            Some(metadata::map([(polis_api::annotations::SOURCE_REVISION, "uid-in-the-project.3")]));
+        let owners = of(&deployment).unwrap();
+        let [owner] = owners.as_slice() else { panic!("{owners:?}") };
+        assert_eq!((owner.name.as_str(), owner.uid.as_str()), ("web", "uid-in-the-project"));
+        assert_eq!((owner.controller, owner.block_owner_deletion), (None, None));
+    }
+
+    #[test]
     fn the_claim_can_reference_the_instance() {
-        let claim = desired_claim(&mk_waiting(), &mk_tenant(), "dfw-1", ResourceRefKind::Instance).unwrap();
+        let claim =
+            desired_claim(&mk_waiting(), None, &mk_tenant(), "dfw-1", ResourceRefKind::Instance).unwrap();
         let reference = claim.spec.resource_ref.unwrap();
         assert_eq!((reference.kind.as_str(), reference.name.as_str()), ("Instance", "web-0"));
     }
@@ -647,6 +683,6 @@ mod tests {
     fn an_invalid_size_is_an_error() {
         let mut instance = mk_waiting();
         instance.spec = with_limits(mk_template("app:1"), &[("cpu", "-1"), ("memory", "1Gi")]).spec;
-        assert!(desired_claim(&instance, &mk_tenant(), "dfw-1", ResourceRefKind::Project).is_err());
+        assert!(desired_claim(&instance, None, &mk_tenant(), "dfw-1", ResourceRefKind::Project).is_err());
     }
 }
