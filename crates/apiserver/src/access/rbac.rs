@@ -221,12 +221,18 @@ pub(crate) fn check_grant(call: &Call, object: &Value) -> Result<(), StatusError
         let name = object["roleRef"]["name"].as_str().unwrap_or_default();
         let role = RoleReference::of(object, &namespace);
         let plural = if matches!(role, RoleReference::Role(_)) { "roles" } else { "clusterroles" };
-        if role != RoleReference::Unknown && may("bind", plural, name) {
+        if role == RoleReference::Unknown {
+            let kind = object["roleRef"]["kind"].as_str().unwrap_or_default();
+            return Err(StatusError::new(500, "", format!("unsupported role reference kind: {kind:?}")));
+        }
+        if may("bind", plural, name) {
             return Ok(());
         }
-        call.plane.roles.role(call.core.store.view(), &role).ok_or_else(|| {
-            StatusError::not_found(&GroupResource::new("rbac.authorization.k8s.io", plural), name)
-        })?
+        // With the resource of the binding, as in Kubernetes.
+        call.plane
+            .roles
+            .role(call.core.store.view(), &role)
+            .ok_or_else(|| StatusError::not_found(&call.kind.group_resource(), name))?
     } else {
         // The name of the path, as in Kubernetes: a create has none, so a rule with resourceNames does not
         // allow it.

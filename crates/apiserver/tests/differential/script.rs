@@ -98,6 +98,8 @@ pub fn apply(path: impl Into<String>, body: &Value) -> ScriptStep {
 pub struct Script {
     pub name: String,
     pub steps: Vec<ScriptStep>,
+    /// The user that the administrator impersonates in it.
+    pub user: Option<&'static str>,
 }
 
 /// The response to a request.
@@ -153,7 +155,13 @@ fn differing(a: &Value, b: &Value, at: String, parts: &mut Vec<String>) {
 
 impl Script {
     pub fn new(name: impl Into<String>, steps: Vec<ScriptStep>) -> Self {
-        Self { name: name.into(), steps }
+        Self { name: name.into(), steps, user: None }
+    }
+
+    /// The same requests as another user.
+    pub fn by(mut self, user: &'static str) -> Self {
+        self.user = Some(user);
+        self
     }
 
     /// Sends the requests in order.
@@ -164,6 +172,9 @@ impl Script {
                 .method(step.method)
                 .uri(fill(&step.path, &responses, true))
                 .header("user-agent", "differential/1.0");
+            if let Some(user) = self.user {
+                request = request.header("impersonate-user", user);
+            }
             if !step.content.is_empty() {
                 request = request.header("content-type", step.content);
             }

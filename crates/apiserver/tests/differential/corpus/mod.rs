@@ -12,6 +12,7 @@ mod lifecycle;
 mod namespaces;
 mod patches;
 mod reading;
+pub mod replays;
 mod subjects;
 
 use serde_json::json;
@@ -62,6 +63,11 @@ pub fn opening(namespace: &str) -> Vec<ScriptStep> {
 
 /// A script for every topic and every subject.
 fn of_every_kind() -> Vec<Script> {
+    topics("d").into_iter().map(|(_, script)| script).collect()
+}
+
+/// Namespace and script of every topic and every subject. `prefix` begins the names of the namespaces.
+fn topics(prefix: &str) -> Vec<(String, Script)> {
     type Steps = fn(&Subject, &str) -> Vec<ScriptStep>;
     let topics: [(&str, Steps); 6] = [
         ("lifecycle", lifecycle::steps),
@@ -74,13 +80,13 @@ fn of_every_kind() -> Vec<Script> {
     let mut scripts = Vec::new();
     for subject in subjects::subjects() {
         for (topic, steps) in topics {
-            let namespace = format!("d-{}-{topic}", subject.name);
+            let namespace = format!("{prefix}-{}-{topic}", subject.name);
             let mut all = opening(&namespace);
             all.extend(steps(&subject, &namespace));
             for step in &mut all {
                 step.body = step.body.replace("$NS", &namespace);
             }
-            scripts.push(Script::new(format!("{}-{topic}", subject.name), all));
+            scripts.push((namespace, Script::new(format!("{}-{topic}", subject.name), all)));
         }
     }
     scripts
