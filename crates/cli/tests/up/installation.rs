@@ -225,6 +225,11 @@ impl Installation {
         Client::try_from(config).expect("a client")
     }
 
+    /// The URL of the API server: that of a context whose plane has no path.
+    pub async fn url(&self, context: &str) -> String {
+        self.config(context).await.cluster_url.to_string().trim_end_matches('/').to_owned()
+    }
+
     async fn config(&self, context: &str) -> Config {
         let kubeconfig = Kubeconfig::read_from(&self.kubeconfig).expect("a kubeconfig");
         let options = KubeConfigOptions { context: Some(context.to_owned()), ..Default::default() };

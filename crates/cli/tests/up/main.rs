@@ -6,6 +6,7 @@ mod killed;
 mod request_budget;
 mod rolling;
 mod secrets;
+mod tenants;
 mod terminal;
 mod tour;
 
