@@ -3,6 +3,15 @@
 /// Workload, its placements, WorkloadDeployment: at least one placement, deployment or instance of it is
 /// available. Later providers also write it on an Instance instead of [`RUNNING`].
 pub const AVAILABLE: &str = "Available";
+/// Workload, WorkloadDeployment: the newest spec is reached or on its way. False while the rollout is stuck.
+pub const PROGRESSING: &str = "Progressing";
+/// Workload, WorkloadDeployment: a cause that waiting does not resolve; the reason is the worst one.
+pub const DEGRADED: &str = "Degraded";
+/// Workload, WorkloadDeployment: the newest spec is on its way. Absent unless it is True, as kstatus expects.
+pub const RECONCILING: &str = "Reconciling";
+/// Workload, WorkloadDeployment: waiting does not reach the newest spec. Absent unless it is True, as kstatus
+/// expects.
+pub const STALLED: &str = "Stalled";
 /// Placement of a Workload: the project may use every city of the placement. Absent until it is False for the
 /// first time.
 pub const LOCATIONS_BOUND: &str = "LocationsBound";
@@ -17,7 +26,8 @@ pub const WITHDRAWN: &str = "Withdrawn";
 pub const PROGRAMMED: &str = "Programmed";
 /// Instance: it runs.
 pub const RUNNING: &str = "Running";
-/// Instance: it runs and nothing is missing. Networking, Milo and Karmada kinds use it too.
+/// Instance: it runs and nothing is missing. Workload, WorkloadDeployment: the newest spec is reached.
+/// Networking, Milo and Karmada kinds use it too.
 pub const READY: &str = "Ready";
 /// Instance: the project's quota allows it.
 pub const QUOTA_GRANTED: &str = "QuotaGranted";

@@ -15,6 +15,8 @@ pub const DEPLOYMENT_NOT_OURS: &str = "DeploymentNotOurs";
 
 /// The city code is not a valid label value.
 pub const CITY_INVALID: &str = "CityInvalid";
+/// Another cell of the city runs the deployment now.
+pub const DEPLOYMENT_MOVED: &str = "DeploymentMoved";
 /// Two cities share the name of a propagation policy.
 pub const CITY_CONTESTED: &str = "CityContested";
 /// The annotation of the deployment names a wrong hub namespace.

@@ -46,6 +46,17 @@ pub const REPLICAS_AVAILABLE: &str = "ReplicasAvailable";
 /// Referenced data is being propagated.
 pub const AWAITING_PROPAGATION: &str = "AwaitingPropagation";
 
+// === Workload, WorkloadDeployment: Progressing, Degraded, Ready, Reconciling, Stalled ===
+
+/// Every instance has the newest spec and is ready. Also the reason of the event.
+pub const ROLLOUT_COMPLETE: &str = "RolloutComplete";
+/// Instances are created or replaced.
+pub const ROLLOUT_IN_PROGRESS: &str = "RolloutInProgress";
+/// Nothing has changed for too long.
+pub const PROGRESS_DEADLINE_EXCEEDED: &str = "ProgressDeadlineExceeded";
+/// Nothing is degraded. Also the reason of the event when a degradation ends.
+pub const AS_EXPECTED: &str = "AsExpected";
+
 // === WorkloadDeployment: Federated ===
 
 /// The hub namespace of the deployment has the labels of another tenant. Also the reason of the event.

@@ -293,8 +293,11 @@ impl DeploymentController {
             city: None,
             action,
         };
-        let Some(status) = deployment_status::status(deployment, &input, &Time(self.clock.now())) else {
-            return Ok(Action::AwaitChange);
+        let now = Time(self.clock.now());
+        let Some(status) = deployment_status::status(deployment, &input, &now) else {
+            self.coalescer.mark_current(key);
+            let recheck = deployment_status::recheck(deployment, &input, &now);
+            return Ok(recheck.map_or(Action::AwaitChange, Action::RequeueAfter));
         };
         if let Some(left) =
             self.coalescer.delay(key, significant_change::of_deployment(deployment.status.as_ref(), &status))

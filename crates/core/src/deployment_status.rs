@@ -8,7 +8,10 @@
 //!
 //! `Available` is True when one instance is ready; otherwise its reason is the worst cause. `ReplicasReady`
 //! reports only what blocks replicas from outside (quota), so it is True even while no instance has started.
+//! The conditions of the rollout are those of [`crate::rollout`].
 //! `Withdrawn` exists only while the project is deleting the deployment (see [`crate::teardown`]).
+
+use std::time::Duration;
 
 use polis_api::compute::{Instance, WorkloadDeployment, WorkloadDeploymentStatus};
 use polis_api::conditions::{AVAILABLE, PROGRAMMED, QUOTA_GRANTED, READY, REPLICAS_READY, WITHDRAWN};
@@ -17,6 +20,7 @@ use polis_api::{ObjectExt, labels, reasons};
 use crate::conditions::{self, DesiredCondition};
 use crate::instances::{self, InstanceAction, WaitReason};
 use crate::networks::NetworkState;
+use crate::rollout::{self, DeploymentRollout, Rollout};
 use crate::{Time, canonical, ranking, source_revision, suspension, teardown, template};
 
 /// The observed state that the status of a deployment is computed from.
@@ -41,14 +45,8 @@ pub fn status(
     now: &Time,
 ) -> Option<WorkloadDeploymentStatus> {
     let existing = deployment.status.clone();
-    let mut owned: Vec<_> =
-        input.instances.iter().filter(|instance| instances::belongs(instance, deployment)).collect();
-    owned.sort_by_key(|instance| instance.name());
-    let hash = template::hash(&deployment.spec.template);
-    let updated: Vec<_> = owned
-        .iter()
-        .filter(|instance| template::is_current(instance, &deployment.spec.template, &hash))
-        .collect();
+    let owned = owned(deployment, input);
+    let updated = updated(deployment, &owned);
 
     let mut status = existing.clone().unwrap_or_default();
     status.replicas = count(owned.len());
@@ -67,12 +65,60 @@ pub fn status(
     for condition in [available(deployment, &owned, input), replicas_ready(&owned)] {
         conditions::set(&mut status.conditions, &condition, generation, now);
     }
+    let rollout = rollout_of(deployment, input, &owned, updated.len(), now);
+    rollout::apply(&mut status.conditions, &rollout.state, generation, now);
     match teardown::cell_report(deployment, &owned) {
         Some(report) => _ = conditions::set(&mut status.conditions, &report, generation, now),
         None => status.conditions.retain(|condition| condition.type_ != WITHDRAWN),
     }
     let unchanged = existing.is_some_and(|existing| canonical::same(&existing, &status));
     (!unchanged).then_some(status)
+}
+
+/// When the status may change although no object does: a rollout without progress becomes stuck then.
+pub fn recheck(
+    deployment: &WorkloadDeployment,
+    input: &DeploymentStatusInput,
+    now: &Time,
+) -> Option<Duration> {
+    let owned = owned(deployment, input);
+    rollout_of(deployment, input, &owned, updated(deployment, &owned).len(), now).recheck
+}
+
+/// The instances of the deployment, by name.
+fn owned<'a>(deployment: &WorkloadDeployment, input: &DeploymentStatusInput<'a>) -> Vec<&'a Instance> {
+    let mut owned: Vec<_> =
+        input.instances.iter().filter(|instance| instances::belongs(instance, deployment)).collect();
+    owned.sort_by_key(|instance| instance.name());
+    owned
+}
+
+/// Those of the instances that have the newest template.
+fn updated<'a>(deployment: &WorkloadDeployment, owned: &[&'a Instance]) -> Vec<&'a Instance> {
+    let hash = template::hash(&deployment.spec.template);
+    let is_current = |instance: &&Instance| template::is_current(instance, &deployment.spec.template, &hash);
+    owned.iter().copied().filter(is_current).collect()
+}
+
+fn rollout_of(
+    deployment: &WorkloadDeployment,
+    input: &DeploymentStatusInput,
+    owned: &[&Instance],
+    updated: usize,
+    now: &Time,
+) -> Rollout {
+    let outside = outside_causes(deployment, owned, input);
+    let existing = deployment.status.as_ref().map_or(&[][..], |status| &status.conditions);
+    let input = DeploymentRollout {
+        existing,
+        generation: deployment.metadata.generation,
+        owned,
+        updated,
+        desired: instances::desired(deployment) as usize,
+        outside: &outside,
+        suspended: suspension::requested(deployment) == Some(true),
+    };
+    rollout::of_deployment(&input, now)
 }
 
 /// Converts a length; an API server cannot hold enough objects to exceed an `i32`.
@@ -109,10 +155,23 @@ fn available(
             format!("{ready} of {} instances are ready", owned.len()),
         );
     }
+    let causes = outside_causes(deployment, owned, input);
+    let fallback = (reasons::PROVISIONING_INSTANCES, String::new());
+    let (reason, message) = ranking::worst(causes, |(reason, _)| reason).unwrap_or(fallback);
+    DesiredCondition::new_false(AVAILABLE, reason, message)
+}
+
+/// What holds back the instances, apart from their own states.
+fn outside_causes(
+    deployment: &WorkloadDeployment,
+    owned: &[&Instance],
+    input: &DeploymentStatusInput,
+) -> Vec<(&'static str, String)> {
     let mut causes = vec![(reasons::PROVISIONING_INSTANCES, not_ready_message(owned, input.action))];
     match input.networks {
         NetworkState::Ready => {}
         NetworkState::Pending(message) => causes.push((reasons::PROVISIONING_NETWORK, message.clone())),
+        NetworkState::Unserved(message) => causes.push((reasons::NO_MATCHING_LOCATION, message.clone())),
         NetworkState::Refused(message) => causes.push((reasons::NETWORK_FAILED_TO_CREATE, message.clone())),
     }
     if denied_quota(owned) > 0 {
@@ -126,9 +185,7 @@ fn available(
             format!("this cell serves city {city}, the deployment is for {}", deployment.spec.city_code);
         causes.push((reasons::CITY_CODE_MISMATCH, message));
     }
-    let fallback = (reasons::PROVISIONING_INSTANCES, String::new());
-    let (reason, message) = ranking::worst(causes, |(reason, _)| reason).unwrap_or(fallback);
-    DesiredCondition::new_false(AVAILABLE, reason, message)
+    causes
 }
 
 /// Why no instance is ready: the reason why the plan waits, else the worst reason of the instances.

@@ -9,8 +9,9 @@
 //! before the first write on the hub. The finalizer uses only this record, so the record is never changed.
 //!
 //! The status is copied whole from the one cell that runs the deployment, except the observed generations:
-//! they count changes on another plane, and a client that compares them with the project's generation would
-//! wait forever.
+//! they count changes on another plane. The project gets the generation of its own deployment that the cell
+//! has acted on, which the source revision tells: a client that compares it with the project's generation
+//! waits exactly as long as the cell needs.
 
 use polis_api::annotations::{
     EXPECTED_REFERENCED_DATA, FEDERATION_NAMESPACE, SOURCE_REVISION, SUSPENDED, WITHDRAWN_AT,
@@ -23,6 +24,7 @@ use polis_api::{ObjectExt, finalizers, labels, reasons};
 use crate::conditions::{self, DesiredCondition};
 use crate::deployments::InitialMetadata;
 use crate::metadata::{self, Map};
+use crate::rollout::{self, Cause, RolloutState};
 use crate::tenant::{Tenant, TenantError};
 use crate::{Time, canonical, source_revision};
 
@@ -166,9 +168,10 @@ pub fn project_status(
     copy: &WorkloadDeployment,
 ) -> Option<WorkloadDeploymentStatus> {
     let mut status = copy.status.clone()?;
-    status.observed_generation = None;
+    let observed = source_revision::observed_generation(source, status.source_revision.as_deref());
+    status.observed_generation = observed;
     for condition in &mut status.conditions {
-        condition.observed_generation = None;
+        condition.observed_generation = observed;
     }
     let existing = source.status.as_ref();
     (!existing.is_some_and(|existing| canonical::same(existing, &status))).then_some(status)
@@ -180,7 +183,22 @@ pub fn unserved_status(source: &WorkloadDeployment, now: &Time) -> Option<Worklo
     let mut status = source.status.clone().unwrap_or_default();
     let message = format!("no cell serves city {}; the deployment waits for one", source.spec.city_code);
     let available = DesiredCondition::new_false(AVAILABLE, reasons::NO_MATCHING_LOCATION, message);
-    conditions::set(&mut status.conditions, &available, source.metadata.generation, now).then_some(status)
+    set_stuck(source, &mut status, &available, now).then_some(status)
+}
+
+/// Sets a condition that is the cause why the rollout is stuck; returns whether the status changes.
+fn set_stuck(
+    source: &WorkloadDeployment,
+    status: &mut WorkloadDeploymentStatus,
+    cause: &DesiredCondition,
+    now: &Time,
+) -> bool {
+    let generation = source.metadata.generation;
+    status.observed_generation = generation;
+    conditions::set(&mut status.conditions, cause, generation, now);
+    let stuck = Cause { reason: cause.reason.clone().into_owned(), message: cause.message.clone() };
+    rollout::apply(&mut status.conditions, &RolloutState::Stuck(stuck), generation, now);
+    !source.status.as_ref().is_some_and(|existing| canonical::same(existing, status))
 }
 
 /// The status of a deployment whose hub namespace belongs to another tenant; `None` if it is up to date. The
@@ -192,7 +210,7 @@ pub fn unfederated_status(
 ) -> Option<WorkloadDeploymentStatus> {
     let mut status = source.status.clone().unwrap_or_default();
     let federated = DesiredCondition::new_false(FEDERATED, reasons::HUB_NAMESPACE_TAKEN, why.to_string());
-    conditions::set(&mut status.conditions, &federated, source.metadata.generation, now).then_some(status)
+    set_stuck(source, &mut status, &federated, now).then_some(status)
 }
 
 fn copy_labels(source: &WorkloadDeployment, tenant: &Tenant) -> Map {
@@ -359,6 +377,28 @@ mod tests {
         assert_eq!((status.replicas, status.cell.as_deref()), (2, Some("dfw-1")));
         assert_eq!((status.observed_generation, status.conditions[0].observed_generation), (None, None));
         assert_eq!(project_status(&source, &copy), None);
+    }
+
+    #[test]
+    fn the_observed_generation_is_that_of_the_project_which_the_cell_has_acted_on() {
+        let mut source = mk_deployment("web");
+        source.metadata.generation = Some(4);
+        let mut copy = mk_copy(&source);
+        let observed = |copy: &WorkloadDeployment| {
+            let status = project_status(&source, copy).unwrap();
+            (status.observed_generation, status.conditions[0].observed_generation)
+        };
+        for (revision, expected) in
+            [("uid-web.3", Some(3)), ("uid-web.4", Some(4)), ("uid-web.9", Some(4)), ("uid-old.4", None)]
+        {
+            copy.status = Some(WorkloadDeploymentStatus {
+                observed_generation: Some(9),
+                source_revision: Some(revision.into()),
+                conditions: vec![mk_condition("Available", "True", "StableInstanceFound")],
+                ..Default::default()
+            });
+            assert_eq!(observed(&copy), (expected, expected), "{revision}");
+        }
     }
 
     #[test]

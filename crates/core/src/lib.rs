@@ -16,7 +16,8 @@
 //! - [`cities`]: the cities that a project may use;
 //! - [`deployments`]: the deployments that a workload needs;
 //! - [`workload_status`]: the status of a workload;
-//! - [`projection`]: the copy of an instance in its project.
+//! - [`projection`]: the copy of an instance in its project;
+//! - [`instance_events`]: which of its changes are events there.
 //!
 //! Hub
 //! - [`tenant`]: the project that a hub namespace belongs to;
@@ -38,6 +39,8 @@
 //! - [`deployment_status`]: the status of a deployment.
 //!
 //! Shared
+//! - [`rollout`]: whether a spec is reached, on its way, or stuck;
+//! - [`deadlines`]: how long a state may last before it is called stuck;
 //! - [`mirror`]: the copy of an instance on another plane, for [`projection`] and [`writeback`];
 //! - [`significant_change`]: which status changes are written without delay;
 //! - [`canonical`], [`conditions`], [`metadata`], [`owner`], [`quantity`], [`ranking`].
@@ -47,10 +50,12 @@ pub mod canonical;
 pub mod cell_access;
 pub mod cities;
 pub mod conditions;
+pub mod deadlines;
 pub mod deployment_status;
 pub mod deployments;
 pub mod gates;
 pub mod hub_copy;
+pub mod instance_events;
 pub mod instances;
 pub mod metadata;
 pub mod mirror;
@@ -62,6 +67,7 @@ pub mod quantity;
 pub mod quota;
 pub mod ranking;
 pub mod ready;
+pub mod rollout;
 pub mod significant_change;
 pub mod source_revision;
 pub mod suspension;

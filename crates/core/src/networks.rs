@@ -25,6 +25,8 @@ pub enum NetworkState {
     Ready,
     /// An object is missing or not ready; the message names it.
     Pending(String),
+    /// The cell has no location of the city, so no network can be requested; the message names the city.
+    Unserved(String),
     /// The network service has rejected a binding; the message is that of the service.
     Refused(String),
 }
@@ -88,7 +90,7 @@ pub fn plan(
 ) -> NetworkPlan {
     let mut plan = NetworkPlan { state: NetworkState::Ready, bindings: Vec::new(), claims: Vec::new() };
     let Some(location) = location else {
-        plan.state = NetworkState::Pending(format!(
+        plan.state = NetworkState::Unserved(format!(
             "no location of this cell serves city {}",
             deployment.spec.city_code
         ));
@@ -144,7 +146,8 @@ impl NetworkPlan {
         let weight = |state: &NetworkState| match state {
             NetworkState::Ready => 0,
             NetworkState::Pending(_) => 1,
-            NetworkState::Refused(_) => 2,
+            NetworkState::Unserved(_) => 2,
+            NetworkState::Refused(_) => 3,
         };
         if weight(&state) > weight(&self.state) {
             self.state = state;
@@ -363,9 +366,9 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_that_does_not_serve_the_city_is_pending_and_creates_nothing() {
+    fn a_cell_without_a_location_of_the_city_is_reported_and_creates_nothing() {
         let plan = plan(&mk_deployment("web"), None, NetworkObjects::default());
-        assert!(matches!(plan.state, NetworkState::Pending(_)) && plan.bindings.is_empty());
+        assert!(matches!(plan.state, NetworkState::Unserved(_)) && plan.bindings.is_empty());
     }
 
     #[test]

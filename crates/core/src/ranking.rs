@@ -23,6 +23,56 @@ pub fn rank(reason: &str) -> u8 {
     }
 }
 
+/// Whether waiting does not resolve the state of this reason: a user or the platform operator has to act.
+/// `polis why` calls the same reasons blocked.
+pub fn needs_action(reason: &str) -> bool {
+    matches!(
+        reason,
+        NETWORK_NOT_FOUND
+            | NO_MATCHING_LOCATIONS
+            | LOCATION_LOST
+            | NO_MATCHING_LOCATION
+            | HUB_NAMESPACE_TAKEN
+            | CELL_UNREACHABLE
+            | HUB_UNREACHABLE
+            | PROGRESS_DEADLINE_EXCEEDED
+            | CITY_CODE_MISMATCH
+            | NETWORK_FAILED_TO_CREATE
+            | IMAGE_UNAVAILABLE
+            | INSTANCE_CRASHING
+            | CONFIGURATION_ERROR
+            | "LocationMismatch"
+            | "AmbiguousServingLocation"
+            | "RuntimeClassNotServed"
+    ) || is_quota_denial(reason)
+        || matches!(reason, SOURCE_NOT_FOUND | SOURCE_TOO_LARGE | SOURCE_UNAUTHORIZED | SOURCE_NAME_TOO_LONG)
+        || matches!(reason, LOCATION_NOT_AVAILABLE | PROJECT_UNRESOLVED)
+        || matches!(
+            reason,
+            karmada::CLUSTER_NOT_READY
+                | karmada::CLUSTER_NOT_REACHABLE
+                | karmada::CLUSTER_STATUS_UNKNOWN
+                | karmada::STATUS_COLLECTION_FAILED
+                | karmada::APPLIED_FAILED
+                | karmada::SUSPEND_DISPATCHING
+        )
+}
+
+fn is_quota_denial(reason: &str) -> bool {
+    matches!(
+        reason,
+        QUOTA_NOT_GRANTED
+            | PENDING_QUOTA
+            | QUOTA_EXCEEDED
+            | VALIDATION_FAILED
+            | QUOTA_NO_BUDGET
+            | QUOTA_PROJECT_NOT_FOUND
+            | QUOTA_NAMESPACE_NOT_FOUND
+            | QUOTA_MISCONFIGURED
+            | QUOTA_PROJECT_ID_UNRESOLVABLE
+    )
+}
+
 /// The cause of the highest rank; the first of equals, so the caller sorts the causes.
 pub fn worst<T>(causes: impl IntoIterator<Item = T>, reason: impl Fn(&T) -> &str) -> Option<T> {
     let mut worst: Option<T> = None;

@@ -43,6 +43,26 @@ pub fn is_outdated(deployment: &WorkloadDeployment) -> bool {
     )
 }
 
+/// Whether the status of a project's deployment is about its newest spec. A status without a revision, which
+/// a cell of an earlier version writes, counts as such.
+pub fn is_observed(source: &WorkloadDeployment) -> bool {
+    let reported = source.status.as_ref().and_then(|status| status.source_revision.as_deref());
+    match reported.and_then(parse) {
+        Some((uid, number)) => {
+            uid == source.uid() && source.metadata.generation.is_none_or(|own| number >= own)
+        }
+        None => source.status.is_some(),
+    }
+}
+
+/// The generation of a project's deployment that a status of its copy is about; none if that is not known.
+pub fn observed_generation(source: &WorkloadDeployment, reported: Option<&str>) -> Option<i64> {
+    let (uid, number) = parse(reported?)?;
+    let own = source.metadata.generation?;
+    // After a restore of the project the number of the copy is above its generation.
+    (uid == source.uid()).then(|| number.min(own))
+}
+
 /// The revision that the status of a deployment in a cell reports.
 pub fn observed(deployment: &WorkloadDeployment) -> Option<String> {
     match is_outdated(deployment) {

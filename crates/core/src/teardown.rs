@@ -165,7 +165,10 @@ pub fn plan(source: &WorkloadDeployment, input: &TeardownInput, now: &Time) -> T
     match input.copy {
         Some(copy) if copy.is_deleting() => TeardownAction::Wait(Waiting {
             reason: AWAITING_HUB,
-            message: format!("the hub is deleting its copy, which has the finalizers {:?}", finalizers(copy)),
+            message: format!(
+                "the hub is deleting its copy, which has the finalizers {}",
+                finalizers(copy).join(", ")
+            ),
             recheck: None, // the deletion requeues the key
         }),
         Some(copy) => plan_copy(copy, input, now),

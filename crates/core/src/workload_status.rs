@@ -9,8 +9,12 @@
 //! A placement that is available in one city may still lack another. From the first time that the project may
 //! not use a city of the placement, the condition `LocationsBound` reports this, and later that all cities
 //! may be used again.
+//!
+//! The conditions of the rollout are those of [`crate::rollout`], over all deployments and over what keeps
+//! one from existing: a missing network, or a city that the project may not use.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use polis_api::ObjectExt;
 use polis_api::compute::{Workload, WorkloadDeployment, WorkloadPlacementStatus, WorkloadStatus};
@@ -20,6 +24,7 @@ use polis_api::reasons;
 use crate::cities::{Cities, SkippedBinding, skipped_message};
 use crate::conditions::{self, ConditionStatus, DesiredCondition};
 use crate::ranking::NO_MATCHING_LOCATIONS;
+use crate::rollout::{self, Cause, Rollout, RolloutState};
 use crate::{Time, canonical, deployments, ranking, teardown};
 
 /// The observed state that the status of a workload is computed from.
@@ -39,17 +44,8 @@ pub struct WorkloadStatusInput<'a> {
 pub fn status(workload: &Workload, input: &WorkloadStatusInput, now: &Time) -> Option<WorkloadStatus> {
     let existing = workload.status.clone();
     let generation = workload.metadata.generation;
-    let mut owned: Vec<_> = input.deployments.iter().filter(|d| deployments::belongs(d, workload)).collect();
-    owned.sort_by_key(|deployment| deployment.name());
-
-    let mut placements: BTreeMap<&str, ObservedPlacement> = BTreeMap::new();
-    for placement in &workload.spec.placements {
-        let observed = placements.entry(placement.name.as_str()).or_default();
-        observed.cities.extend(placement.city_codes.iter().map(String::as_str));
-    }
-    for deployment in &owned {
-        placements.entry(deployment.spec.placement_name.as_str()).or_default().deployments.push(deployment);
-    }
+    let owned = owned(workload, input);
+    let placements = placements(workload, &owned);
 
     let mut status = existing.clone().unwrap_or_default();
     let before = std::mem::take(&mut status.placements);
@@ -84,9 +80,76 @@ pub fn status(workload: &Workload, input: &WorkloadStatusInput, now: &Time) -> O
     status.observed_generation = generation;
     let available = available(&owned, &placements_available, input);
     conditions::set(&mut status.conditions, &available, generation, now);
+    let rollout = rollout_of(workload, &owned, &placements, input, now);
+    rollout::apply(&mut status.conditions, &rollout.state, generation, now);
 
     let unchanged = existing.is_some_and(|existing| canonical::same(&existing, &status));
     (!unchanged).then_some(status)
+}
+
+/// When the status may change although no object does: a rollout without progress becomes stuck then.
+pub fn recheck(workload: &Workload, input: &WorkloadStatusInput, now: &Time) -> Option<Duration> {
+    let owned = owned(workload, input);
+    rollout_of(workload, &owned, &placements(workload, &owned), input, now).recheck
+}
+
+/// The deployments of the workload, by name.
+fn owned<'a>(workload: &Workload, input: &WorkloadStatusInput<'a>) -> Vec<&'a WorkloadDeployment> {
+    let mut owned: Vec<_> = input.deployments.iter().filter(|d| deployments::belongs(d, workload)).collect();
+    owned.sort_by_key(|deployment| deployment.name());
+    owned
+}
+
+fn placements<'a>(
+    workload: &'a Workload,
+    owned: &[&'a WorkloadDeployment],
+) -> BTreeMap<&'a str, ObservedPlacement<'a>> {
+    let mut placements: BTreeMap<&str, ObservedPlacement> = BTreeMap::new();
+    for placement in &workload.spec.placements {
+        let observed = placements.entry(placement.name.as_str()).or_default();
+        observed.cities.extend(placement.city_codes.iter().map(String::as_str));
+    }
+    for deployment in owned {
+        placements.entry(deployment.spec.placement_name.as_str()).or_default().deployments.push(deployment);
+    }
+    placements
+}
+
+/// The rollout of all deployments together.
+fn rollout_of(
+    workload: &Workload,
+    owned: &[&WorkloadDeployment],
+    placements: &BTreeMap<&str, ObservedPlacement>,
+    input: &WorkloadStatusInput,
+    now: &Time,
+) -> Rollout {
+    let mut states = Vec::new();
+    if let Some(message) = missing_networks_message(input) {
+        let reason = reasons::NETWORK_NOT_FOUND.to_owned();
+        states.push(RolloutState::Stuck(Cause { reason, message }));
+    }
+    for bound in placements.values().filter_map(|placement| placement.locations_bound(input)) {
+        let lost = bound.reason == reasons::LOCATION_LOST;
+        let cause = Cause { reason: bound.reason.into_owned(), message: bound.message };
+        states.push(if lost { RolloutState::Complete(Some(cause)) } else { RolloutState::Stuck(cause) });
+    }
+    let missing = placements.values().flat_map(|placement| placement.missing(input.cities));
+    let mut waiting: Vec<_> = missing
+        .map(|city| RolloutState::InProgress(format!("{city}: the deployment has not been created yet")))
+        .collect();
+    for deployment in owned {
+        let state = rollout::of_reported(deployment);
+        if rollout::awaits_cell(deployment) { waiting.push(state) } else { states.push(state) }
+    }
+    let existing = workload.status.as_ref().map_or(&[][..], |status| &status.conditions);
+    let generation = workload.metadata.generation;
+    let changes = owned.iter().flat_map(|deployment| {
+        let meta = &deployment.metadata;
+        [&meta.creation_timestamp, &meta.deletion_timestamp].into_iter().flatten().map(|time| time.0)
+    });
+    let waiting =
+        rollout::with_deadline(rollout::combined(waiting), existing, generation, changes.max(), now);
+    Rollout { state: rollout::combined(states.into_iter().chain([waiting.state])), recheck: waiting.recheck }
 }
 
 /// The status of a workload that is being deleted: as [`status`], with the condition `Withdrawn`. None if it
@@ -154,6 +217,12 @@ impl ObservedPlacement<'_> {
         Some(message)
     }
 
+    /// Cities of the spec that may be used and have no deployment yet.
+    fn missing(&self, cities: &Cities) -> Vec<&str> {
+        let has = |city: &str| self.deployments.iter().any(|deployment| deployment.spec.city_code == city);
+        self.cities.iter().copied().filter(|city| cities.allows(city) && !has(city)).collect()
+    }
+
     /// Cities of the spec that may not be used, either those with a deployment or those without.
     fn forbidden(&self, cities: &Cities, deployed: bool) -> Vec<&str> {
         let has = |city: &str| self.deployments.iter().any(|deployment| deployment.spec.city_code == city);
@@ -173,14 +242,21 @@ fn every_location_bound() -> DesiredCondition {
     )
 }
 
+fn missing_networks_message(input: &WorkloadStatusInput) -> Option<String> {
+    let mut missing = input.missing_networks.to_vec();
+    missing.sort();
+    missing.dedup();
+    (!missing.is_empty()).then(|| format!("networks that do not exist: {}", missing.join(", ")))
+}
+
 /// Why a deployment is not available.
-struct Cause {
+struct UnavailableDeployment {
     deployment: String,
     reason: String,
     message: String,
 }
 
-impl Cause {
+impl UnavailableDeployment {
     fn message(&self) -> String {
         match self.message.as_str() {
             "" => format!("{}: {}", self.deployment, self.reason),
@@ -194,10 +270,10 @@ fn is_available(deployment: &WorkloadDeployment) -> bool {
 }
 
 /// The worst cause of deployments that are sorted by name.
-fn worst(deployments: &[&WorkloadDeployment]) -> Option<Cause> {
+fn worst(deployments: &[&WorkloadDeployment]) -> Option<UnavailableDeployment> {
     let causes = deployments.iter().filter_map(|deployment| {
         let condition = conditions::find(&deployment.status.as_ref()?.conditions, AVAILABLE)?;
-        (condition.status != "True").then(|| Cause {
+        (condition.status != "True").then(|| UnavailableDeployment {
             deployment: deployment.name().to_owned(),
             reason: condition.reason.clone(),
             message: condition.message.clone(),
@@ -211,11 +287,7 @@ fn available(
     placements: &[DesiredCondition],
     input: &WorkloadStatusInput,
 ) -> DesiredCondition {
-    if !input.missing_networks.is_empty() {
-        let mut missing = input.missing_networks.to_vec();
-        missing.sort();
-        missing.dedup();
-        let message = format!("networks that do not exist: {}", missing.join(", "));
+    if let Some(message) = missing_networks_message(input) {
         return DesiredCondition::new_false(AVAILABLE, reasons::NETWORK_NOT_FOUND, message);
     }
     let available = placements.iter().filter(|available| available.status == ConditionStatus::True).count();
@@ -452,6 +524,92 @@ mod tests {
         assert_eq!(status.observed_generation, Some(6));
         assert_eq!(status.placements[0].conditions[0].observed_generation, Some(6));
         assert!(status.gateway.is_some());
+    }
+
+    fn rollout(status: &WorkloadStatus) -> Vec<(&str, &str, &str)> {
+        let kinds = ["Progressing", "Degraded", "Ready", "Reconciling", "Stalled"];
+        let found = kinds.iter().filter_map(|kind| conditions::find(&status.conditions, kind));
+        found.map(|c| (c.type_.as_str(), c.status.as_str(), c.reason.as_str())).collect()
+    }
+
+    #[test]
+    fn a_broken_rollout_is_stalled_although_the_workload_is_available() {
+        let workload = mk_workload("web", &["dfw"]);
+        let mut deployment = mk_of("a", "default", "dfw", "True", "StableInstanceFound");
+        let stalled = mk_condition("Stalled", "True", "ImageUnavailable");
+        deployment.status.as_mut().unwrap().conditions.push(stalled);
+        let status = status_of(&workload, &[deployment], &["dfw"]);
+        assert_eq!(available_of(&status.conditions), ("True", "AvailablePlacementFound"));
+        let expected = [
+            ("Progressing", "False", "ImageUnavailable"),
+            ("Degraded", "True", "ImageUnavailable"),
+            ("Ready", "False", "ImageUnavailable"),
+            ("Stalled", "True", "ImageUnavailable"),
+        ];
+        assert_eq!(rollout(&status), expected);
+        let message = &conditions::find(&status.conditions, "Degraded").unwrap().message;
+        assert_eq!(message, "dfw", "the city is named");
+    }
+
+    #[test]
+    fn a_missing_network_and_an_unbound_city_are_stalled_at_once() {
+        let missing = ["shop/b".to_owned()];
+        let (any, bound) = (Cities::Any, mk_cities(&["dfw"]));
+        let of = |cities, missing_networks| WorkloadStatusInput {
+            deployments: &[],
+            cities,
+            skipped: &[],
+            missing_networks,
+        };
+        let table = [(of(&any, &missing[..]), "NetworkNotFound"), (of(&bound, &[]), "NoMatchingLocations")];
+        for (input, reason) in table {
+            let status = status(&mk_workload("web", &["lhr"]), &input, &at(5)).unwrap();
+            assert!(rollout(&status).contains(&("Stalled", "True", reason)), "{status:?}");
+        }
+    }
+
+    #[test]
+    fn a_city_that_is_lost_while_it_runs_degrades_a_complete_rollout() {
+        let mut deployment = mk_of("a", "default", "dfw", "True", "StableInstanceFound");
+        deployment.status.as_mut().unwrap().conditions.push(mk_condition("Ready", "True", "RolloutComplete"));
+        let status = status_of(&mk_workload("web", &["dfw"]), &[deployment], &["ord"]);
+        let expected = [
+            ("Progressing", "True", "RolloutComplete"),
+            ("Degraded", "True", "LocationLost"),
+            ("Ready", "True", "RolloutComplete"),
+        ];
+        assert_eq!(rollout(&status), expected);
+    }
+
+    #[test]
+    fn a_deployment_that_no_cell_reports_on_is_stuck_after_the_deadline() {
+        let mut workload = mk_workload("web", &["dfw"]);
+        let mut deployment = mk_of("a", "default", "dfw", "True", "StableInstanceFound");
+        deployment.status = None;
+        let deployments = [deployment];
+        let input = WorkloadStatusInput {
+            deployments: &deployments,
+            cities: &Cities::Any,
+            skipped: &[],
+            missing_networks: &[],
+        };
+        workload.status = status(&workload, &input, &at(200));
+        assert!(rollout(workload.status.as_ref().unwrap()).contains(&(
+            "Reconciling",
+            "True",
+            "RolloutInProgress"
+        )));
+        assert_eq!(recheck(&workload, &input, &at(230)), Some(Duration::from_secs(90)));
+        let stuck = status(&workload, &input, &at(320)).unwrap();
+        assert!(rollout(&stuck).contains(&("Stalled", "True", "ProgressDeadlineExceeded")), "{stuck:?}");
+        workload.status = Some(stuck);
+        assert_eq!(status(&workload, &input, &at(900)), None, "it stays stuck");
+        workload.metadata.generation = Some(2);
+        let again = status(&workload, &input, &at(901)).unwrap();
+        assert!(
+            rollout(&again).contains(&("Reconciling", "True", "RolloutInProgress")),
+            "a new spec is a new start"
+        );
     }
 
     fn any_deployments() -> impl Strategy<Value = Vec<WorkloadDeployment>> {

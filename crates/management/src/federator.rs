@@ -325,6 +325,13 @@ impl Federator {
         {
             return Ok(Action::RequeueAfter(delay));
         }
+        let cell_before = deployment.status.as_ref().and_then(|status| status.cell.clone());
+        if let (Some(from), Some(to)) = (cell_before, &status.cell)
+            && from != *to
+        {
+            let note = format!("The deployment has moved from cell {from} to cell {to}");
+            self.recorder.normal(project, deployment, events::DEPLOYMENT_MOVED, "Federate", &note);
+        }
         project.write_status(deployment, status).await?;
         Ok(Action::AwaitChange)
     }

@@ -15,8 +15,9 @@ use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::{ObjectExt, events, labels, names};
 use polis_core::mirror::{CopyAction, InstanceChanges};
 use polis_core::projection::{self, HubCopyState, ProjectionDeletion, ProjectionRefusal};
-use polis_core::template;
+use polis_core::rollout::StateEvent;
 use polis_core::tenant::{Tenant, TenantError};
+use polis_core::{instance_events, template};
 use polis_engine::{
     Action, Engine, EventRecorder, Index, Key, Plane, PlaneSet, Reconciler, StatusCoalescer, Unresolved,
     Watch,
@@ -129,9 +130,11 @@ impl Projector {
                     return Ok(Action::RequeueAfter(delay));
                 }
                 let InstanceChanges { object, status, .. } = changes;
-                project
-                    .write_copy(existing.as_ref(), object.as_deref(), status.map(|status| *status))
-                    .await?;
+                let status = status.map(|status| *status);
+                let written = project.write_copy(existing.as_ref(), object.as_deref(), status).await?;
+                if let Some(written) = &written {
+                    self.record_change(project, existing.as_ref(), written);
+                }
                 self.record_stage(Stage::Projection, deployment.as_ref(), copy);
             }
             Ok(CopyAction::None | CopyAction::AwaitDeletion) => {}
@@ -149,6 +152,16 @@ impl Projector {
             }
         }
         Ok(Action::AwaitChange)
+    }
+
+    /// Records the event about a change of a projection, for the users of the project.
+    fn record_change(&self, project: &Plane, before: Option<&Instance>, after: &Instance) {
+        if let Some(StateEvent { warning, reason, note }) = instance_events::of_change(before, after) {
+            match warning {
+                true => self.recorder.warn(project, after, &reason, "Run", &note),
+                false => self.recorder.normal(project, after, &reason, "Run", &note),
+            }
+        }
     }
 
     /// The tenant that the hub namespace of a key must be labelled with.

@@ -16,6 +16,7 @@ use polis_api::{ObjectExt, events, finalizers, names, reasons};
 use polis_core::cities::{Cities, SkippedBinding, TenancyMode};
 use polis_core::deployments::{self, DeploymentAction, DeploymentPlan};
 use polis_core::owner::DeletionPlan;
+use polis_core::rollout::{self, StateEvent};
 use polis_core::workload_status::{self, WorkloadStatusInput};
 use polis_core::{Time, conditions, networks, significant_change};
 use polis_engine::{
@@ -184,8 +185,11 @@ impl WorkloadController {
         workload: &Workload,
         input: &WorkloadStatusInput<'_>,
     ) -> Result<Action, Error> {
-        let Some(status) = workload_status::status(workload, input, &Time(self.clock.now())) else {
-            return Ok(Action::AwaitChange);
+        let now = Time(self.clock.now());
+        let Some(status) = workload_status::status(workload, input, &now) else {
+            self.coalescer.mark_current(key);
+            let recheck = workload_status::recheck(workload, input, &now);
+            return Ok(recheck.map_or(Action::AwaitChange, Action::RequeueAfter));
         };
         if let Some(delay) =
             self.coalescer.delay(key, significant_change::of_workload(workload.status.as_ref(), &status))
@@ -193,24 +197,35 @@ impl WorkloadController {
             return Ok(Action::RequeueAfter(delay));
         }
         if let Some(updated) = project.write_status(workload, status).await?.into_object() {
-            self.record_availability(project, workload, &updated);
+            self.record_changes(project, workload, &updated);
         }
         Ok(Action::AwaitChange)
     }
 
-    /// Records an event when the status or reason of `Available` changes.
-    fn record_availability(&self, project: &Plane, before: &Workload, after: &Workload) {
-        let available = |workload: &Workload| {
-            let condition = conditions::find(&workload.status.as_ref()?.conditions, AVAILABLE)?;
-            Some((condition.status.clone(), condition.reason.clone(), condition.message.clone()))
+    /// Records an event when the status or reason of `Available` changes, and the events of the rollout.
+    fn record_changes(&self, project: &Plane, before: &Workload, after: &Workload) {
+        let conditions_of = |workload: &Workload| {
+            workload.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default()
         };
-        let (was, is) = (available(before), available(after));
-        if let Some((status, reason, message)) = &is
-            && was.as_ref().map(|was| (&was.0, &was.1)) != Some((status, reason))
+        let (before, now) = (conditions_of(before), conditions_of(after));
+        let (was, is) = (conditions::find(&before, AVAILABLE), conditions::find(&now, AVAILABLE));
+        let mut recorded = None;
+        if let Some(is) = is
+            && was.map(|was| (&was.status, &was.reason)) != Some((&is.status, &is.reason))
         {
-            match status == "True" || was.is_none() {
-                true => self.recorder.normal(project, after, reason, "Observe", message),
-                false => self.recorder.warn(project, after, reason, "Observe", message),
+            match is.status == "True" || was.is_none() {
+                true => self.recorder.normal(project, after, &is.reason, "Observe", &is.message),
+                false => self.recorder.warn(project, after, &is.reason, "Observe", &is.message),
+            }
+            recorded = Some(is.reason.as_str());
+        }
+        for event in rollout::events(&before, &now) {
+            let StateEvent { warning, reason, note } = &event;
+            // A cause that makes the workload unavailable is one event.
+            match warning {
+                _ if recorded == Some(reason.as_str()) => {}
+                true => self.recorder.warn(project, after, reason, "RollOut", note),
+                false => self.recorder.normal(project, after, reason, "RollOut", note),
             }
         }
     }

@@ -17,6 +17,9 @@ use crate::schema;
     plural = "workloaddeployments",
     namespaced,
     status = "WorkloadDeploymentStatus",
+    shortname = "wld",
+    category = "compute",
+    category = "all",
     derive = "PartialEq",
     derive = "Default",
     doc = "A workload deployment is the part of a workload that runs in one city.",
@@ -26,7 +29,6 @@ use crate::schema;
         status_replicas_path = ".status.replicas",
         label_selector_path = ".status.selector"
     ),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(
         name = "Available",
         type_ = "string",
@@ -41,6 +43,8 @@ use crate::schema;
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.readyReplicas"),
     printcolumn(name = "Desired", type_ = "string", json_path = ".status.desiredReplicas"),
     printcolumn(name = "Up-to-date", type_ = "string", json_path = ".status.currentReplicas"),
+    printcolumn(name = "City", type_ = "string", json_path = ".spec.cityCode"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(
         name = "Location Namespace",
         type_ = "string",

@@ -17,11 +17,13 @@ use crate::schema;
     plural = "instances",
     namespaced,
     status = "InstanceStatus",
+    shortname = "inst",
+    category = "compute",
+    category = "all",
     derive = "PartialEq",
     derive = "Default",
     doc = "An instance is one copy of a workload: a sandbox of containers or a virtual machine.",
     annotation("discovery.miloapis.com/parent-contexts", "Project"),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(
         name = "Ready",
         type_ = "string",
@@ -42,6 +44,12 @@ use crate::schema;
         type_ = "string",
         json_path = ".status.networkInterfaces[0].assignments.externalIP"
     ),
+    printcolumn(
+        name = "City",
+        type_ = "string",
+        json_path = r#".metadata.labels.compute\.datumapis\.com/city-code"#
+    ),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(
         name = "Message",
         type_ = "string",

@@ -20,11 +20,13 @@ use crate::schema;
     plural = "workloads",
     namespaced,
     status = "WorkloadStatus",
+    shortname = "wl",
+    category = "compute",
+    category = "all",
     derive = "PartialEq",
     derive = "Default",
     doc = "A workload runs copies of one instance template in the cities named by its placements.",
     annotation("discovery.miloapis.com/parent-contexts", "Project"),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(
         name = "Available",
         type_ = "string",
@@ -39,7 +41,8 @@ use crate::schema;
     printcolumn(name = "Replicas", type_ = "string", json_path = ".status.replicas"),
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.readyReplicas"),
     printcolumn(name = "Desired", type_ = "string", json_path = ".status.desiredReplicas"),
-    printcolumn(name = "Up-to-date", type_ = "string", json_path = ".status.currentReplicas")
+    printcolumn(name = "Up-to-date", type_ = "string", json_path = ".status.currentReplicas"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadSpec {

@@ -49,21 +49,22 @@ fn names_of(columns: &[(String, String, i64)]) -> Vec<(&str, i64)> {
 #[test]
 fn a_workload_has_these_printer_columns() {
     let expected =
-        ["Age", "Available", "Reason", "Deployments", "Replicas", "Ready", "Desired", "Up-to-date"];
+        ["Available", "Reason", "Deployments", "Replicas", "Ready", "Desired", "Up-to-date", "Age"];
     assert_eq!(names_of(&columns("Workload")), expected.map(|name| (name, 0)));
-    assert_eq!(columns("Workload")[7].1, ".status.currentReplicas");
+    assert_eq!(columns("Workload")[6].1, ".status.currentReplicas");
 }
 
 #[test]
 fn a_deployment_shows_its_location_only_in_wide_output() {
     let expected = [
-        ("Age", 0),
         ("Available", 0),
         ("Reason", 0),
         ("Replicas", 0),
         ("Ready", 0),
         ("Desired", 0),
         ("Up-to-date", 0),
+        ("City", 0),
+        ("Age", 0),
         ("Location Namespace", 1),
         ("Location Name", 1),
     ];
@@ -71,13 +72,23 @@ fn a_deployment_shows_its_location_only_in_wide_output() {
 }
 
 #[test]
+fn every_kind_has_a_short_name_and_the_categories_compute_and_all() {
+    for (kind, short) in [("Workload", "wl"), ("WorkloadDeployment", "wld"), ("Instance", "inst")] {
+        let names = &crd(kind)["spec"]["names"];
+        assert_eq!(names["shortNames"], serde_json::json!([short]), "{kind}");
+        assert_eq!(names["categories"], serde_json::json!(["compute", "all"]), "{kind}");
+    }
+}
+
+#[test]
 fn an_instance_shows_its_message_and_quota_only_in_wide_output() {
     let expected = [
-        ("Age", 0),
         ("Ready", 0),
         ("Reason", 0),
         ("Network IP", 0),
         ("External IP", 0),
+        ("City", 0),
+        ("Age", 0),
         ("Message", 1),
         ("Quota", 1),
     ];

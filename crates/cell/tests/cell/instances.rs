@@ -371,3 +371,51 @@ async fn an_older_spec_than_the_one_acted_on_changes_no_instance() {
     env.until_ready(&["web-0", "web-1", "web-2"]).await;
     assert_eq!(uids(&env.instances().await)[0], before[0]);
 }
+
+/// Status and reason of a condition of a deployment.
+fn rollout(deployment: &WorkloadDeployment, kind: &str) -> Option<(String, String)> {
+    let status = deployment.status.as_ref()?;
+    let found = polis_core::conditions::find(&status.conditions, kind)?;
+    Some((found.status.clone(), found.reason.clone()))
+}
+
+async fn until_rollout(env: &TestEnv, kind: &str, status: &str, reason: &str) -> WorkloadDeployment {
+    let expected = Some((status.to_owned(), reason.to_owned()));
+    eventually(&format!("{kind}={status}/{reason}"), async || {
+        env.deployment("web").await.filter(|deployment| rollout(deployment, kind) == expected)
+    })
+    .await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broken_rollout_is_stalled_at_once_although_an_instance_serves() {
+    let mut env = TestEnv::running(Setup::default()).await;
+    env.provider();
+    env.deploy(&mk_deployment("web", 2)).await;
+    until_rollout(&env, "Ready", "True", "RolloutComplete").await;
+    env.change("web", |deployment| deployment.spec.template = mk_template("broken:2")).await;
+    let stuck = until_rollout(&env, "Stalled", "True", "ImageUnavailable").await;
+    let pair = |status: &str, reason: &str| Some((status.to_owned(), reason.to_owned()));
+    assert_eq!(rollout(&stuck, "Available"), pair("True", "StableInstanceFound"));
+    assert_eq!(rollout(&stuck, "Progressing"), pair("False", "ImageUnavailable"));
+    assert_eq!(rollout(&stuck, "Degraded"), pair("True", "ImageUnavailable"));
+    assert_eq!(rollout(&stuck, "Reconciling"), None);
+
+    env.change("web", |deployment| deployment.spec.template = mk_template("app:3")).await;
+    let repaired = until_rollout(&env, "Ready", "True", "RolloutComplete").await;
+    assert_eq!((rollout(&repaired, "Stalled"), rollout(&repaired, "Reconciling")), (None, None));
+    assert_eq!(rollout(&repaired, "Degraded"), pair("False", "AsExpected"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rollout_without_progress_is_stuck_after_its_deadline_with_one_write() {
+    let env = TestEnv::running(Setup::default()).await;
+    env.deploy(&mk_deployment("web", 1)).await;
+    until_rollout(&env, "Reconciling", "True", "RolloutInProgress").await;
+    env.idle(Duration::from_secs(60)).await;
+    let before = env.cell.log().len();
+    until_rollout(&env, "Stalled", "True", "ProgressDeadlineExceeded").await;
+    env.idle(LONG).await;
+    let writes = &env.cell.log()[before..];
+    assert_eq!(writes, ["update workloaddeployments/web/status"]);
+}

@@ -41,6 +41,12 @@ const TABLE: &[EventEntry] = &[
         "The city code is empty or not a valid label value. Use a city from `polis cities`.",
     ),
     event(
+        "DeploymentMoved",
+        "WorkloadDeployment (project)",
+        "none",
+        "Another cell of the city runs the deployment now.",
+    ),
+    event(
         "CityContested",
         "WorkloadDeployment (project)",
         "platform operator",

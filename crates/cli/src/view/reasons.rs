@@ -6,10 +6,11 @@
 use super::Severity;
 
 /// Who must act next. The serialised names are part of the `-o json` output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Actor {
     /// No action is needed: this is the desired state.
+    #[default]
     None,
     /// The owner of the workload.
     You,
@@ -165,6 +166,26 @@ pub const TABLE: &[ReasonEntry] = &[
         "WorkloadDeployment ReplicasReady",
         "No external cause, such as quota, holds back instances.",
     ),
+    ok(
+        "RolloutComplete",
+        "Workload, WorkloadDeployment Progressing, Ready",
+        "Every instance has the newest spec and is ready.",
+    ),
+    progressing(
+        "RolloutInProgress",
+        "Workload, WorkloadDeployment Progressing, Ready, Reconciling",
+        "Instances are created or replaced, one at a time in each city.",
+        Actor::Polis,
+        "Wait: `polis rollout status NAME` shows the progress.",
+    ),
+    blocked(
+        "ProgressDeadlineExceeded",
+        "Workload, WorkloadDeployment Progressing, Degraded, Ready, Stalled",
+        "The rollout has made no progress for as long as its state may last. The message has the state.",
+        Actor::You,
+        "See the state in the message. If an instance does not start, read `polis logs NAME`; otherwise ask the platform operator.",
+    ),
+    ok("AsExpected", "Workload, WorkloadDeployment Degraded", "Nothing is degraded."),
     blocked(
         "HubNamespaceTaken",
         "WorkloadDeployment Federated",
@@ -432,7 +453,7 @@ pub const TABLE: &[ReasonEntry] = &[
         "ReferencedDataReady",
         "Polis is reading the ConfigMaps and Secrets that the template names.",
         Actor::Polis,
-        "Wait.",
+        "Wait. If it does not change, check that they exist in the namespace of the workload.",
     ),
     blocked(
         "SourceNotFound",
@@ -646,6 +667,14 @@ mod tests {
             let automatic = matches!(entry.actor, Actor::Polis | Actor::Federation | Actor::Provider);
             assert!(entry.severity != Severity::Blocked || !automatic, "{} names no actor", entry.reason);
             assert!(entry.meaning.ends_with('.') && entry.advice.ends_with('.'), "{}", entry.reason);
+        }
+    }
+
+    #[test]
+    fn blocked_reasons_are_those_that_stop_a_rollout() {
+        for entry in TABLE {
+            let blocked = entry.severity == Severity::Blocked;
+            assert_eq!(polis_core::ranking::needs_action(entry.reason), blocked, "{}", entry.reason);
         }
     }
 

@@ -441,3 +441,27 @@ async fn the_hub_namespace_is_labelled_with_each_city_of_its_deployments() {
     assert_eq!(cities.count(), 2);
     assert_eq!(env.requests_to("hub").logged("create namespaces").len(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_deployment_that_moves_to_another_cell_is_an_event_and_its_generation_is_the_projects() {
+    let env = TestEnv::running().await;
+    env.federate("web", "dfw").await;
+    let copy = env.until_copied("web").await;
+    let revision = copy.annotation(annotations::SOURCE_REVISION).map(str::to_owned);
+    for cell in ["dfw-1", "dfw-2"] {
+        env.report_ready("web", 1).await;
+        env.report("web", |status| {
+            status.cell = Some(cell.into());
+            status.observed_generation = Some(77);
+            status.source_revision.clone_from(&revision);
+        })
+        .await;
+        let shown = |deployment: &WorkloadDeployment| {
+            deployment.status.as_ref().is_some_and(|status| status.cell.as_deref() == Some(cell))
+        };
+        let deployment = env.acme().eventually_has((NAMESPACE, "web"), shown).await;
+        assert_eq!(deployment.status.unwrap().observed_generation, deployment.metadata.generation);
+    }
+    let note = env.acme().eventually_event("web", "DeploymentMoved").await;
+    assert!(note.contains("from cell dfw-1 to cell dfw-2"), "{note}");
+}

@@ -51,6 +51,30 @@ async fn the_status_of_an_instance_follows_its_copy() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_user_would_ask_about_an_instance_is_an_event_of_its_projection() {
+    let env = mk_env().await;
+    for (status, reason) in [
+        ("False", "Starting"),
+        ("True", "Running"),
+        ("False", "InstanceCrashing"),
+        ("True", "Running"),
+        ("False", "PendingQuota"),
+    ] {
+        env.report_instance("web-0", "Ready", status, reason).await;
+        let shown = |i: &Instance| ready(i) == Some((status, reason));
+        env.acme().eventually_has(PROJECTION, shown).await;
+    }
+    for reason in ["Running", "InstanceCrashing", "PendingQuota"] {
+        env.acme().eventually_event("web-0", reason).await;
+    }
+    let events = env.acme().events_of("web-0").await;
+    let reasons: Vec<_> = events.iter().filter_map(|event| event.reason.as_deref()).collect();
+    assert!(!reasons.contains(&"Starting"), "{reasons:?}");
+    let running = reasons.iter().filter(|reason| **reason == "Running").count();
+    assert_eq!(running, 1, "a repetition joins the series of the first: {reasons:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_changed_projection_is_restored() {
     let env = mk_env().await;
     let original: Instance = env.acme().eventually_has(PROJECTION, |_| true).await;

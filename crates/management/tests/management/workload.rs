@@ -7,7 +7,7 @@ use polis_api::compute::{Workload, WorkloadDeployment};
 use polis_api::networking::{LocationBinding, Network};
 use polis_api::{annotations, finalizers, labels, names};
 use polis_core::owner;
-use polis_testing::builders::{NETWORK, condition, mk_deployment, mk_network, mk_template};
+use polis_testing::builders::{NETWORK, condition, mk_condition, mk_deployment, mk_network, mk_template};
 use polis_testing::{PlaneExt as _, consistently};
 
 use crate::env::{LONG, NAMESPACE, TestEnv};
@@ -265,4 +265,57 @@ async fn an_idle_installation_makes_no_requests() {
     for requests in &planes {
         assert_eq!(requests.log(), [""; 0]);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broken_rollout_is_stalled_on_the_workload_with_one_warning_and_its_end_is_an_event() {
+    let env = TestEnv::running().await;
+    env.run("web", &["dfw"]).await;
+    let name = env.until_deployed(&["dfw"]).await[0].name().to_owned();
+    env.until_copied(&name).await;
+    env.report_ready(&name, 1).await;
+    let rollout = |workload: &Workload, kind: &str| {
+        let (status, reason) = condition(&workload.status.as_ref()?.conditions, kind)?;
+        Some((status.to_owned(), reason.to_owned()))
+    };
+    let now = env.cluster.now();
+    env.report(&name, |status| {
+        status.conditions.push(mk_condition("Stalled", "True", "ImageUnavailable", &now))
+    })
+    .await;
+    let stuck = env.until_workload("web", |workload| rollout(workload, "Stalled").is_some()).await;
+    assert_eq!(available(&stuck), Some(("True", "AvailablePlacementFound")));
+    assert_eq!(rollout(&stuck, "Degraded"), Some(("True".into(), "ImageUnavailable".into())));
+    env.acme().eventually_event("web", "ImageUnavailable").await;
+    env.report(&name, |status| {
+        status.conditions.retain(|condition| condition.type_ != "Stalled");
+        status.conditions.push(mk_condition("Ready", "True", "RolloutComplete", &now));
+    })
+    .await;
+    let complete = Some(("True".to_owned(), "RolloutComplete".to_owned()));
+    env.until_workload("web", |workload| rollout(workload, "Ready") == complete).await;
+    env.acme().eventually_event("web", "RolloutComplete").await;
+    env.acme().eventually_event("web", "AsExpected").await;
+    let warnings = env.acme().events_of("web").await;
+    let warnings = warnings.iter().filter(|event| event.reason.as_deref() == Some("ImageUnavailable"));
+    assert_eq!(warnings.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_workload_that_no_cell_reports_on_is_stuck_after_two_minutes() {
+    let env = TestEnv::running().await;
+    env.run("web", &["dfw"]).await;
+    let reconciling =
+        |workload: &Workload| condition(&workload.status.as_ref()?.conditions, "Reconciling").map(|_| ());
+    env.until_workload("web", |workload| reconciling(workload).is_some()).await;
+    env.idle(Duration::from_secs(130)).await;
+    let stuck = env
+        .until_workload("web", |workload| {
+            workload.status.as_ref().is_some_and(|status| {
+                condition(&status.conditions, "Stalled") == Some(("True", "ProgressDeadlineExceeded"))
+            })
+        })
+        .await;
+    let stalled = stuck.status.unwrap().conditions.into_iter().find(|c| c.type_ == "Stalled").unwrap();
+    assert!(stalled.message.contains("dfw: no cell has reported"), "{}", stalled.message);
 }
