@@ -43,6 +43,7 @@ pub(crate) struct Args {
 /// run those with `cargo xtask e2e`.
 const ENGINE_SUITES: &[(&str, &[&str], &str)] = &[
     ("kinds", &[], "our CRDs on kube-apiserver, and a table of manifests"),
+    ("kstatus", &[], "how Flux and Argo CD see each state of a rollout, with the library kstatus"),
     ("packaging", &[], "every overlay applied, and the manager run as in its Deployment"),
     ("propagation", &[], "deployments through Karmada and back"),
     ("survival", &[], "the test bed itself: kills, restarts, two at once"),
