@@ -122,6 +122,7 @@ fn build() -> Result<PathBuf> {
         // Function names stay for backtraces, and panics have their line anyway; line tables would be most of
         // the image.
         .env("CARGO_PROFILE_RELEASE_DEBUG", "none")
+        .envs(commit())
         .current_dir(root())
         .status()
         .context("failed to start cargo")?;
@@ -130,6 +131,22 @@ fn build() -> Result<PathBuf> {
     }
     let dir = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
     Ok(dir.join(target).join("release/polis"))
+}
+
+/// The commit of the work tree and its date, for `/version`; nothing if the tree has changes, because the
+/// program is then of no commit. The date is that of the commit, so that the build stays reproducible.
+fn commit() -> Vec<(&'static str, String)> {
+    let git = |args: &[&str]| {
+        let output = outside::command("git").args(args).env("TZ", "UTC").current_dir(root()).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let is_clean = git(&["status", "--porcelain"]).is_some_and(|changes| changes.is_empty());
+    let hash = git(&["rev-parse", "HEAD"]).filter(|_| is_clean);
+    let date = git(&["log", "-1", "--date=format-local:%Y-%m-%dT%H:%M:%SZ", "--format=%cd"]);
+    match (hash, date) {
+        (Some(hash), Some(date)) => vec![("POLIS_COMMIT", hash), ("POLIS_COMMIT_DATE", date)],
+        _ => Vec::new(),
+    }
 }
 
 /// Links the C library statically. It resolves names with `/etc/hosts` and `/etc/resolv.conf`, which every

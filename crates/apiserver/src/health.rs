@@ -14,7 +14,8 @@ use crate::{
     status::StatusError,
 };
 
-/// The Kubernetes version whose behaviour the server implements.
+/// The Kubernetes version whose behaviour the server implements, and the commit that the program was built
+/// from. Only the build of an image sets the commit and its date: a build in the work tree is of no commit.
 fn version() -> Value {
     json!({
         "major": "1",
@@ -24,9 +25,9 @@ fn version() -> Value {
         "minCompatibilityMajor": "1",
         "minCompatibilityMinor": "34",
         "gitVersion": concat!("v1.35.4+polis.", env!("CARGO_PKG_VERSION")),
-        "gitCommit": "",
-        "gitTreeState": "",
-        "buildDate": "1970-01-01T00:00:00Z",
+        "gitCommit": option_env!("POLIS_COMMIT").unwrap_or_default(),
+        "gitTreeState": if option_env!("POLIS_COMMIT").is_some() { "clean" } else { "" },
+        "buildDate": option_env!("POLIS_COMMIT_DATE").unwrap_or("1970-01-01T00:00:00Z"),
         "goVersion": "",
         "compiler": "rustc",
         "platform": concat!("linux/", "amd64"),
