@@ -43,7 +43,9 @@ impl OutputFlag {
         match self.output {
             None => show(table(false)),
             Some(Format::Wide) => show(table(true)),
-            Some(Format::Name) => items.iter().for_each(|item| terminal::print(name_of(kind, &plain(item)))),
+            Some(Format::Name) => {
+                items.iter().for_each(|item| terminal::print_document(&shown_name(kind, item)))
+            }
             Some(form) => {
                 let items: Vec<Value> = items.iter().map(plain).collect();
                 document(form, &json!({"apiVersion": "v1", "kind": "List", "items": items}))?;
@@ -72,10 +74,26 @@ impl OutputFlag {
         match self.output {
             None => terminal::print_styled(text(false)),
             Some(Format::Wide) => terminal::print_styled(text(true)),
-            Some(Format::Name) => terminal::print(name_of(kind, &plain(item))),
+            Some(Format::Name) => terminal::print_document(&shown_name(kind, item)),
             Some(form) => document(form, &plain(item))?,
         }
         Ok(())
+    }
+
+    /// Keeps stdout for the document of a command that prints its progress too.
+    pub fn reserve_stdout(&self) {
+        if self.is_machine_readable() {
+            terminal::reserve_stdout();
+        }
+    }
+
+    /// Prints what a command has created or changed, for the formats that scripts read.
+    pub fn changed(&self, kind: &str, objects: &[Value]) -> Result<(), CliError> {
+        match objects {
+            _ if !self.is_machine_readable() => Ok(()),
+            [object] => self.one(kind, object, |_| String::new()),
+            objects => self.list(kind, objects, |_| Table::new(&[], "")),
+        }
     }
 
     /// Whether the format is meant for scripts.
@@ -98,8 +116,12 @@ fn document(form: Format, value: &Value) -> Result<(), CliError> {
         _ => serde_json::to_string_pretty(value).map_err(|error| error.to_string()),
     };
     let text = text.map_err(|why| CliError::new(Exit::Failed, "failed to serialise the output", why, ""))?;
-    terminal::print(text);
+    terminal::print_document(&terminal::shown(&text));
     Ok(())
+}
+
+fn shown_name<T: Serialize>(kind: &str, item: &T) -> String {
+    terminal::shown(&name_of(kind, &plain(item))).into_owned()
 }
 
 /// Serialises a value as YAML.

@@ -31,14 +31,19 @@ fn describe(command: &Command, path: &str, page: &mut String) {
 }
 
 fn check(name: &str, text: &str) {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference").join(name);
+    check_page(&format!("docs/reference/{name}"), text);
+}
+
+/// Compares a generated page with the file at this path of the repository.
+pub fn check_page(name: &str, text: &str) {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..").join(name);
     if std::env::var_os("POLIS_WRITE_DOCS").is_some() {
         std::fs::write(&path, text).unwrap();
     }
     let existing = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         existing == text,
-        "docs/reference/{name} is out of date; update it with POLIS_WRITE_DOCS=1 cargo test --bin polis"
+        "{name} is out of date; update it with POLIS_WRITE_DOCS=1 cargo test --bin polis"
     );
 }
 

@@ -10,12 +10,21 @@
 
 use std::borrow::Cow;
 use std::io::{self, BufRead, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use console::{Style, Term, measure_text_width};
 
 use crate::exit::{CliError, Exit};
 use crate::view::Severity;
 use crate::view::escape::visible;
+
+/// Whether stdout is kept for a document of `-o`.
+static STDOUT_IS_RESERVED: AtomicBool = AtomicBool::new(false);
+
+/// Keeps stdout for the document of `-o`: from now on all other lines go to stderr.
+pub fn reserve_stdout() {
+    STDOUT_IS_RESERVED.store(true, Ordering::Relaxed);
+}
 
 /// Prints one or more lines to stdout.
 pub fn print(text: impl AsRef<str>) {
@@ -24,7 +33,15 @@ pub fn print(text: impl AsRef<str>) {
 
 /// Prints one or more lines with colours to stdout.
 pub fn print_styled(text: impl AsRef<str>) {
-    write(&mut io::stdout().lock(), &wrapped(text.as_ref(), width()), true);
+    match STDOUT_IS_RESERVED.load(Ordering::Relaxed) {
+        true => write(&mut io::stderr().lock(), text.as_ref(), true),
+        false => write(&mut io::stdout().lock(), &wrapped(text.as_ref(), width()), true),
+    }
+}
+
+/// Prints a document to stdout, unwrapped.
+pub fn print_document(text: &str) {
+    write(&mut io::stdout().lock(), text, true);
 }
 
 /// The text with visible control characters, if stdout is a terminal.

@@ -9,6 +9,7 @@ mod kubeconfig;
 mod planes;
 mod workloads;
 
+pub use downstream::DownstreamSnapshot;
 pub use kubeconfig::find;
 pub use planes::{Session, optional};
 

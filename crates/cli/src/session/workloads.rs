@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use super::Session;
 use crate::exit::{CliError, Exit};
+use crate::output::OutputFlag;
 use crate::view::snapshot::WorkloadSnapshot;
 use crate::view::{history, manifest, nearest};
 
@@ -106,6 +107,14 @@ impl Session {
         let found =
             found.map_err(|error| CliError::request(format!("failed to read workload {name}"), &error))?;
         Ok(found.map(|object| serde_json::to_value(object).unwrap_or_default()))
+    }
+
+    /// Prints a workload that a command has changed, if its output is meant for scripts.
+    pub async fn print_changed(&self, output: OutputFlag, name: &str) -> Result<(), CliError> {
+        match output.is_machine_readable() {
+            true => output.changed("workload", self.manifest_of(name).await?.as_slice()),
+            false => Ok(()),
+        }
     }
 
     /// Sends the manifest as a server-side dry run. Returns the workload with defaults, or the error of

@@ -299,9 +299,8 @@ fn is_ready(cluster: &Cluster) -> bool {
 /// The engines that are not ready, for the spinner.
 fn engines_not_ready(supervisor: &Supervisor) -> Option<String> {
     let waiting = supervisor.engines.iter().filter(|(_, engine)| !engine.is_ready());
-    let words: Vec<String> =
-        waiting.map(|(role, engine)| format!("{role}, for {:?}", engine.readiness())).collect();
-    (!words.is_empty()).then(|| format!("waiting: {}", words.join("; ")))
+    let roles: Vec<&str> = waiting.map(|(role, _)| role.as_str()).collect();
+    (!roles.is_empty()).then(|| format!("waiting for the controllers of {}", roles.join(", ")))
 }
 
 /// The kubeconfig of the administrator, with a context for each embedded plane.

@@ -8,6 +8,7 @@ use polis_api::quota::AllowanceBucket;
 use serde_json::Value;
 
 use crate::exit::{CliError, Exit};
+use crate::output::OutputFlag;
 use crate::session::{ConnectionFlags, Session, optional};
 use crate::terminal;
 use crate::verbs::quota;
@@ -63,6 +64,8 @@ pub struct Flags {
     #[command(flatten)]
     wait: WaitFlags,
     #[command(flatten)]
+    output: OutputFlag,
+    #[command(flatten)]
     connection: ConnectionFlags,
 }
 
@@ -72,6 +75,7 @@ pub async fn run(flags: Flags) -> Result<Exit, CliError> {
         Some(path) => Some(ManifestFile::read(path)?),
         None => None,
     };
+    flags.output.reserve_stdout();
     let mut session = Session::new(&flags.connection).await?;
     let mut changes = Vec::new();
     match &file {
@@ -114,10 +118,15 @@ pub async fn run(flags: Flags) -> Result<Exit, CliError> {
     for change in &changes {
         made.push(commit(change).await?);
     }
+    let mut deployed = Vec::new();
     for (name, namespace) in made {
         session.namespace = namespace;
         flags.wait.until_ready(&session, &name).await?;
+        if flags.output.is_machine_readable() {
+            deployed.extend(session.manifest_of(&name).await?);
+        }
     }
+    flags.output.changed("workload", &deployed)?;
     Ok(Exit::Done)
 }
 
@@ -260,10 +269,13 @@ impl ManifestFile {
         Ok(ManifestFile { path: path.to_owned(), text, workloads })
     }
 
-    /// The error with the file, and with the line of each unknown field.
+    /// The error with the file, and with the line of each field that it names.
     fn locate(&self, error: CliError, name: &str) -> CliError {
         let unknown = unknown_fields::explain(&error.why, &self.text, name);
-        let why = if unknown.is_empty() { error.why } else { unknown.join("; ") };
+        let why = match unknown.is_empty() {
+            true => unknown_fields::with_lines(&error.why, &self.text, name),
+            false => unknown.join("; "),
+        };
         CliError { what: format!("{} of {}", error.what, self.path.display()), why, ..error }
     }
 }

@@ -185,6 +185,17 @@ async fn read(
     }
 }
 
+/// The last lines of the output of an instance; empty if they cannot be read.
+pub async fn last_lines(session: &Session, instance: &str, count: usize) -> Vec<String> {
+    let path = format!(
+        "/apis/{API_VERSION}/namespaces/{}/instances/{instance}/log?tailLines={count}",
+        session.namespace
+    );
+    let Ok(request) = http::Request::get(path).body(Vec::new()) else { return Vec::new() };
+    let text = session.client.request_text(request).await.unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
 /// The error of a log request. A 404 for an instance that exists means that the server has no `log`
 /// subresource.
 fn log_error(what: String, error: &kube::Error) -> CliError {

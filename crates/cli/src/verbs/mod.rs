@@ -2,6 +2,7 @@
 //! writes.
 
 mod cities;
+mod complete;
 mod completion;
 mod credentials;
 mod deploy;
@@ -57,6 +58,7 @@ pub enum Verb {
     Doctor(doctor::Flags),
     Version(version::Flags),
     Completion(completion::Flags),
+    Complete(complete::Flags),
 }
 
 /// Runs a command and prints its error.
@@ -96,5 +98,6 @@ async fn perform(verb: Verb) -> Result<Exit, CliError> {
         Verb::Doctor(flags) => doctor::run(flags).await,
         Verb::Version(flags) => version::run(flags).await,
         Verb::Completion(flags) => completion::run(flags),
+        Verb::Complete(flags) => complete::run(flags).await,
     }
 }

@@ -7,6 +7,7 @@ use clap::Args;
 use jiff::{Timestamp, TimestampRound, Unit};
 
 use crate::exit::{CliError, Exit};
+use crate::output::OutputFlag;
 use crate::session::{ConnectionFlags, Session};
 use crate::terminal;
 use crate::view::manifest;
@@ -23,11 +24,14 @@ pub struct Flags {
     #[command(flatten)]
     wait: WaitFlags,
     #[command(flatten)]
+    output: OutputFlag,
+    #[command(flatten)]
     connection: ConnectionFlags,
 }
 
 /// Changes the annotation and waits.
 pub async fn run(flags: Flags) -> Result<Exit, CliError> {
+    flags.output.reserve_stdout();
     let session = Session::new(&flags.connection).await?;
     // Milliseconds, so that two restarts within one second differ.
     let now = Timestamp::now().round(TimestampRound::new().smallest(Unit::Millisecond));
@@ -38,5 +42,6 @@ pub async fn run(flags: Flags) -> Result<Exit, CliError> {
         .await?;
     terminal::print(format!("workload {} is restarting", flags.name));
     flags.wait.until_ready(&session, &flags.name).await?;
+    session.print_changed(flags.output, &flags.name).await?;
     Ok(Exit::Done)
 }

@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 
 use crate::exit::{CliError, Exit};
+use crate::output::OutputFlag;
 use crate::session::{ConnectionFlags, Session};
 use crate::terminal;
 use crate::verbs::ListFlags;
@@ -67,6 +68,8 @@ struct Undo {
     #[command(flatten)]
     wait: WaitFlags,
     #[command(flatten)]
+    output: OutputFlag,
+    #[command(flatten)]
     connection: ConnectionFlags,
 }
 
@@ -108,6 +111,7 @@ fn table(name: &str, revisions: &[TemplateRevision]) -> Table {
 }
 
 async fn undo(flags: Undo) -> Result<(), CliError> {
+    flags.output.reserve_stdout();
     let session = Session::new(&flags.connection).await?;
     let name = &flags.name;
     session.snapshot(name).await?;
@@ -124,5 +128,5 @@ async fn undo(flags: Undo) -> Result<(), CliError> {
     session.edit_workload(name, &cause, edit).await?;
     terminal::print(format!("workload {name} restored to revision {}", target.revision));
     flags.wait.until_ready(&session, name).await?;
-    Ok(())
+    session.print_changed(flags.output, name).await
 }

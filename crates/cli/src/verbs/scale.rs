@@ -3,6 +3,7 @@
 use clap::Args;
 
 use crate::exit::{CliError, Exit};
+use crate::output::OutputFlag;
 use crate::session::{ConnectionFlags, Session};
 use crate::terminal;
 use crate::verbs::deploy::check_quota;
@@ -13,7 +14,8 @@ use crate::wait::WaitFlags;
 #[derive(Args)]
 #[command(after_help = "Examples:
   polis scale web 2
-  polis scale web 3 --placement default --no-wait")]
+  polis scale web 3 --placement default --no-wait
+  polis scale web 2 -o json")]
 pub struct Flags {
     /// Name of the workload
     name: String,
@@ -26,11 +28,14 @@ pub struct Flags {
     #[command(flatten)]
     wait: WaitFlags,
     #[command(flatten)]
+    output: OutputFlag,
+    #[command(flatten)]
     connection: ConnectionFlags,
 }
 
 /// Changes the placements and waits.
 pub async fn run(flags: Flags) -> Result<Exit, CliError> {
+    flags.output.reserve_stdout();
     let session = Session::new(&flags.connection).await?;
     let edit = |manifest: &mut _| manifest::scale(manifest, flags.replicas, flags.placement.as_deref());
     if let Some(existing) = session.manifest_of(&flags.name).await? {
@@ -42,5 +47,6 @@ pub async fn run(flags: Flags) -> Result<Exit, CliError> {
     session.edit_workload(&flags.name, "scale", edit).await?;
     terminal::print(format!("workload {} scaled to {} in each city", flags.name, flags.replicas));
     flags.wait.until_ready(&session, &flags.name).await?;
+    session.print_changed(flags.output, &flags.name).await?;
     Ok(Exit::Done)
 }

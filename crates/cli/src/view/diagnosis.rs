@@ -2,22 +2,47 @@
 //!
 //! The diagnosis follows the data from plane to plane: project → hub → cell → instance → project. For each
 //! city it reports only the first deviation, because later steps depend on it. Planes that cannot be read are
-//! skipped: the project alone is enough for most problems, because the status is written back to it.
+//! skipped: the project alone is enough for most problems, because the status is written back to it. A plane
+//! that does not respond is a finding of its own, because nothing that the project shows of it is current.
+//!
+//! A cause that waiting does not resolve is *blocked* from the start; any other state when it has lasted
+//! longer than its deadline (`overdue`). There is one finding for each cause (`merge`).
+
+mod draw;
+mod merge;
+mod overdue;
+mod propagation;
+mod related;
+
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use polis_api::compute::{Instance, WorkloadDeployment};
-use polis_api::conditions::{AVAILABLE, QUOTA_GRANTED, READY, REPLICAS_READY, karmada::SCHEDULED};
+use polis_api::conditions::{
+    AVAILABLE, FEDERATED, LOCATIONS_BOUND, PROGRAMMED, QUOTA_GRANTED, READY, RECONCILING,
+    REFERENCED_DATA_READY, REPLICAS_READY, RUNNING, STALLED, WITHDRAWN, karmada::SCHEDULED,
+};
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use polis_api::karmada::ResourceBinding;
+use polis_api::reasons::{
+    CELL_UNREACHABLE, HUB_UNREACHABLE, INSTANCE_CRASHING, LOCATION_LOST, NETWORK_NOT_FOUND, PENDING_QUOTA,
+    SCHEDULING_GATES_PRESENT, STARTING,
+};
 use polis_api::{ObjectExt, annotations, names};
 use polis_core::cities::Cities;
 use polis_core::{conditions, instances, ranking, template};
 use serde::Serialize;
 
-use super::escape::visible;
 use super::reasons::{self, Actor};
 use super::snapshot::{self, WorkloadSnapshot};
-use super::{Severity, age, state};
+use super::{Severity, state};
+
+use propagation::{
+    missing_instances, no_deployment, not_in_cell, not_projected, outdated, removal, spec_changed,
+};
+
+pub use draw::draw;
+pub use related::{EventNote, RelatedObject, UnreadPlane};
 
 /// The objects of a workload on the hub or in a cell.
 #[derive(Clone, Debug, Default)]
@@ -37,6 +62,10 @@ pub struct PlaneSnapshot {
 /// Everything that was read for a diagnosis.
 #[derive(Clone, Debug, Default)]
 pub struct Evidence {
+    /// Name of the workload.
+    pub name: String,
+    /// The time of the diagnosis.
+    pub now: Timestamp,
     /// The objects in the project.
     pub snapshot: WorkloadSnapshot,
     /// The cities that the project may use; `None` if they cannot be read.
@@ -45,12 +74,18 @@ pub struct Evidence {
     pub hub: Option<PlaneSnapshot>,
     /// The objects in each cell that was read.
     pub cells: Vec<PlaneSnapshot>,
-    /// Planes that could not be read, with the reason.
-    pub unread: Vec<String>,
+    /// Planes that could not be read.
+    pub unread: Vec<UnreadPlane>,
+    /// Other objects whose conditions explain what the workload waits for.
+    pub related: Vec<RelatedObject>,
+    /// Events about the objects of the workload.
+    pub events: Vec<EventNote>,
+    /// The last lines of the output of instances that do not run, by name.
+    pub logs: BTreeMap<String, Vec<String>>,
 }
 
 /// One deviation from the desired state. The serialised names are part of the `-o json` output.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Finding {
     /// Name of the workload, city or instance.
@@ -74,6 +109,15 @@ pub struct Finding {
     pub actor: Actor,
     /// What to do.
     pub advice: String,
+    /// The last lines of the output of the instance.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub log: Vec<String>,
+    /// The city; empty if the finding concerns the whole workload.
+    #[serde(skip)]
+    pub city: String,
+    /// How many instances the finding is about.
+    #[serde(skip)]
+    pub instances: usize,
 }
 
 /// The result of a diagnosis.
@@ -93,6 +137,18 @@ pub struct Diagnosis {
     pub unread: Vec<String>,
 }
 
+impl Evidence {
+    /// Whether no plane that was read has anything of the workload.
+    pub fn is_empty(&self) -> bool {
+        let WorkloadSnapshot { workload, deployments, instances } = &self.snapshot;
+        let downstream = self.hub.iter().chain(&self.cells);
+        workload.is_none()
+            && deployments.is_empty()
+            && instances.is_empty()
+            && downstream.map(|plane| plane.deployments.len() + plane.instances.len()).sum::<usize>() == 0
+    }
+}
+
 impl Diagnosis {
     /// The severity of the most severe finding.
     pub fn severity(&self) -> Severity {
@@ -102,18 +158,34 @@ impl Diagnosis {
 
 /// Diagnoses a workload.
 pub fn workload(evidence: &Evidence) -> Diagnosis {
-    let mut findings = Vec::new();
     let snapshot = &evidence.snapshot;
-    let name = snapshot.workload.as_ref().map(|w| w.name().to_owned()).unwrap_or_default();
-    findings.extend(workload_findings(evidence));
+    let name = evidence.name.clone();
+    if snapshot.workload.is_none() && snapshot.deployments.is_empty() {
+        let summary = format!("{name} is gone from the project");
+        return finish(evidence, name, summary, left_behind(evidence));
+    }
+    let mut findings = workload_findings(evidence);
+    let deleting = snapshot.workload.as_ref().is_some_and(ObjectExt::is_deleting);
     for site in snapshot.wanted_sites() {
-        findings.extend(city(evidence, &site, None));
+        if !deleting || snapshot.deployment_at(&site).is_some() {
+            findings.extend(city(evidence, &site, None));
+        }
+    }
+    if deleting && !snapshot.deployments.is_empty() {
+        // The cities say what the deletion waits for.
+        findings.retain(|finding| !finding.city.is_empty());
     }
     for deployment in &snapshot.deployments {
         let site = (deployment.spec.placement_name.clone(), deployment.spec.city_code.clone());
         if !snapshot.wanted_sites().contains(&site) {
-            findings.push(removal(evidence, deployment));
+            findings.extend(leaving(evidence, deployment));
         }
+    }
+    let explained = around(evidence, None, !findings.is_empty());
+    merge::explain(&mut findings, explained);
+    findings.extend(unreachable_planes(evidence));
+    if findings.is_empty() {
+        findings.extend(of_workload(evidence));
     }
     let (ready, wanted) = snapshot.ready_of_wanted();
     let summary = match (findings.is_empty(), wanted) {
@@ -137,8 +209,10 @@ pub fn instance(evidence: &Evidence, name: &str) -> Diagnosis {
             let site = (deployment.spec.placement_name.clone(), deployment.spec.city_code.clone());
             findings.extend(city(evidence, &site, Some(name)));
         }
-        None => findings.extend(found.map(|instance| of_instance(instance, "project")).filter(is_problem)),
+        None => findings
+            .extend(found.map(|instance| of_instance(evidence, instance, "project")).filter(is_problem)),
     }
+    findings.extend(unreachable_planes(evidence));
     let summary = match findings.is_empty() {
         true => format!("{name} is healthy"),
         false => format!("{name} is not ready"),
@@ -146,13 +220,96 @@ pub fn instance(evidence: &Evidence, name: &str) -> Diagnosis {
     finish(evidence, name.to_owned(), summary, findings)
 }
 
-fn finish(evidence: &Evidence, name: String, summary: String, mut findings: Vec<Finding>) -> Diagnosis {
+fn finish(evidence: &Evidence, name: String, summary: String, findings: Vec<Finding>) -> Diagnosis {
+    let reviewed = findings.into_iter().map(|finding| overdue::reviewed(finding, evidence.now)).collect();
+    let mut findings = merge::of_cities(reviewed);
     findings.sort_by_key(|finding| {
         (std::cmp::Reverse(finding.severity), std::cmp::Reverse(ranking::rank(&finding.reason)))
     });
     let mut planes = vec!["project".to_owned()];
     planes.extend(evidence.hub.iter().chain(&evidence.cells).map(|plane| plane.name.clone()));
-    Diagnosis { name, summary, findings, planes, unread: evidence.unread.clone() }
+    let unread = evidence.unread.iter().map(UnreadPlane::describe).collect();
+    Diagnosis { name, summary, findings, planes, unread }
+}
+
+/// What is left on the hub and in the cells of a workload that the project has no longer.
+fn left_behind(evidence: &Evidence) -> Vec<Finding> {
+    let full = evidence.hub.iter().chain(&evidence.cells);
+    let full = full.filter(|plane| !plane.deployments.is_empty() || !plane.instances.is_empty());
+    let findings = full.map(|plane| {
+        let ending = plane.deployments.iter().find_map(|copy| copy.metadata.deletion_timestamp.clone());
+        let meaning = format!(
+            "The project has no workload of this name any more, and {} still has {} deployments and {} instances of it.",
+            plane.name,
+            plane.deployments.len(),
+            plane.instances.len()
+        );
+        let advice = "Ask the platform operator to check the connection between hub and cell, and the controllers of the cell: they delete it.";
+        // Without a deletion on the way nothing ends it.
+        let severity = if ending.is_some() { Severity::Progressing } else { Severity::Blocked };
+        Finding {
+            severity,
+            since: ending.map(|time| time.0),
+            city: plane.city.clone(),
+            ..without_reason(&plane.name, &plane.name, &meaning, Actor::Operator, advice)
+        }
+    });
+    findings.chain(unreachable_planes(evidence)).collect()
+}
+
+/// A plane that does not respond: nothing that is shown of it is current, and no change reaches it.
+fn unreachable_planes(evidence: &Evidence) -> Vec<Finding> {
+    let silent = evidence.unread.iter().filter(|unread| unread.unreachable);
+    let findings = silent.map(|unread| {
+        let (reason, meaning) = match unread.city.as_str() {
+            "" => (
+                HUB_UNREACHABLE,
+                "The hub does not respond. Instances keep running, but no change reaches the cities, and what the project shows of them is not current.",
+            ),
+            _ => (
+                CELL_UNREACHABLE,
+                "The API server of the cell does not respond. Its instances may keep running, but what the project shows of them is not current.",
+            ),
+        };
+        Finding {
+            severity: Severity::Blocked,
+            reason: reason.to_owned(),
+            message: unread.why.clone(),
+            city: unread.city.clone(),
+            ..without_reason(
+                &unread.plane,
+                &unread.plane,
+                meaning,
+                Actor::Operator,
+                "Ask the platform operator to check the API server and the network to it.",
+            )
+        }
+    });
+    findings.collect()
+}
+
+/// The findings of related objects of a city, or of those that concern the whole workload. `troubled` says
+/// whether the city has another finding that they may explain.
+fn around(evidence: &Evidence, city: Option<&str>, troubled: bool) -> Vec<Finding> {
+    let here = evidence.related.iter().filter(|object| object.city.as_deref() == city);
+    let here = here.filter(|object| troubled || object.concerns_healthy());
+    let mut findings: Vec<Finding> = here
+        .filter_map(|object| object.finding(city.unwrap_or(&evidence.name)).map(|finding| (object, finding)))
+        .map(|(_, finding)| Finding { city: city.unwrap_or_default().to_owned(), ..finding })
+        .collect();
+    // A suspended policy and its Work are one cause.
+    let mut seen = std::collections::BTreeSet::new();
+    findings.retain(|finding| seen.insert(finding.reason.clone()));
+    findings
+}
+
+/// A deployment whose city the workload no longer names.
+fn leaving(evidence: &Evidence, deployment: &WorkloadDeployment) -> Vec<Finding> {
+    let city = deployment.spec.city_code.as_str();
+    let mut findings = vec![Finding { city: city.to_owned(), ..removal(evidence, deployment) }];
+    findings.extend(around(evidence, Some(city), true));
+    let reviewed = findings.into_iter().map(|finding| overdue::reviewed(finding, evidence.now)).collect();
+    merge::causes_only(reviewed)
 }
 
 /// Findings about the workload as a whole.
@@ -161,6 +318,10 @@ fn workload_findings(evidence: &Evidence) -> Vec<Finding> {
     let (meta, name) = (&workload.metadata, workload.name());
     if workload.is_deleting() {
         let left = evidence.snapshot.deployments.len();
+        let conditions = workload.status.as_ref().map_or(&[][..], |status| &status.conditions);
+        if let Some(withdrawn) = conditions::find(conditions, WITHDRAWN).filter(|c| c.status == "False") {
+            return vec![from_condition(name, "project", meta, withdrawn)];
+        }
         return vec![Finding {
             since: meta.deletion_timestamp.as_ref().map(|time| time.0),
             ..without_reason(
@@ -176,7 +337,7 @@ fn workload_findings(evidence: &Evidence) -> Vec<Finding> {
     let seen = status.observed_generation.or(status.conditions.first().and(meta.generation));
     if seen < meta.generation {
         return vec![Finding {
-            since: meta.creation_timestamp.as_ref().map(|time| time.0).filter(|_| workload.status.is_none()),
+            since: spec_changed(meta),
             ..without_reason(
                 name,
                 "project",
@@ -189,23 +350,66 @@ fn workload_findings(evidence: &Evidence) -> Vec<Finding> {
     // The cities report their own causes. Only a missing network is reported here, because it concerns all
     // cities.
     let own = conditions::find(&status.conditions, AVAILABLE).filter(|condition| condition.status != "True");
-    own.filter(|condition| condition.reason == polis_api::reasons::NETWORK_NOT_FOUND)
-        .map(|condition| from_condition(name, "project", meta, condition))
-        .into_iter()
-        .collect()
+    let network = own.filter(|condition| condition.reason == NETWORK_NOT_FOUND);
+    let mut findings: Vec<Finding> =
+        network.map(|condition| from_condition(name, "project", meta, condition)).into_iter().collect();
+    for placement in &status.placements {
+        let bound = conditions::find(&placement.conditions, LOCATIONS_BOUND);
+        let lost = bound.filter(|bound| bound.status == "False" && bound.reason == LOCATION_LOST);
+        findings.extend(lost.map(|lost| from_condition(name, "project", meta, lost)));
+    }
+    findings
 }
 
-/// The first deviation in a city. `only` restricts the findings to one instance.
+/// What the conditions of the workload report although no city has a finding.
+fn of_workload(evidence: &Evidence) -> Option<Finding> {
+    let workload = evidence.snapshot.workload.as_ref()?;
+    let status = workload.status.as_ref()?;
+    let placements = status.placements.iter().flat_map(|placement| &placement.conditions);
+    let condition = reported(&status.conditions).or_else(|| reported(placements))?;
+    Some(from_condition(workload.name(), "project", &workload.metadata, condition))
+}
+
+/// The first condition that reports a state which is not the desired one: a cause before a delay.
+fn reported<'a>(conditions: impl IntoIterator<Item = &'a Condition>) -> Option<&'a Condition> {
+    const DESIRED: [&str; 5] = [AVAILABLE, READY, REPLICAS_READY, REFERENCED_DATA_READY, LOCATIONS_BOUND];
+    let deviates = |condition: &&Condition| match condition.type_.as_str() {
+        STALLED | RECONCILING => condition.status == "True",
+        type_ => DESIRED.contains(&type_) && condition.status != "True",
+    };
+    conditions.into_iter().filter(deviates).max_by_key(|condition| reasons::severity(&condition.reason))
+}
+
+/// The causes in a city. `only` restricts the findings to one instance.
 fn city(evidence: &Evidence, site: &(String, String), only: Option<&str>) -> Vec<Finding> {
     let about = if site.0 == "default" { site.1.clone() } else { format!("{} ({})", site.1, site.0) };
+    let mut findings = deviations(evidence, site, &about, only);
+    let quota = findings.iter().any(|finding| is_quota_denial(&finding.reason));
+    let mut explained = around(evidence, Some(&site.1), !findings.is_empty());
+    // The claim of an instance repeats what its instance says.
+    explained.retain(|finding| !(quota && is_quota_denial(&finding.reason)));
+    merge::explain(&mut findings, explained);
+    for finding in &mut findings {
+        finding.city.clone_from(&site.1);
+    }
+    let reviewed = findings.into_iter().map(|finding| overdue::reviewed(finding, evidence.now)).collect();
+    merge::causes_only(reviewed)
+}
+
+fn is_quota_denial(reason: &str) -> bool {
+    reason.starts_with("Quota") || reason == PENDING_QUOTA
+}
+
+/// The first deviation in a city, in the order of the data flow.
+fn deviations(evidence: &Evidence, site: &(String, String), about: &str, only: Option<&str>) -> Vec<Finding> {
     let Some(deployment) = evidence.snapshot.deployment_at(site) else {
-        return vec![no_deployment(evidence, site, &about)];
+        return vec![no_deployment(evidence, site, about)];
     };
     if deployment.is_deleting() {
         return vec![removal(evidence, deployment)];
     }
     let name = deployment.name();
-    if let Some(finding) = not_in_cell(evidence, deployment, &about) {
+    if let Some(finding) = not_in_cell(evidence, deployment, about) {
         return vec![finding];
     }
     let cell = evidence.cells.iter().find(|cell| cell.deployments.iter().any(|d| d.name() == name));
@@ -216,239 +420,59 @@ fn city(evidence: &Evidence, site: &(String, String), only: Option<&str>) -> Vec
         None => ("project", evidence.snapshot.instances_of(deployment).collect()),
     };
     let here = |instance: &&&Instance| only.is_none_or(|only| instance.name() == only);
-    let mut findings = grouped(
+    let mut findings = merge::of_instances(
         existing
             .iter()
             .filter(here)
-            .map(|instance| of_instance(instance, plane))
+            .map(|instance| of_instance(evidence, instance, plane))
             .filter(is_problem)
             .collect(),
-        &about,
+        about,
     );
+    let blocked = |findings: &[Finding]| findings.iter().any(|f| f.severity == Severity::Blocked);
+    if !blocked(&findings) && only.is_none() {
+        findings.extend(of_deployment(deployment, about));
+    }
     if findings.is_empty() && only.is_none() {
-        findings.extend(missing_instances(evidence, deployment, &existing, &about, plane));
+        findings.extend(missing_instances(evidence, deployment, &existing, about, plane));
     }
     if findings.is_empty() && cell.is_some() {
         findings.extend(not_projected(evidence, deployment, &existing, only));
     }
     if findings.is_empty() && only.is_none() {
-        findings.extend(outdated(evidence, &existing, &about, plane));
+        findings.extend(outdated(evidence, &existing, about, plane));
+    }
+    if findings.is_empty() && only.is_none() {
+        let conditions = deployment.status.iter().flat_map(|status| &status.conditions);
+        let deviation = reported(conditions);
+        findings.extend(deviation.map(|found| from_condition(about, "project", &deployment.metadata, found)));
     }
     findings
 }
 
-/// The finding about a city without a deployment in the project.
-fn no_deployment(evidence: &Evidence, site: &(String, String), about: &str) -> Finding {
-    if let Some(cities) = evidence.cities.as_ref().filter(|cities| !cities.allows(&site.1)) {
-        let mut finding = from_reason(about, "project", ranking::NO_MATCHING_LOCATIONS);
-        finding.message = cities.describe();
-        return finding;
+/// The cause that the conditions of a deployment report.
+fn of_deployment(deployment: &WorkloadDeployment, about: &str) -> Option<Finding> {
+    let status = deployment.status.as_ref()?;
+    let is = |condition: &&Condition, value: &str| condition.status == value;
+    let condition = |kind| conditions::find(&status.conditions, kind);
+    let lasting = |condition: &&Condition| reasons::severity(&condition.reason) == Severity::Blocked;
+    let unfederated = condition(FEDERATED).filter(|c| is(c, "False"));
+    let unknown = condition(READY).filter(|c| is(c, "Unknown"));
+    let stalled = condition(STALLED).filter(|c| is(c, "True"));
+    let data = condition(REFERENCED_DATA_READY).filter(|c| is(c, "False"));
+    let blocked = [AVAILABLE, REPLICAS_READY].into_iter().filter_map(condition);
+    let blocked = blocked.filter(|c| is(c, "False")).find(lasting);
+    let cause = unfederated.or(unknown).or(data).or(blocked).or(stalled)?;
+    let mut finding = from_condition(about, "project", &deployment.metadata, cause);
+    if unknown.is_some_and(|unknown| unknown.type_ == cause.type_ && unknown.reason == cause.reason) {
+        finding.severity = Severity::Blocked;
+        finding.actor = Actor::Operator;
     }
-    let state = super::tree::missing(&evidence.snapshot, site);
-    if !state.reason.is_empty() && reasons::severity(&state.reason) == Severity::Blocked {
-        let mut finding = from_reason(about, "project", &state.reason);
-        (finding.message, finding.since) = (state.message, state.since);
-        return finding;
-    }
-    without_reason(
-        about,
-        "project",
-        "The deployment for this city has not been created yet.",
-        Actor::Polis,
-        "Wait. If it does not change, the management controllers are not running: ask the platform operator.",
-    )
-}
-
-/// The finding about a deployment that has not reached its cell.
-fn not_in_cell(evidence: &Evidence, deployment: &WorkloadDeployment, about: &str) -> Option<Finding> {
-    let (meta, name) = (&deployment.metadata, deployment.name());
-    let made = meta.creation_timestamp.as_ref().map(|time| time.0);
-    let waiting = |finding: Finding| Some(Finding { since: made, ..finding });
-    // A deployment with a status from the cell has reached it.
-    let reported = deployment.status.as_ref().is_some_and(|status| !status.conditions.is_empty());
-    if !reported && deployment.annotation(annotations::FEDERATION_NAMESPACE).is_none() {
-        return waiting(without_reason(
-            about,
-            "project",
-            "The deployment has not been copied to the hub yet.",
-            Actor::Polis,
-            "Wait. If it does not change, the federator is not running or cannot reach the hub: ask the platform operator.",
-        ));
-    }
-    if let Some(hub) = &evidence.hub {
-        if !hub.deployments.iter().any(|copy| copy.name() == name) {
-            return waiting(without_reason(
-                about,
-                "hub",
-                "The hub has no copy of the deployment yet.",
-                Actor::Polis,
-                "Wait. If it does not change, the federator cannot write to the hub: ask the platform operator to read its log.",
-            ));
-        }
-        if let Some(finding) = unbound(hub, name, about) {
-            return waiting(finding);
-        }
-    }
-    let cell =
-        evidence.cells.iter().find(|cell| cell.city.eq_ignore_ascii_case(&deployment.spec.city_code))?;
-    if !cell.deployments.iter().any(|copy| copy.name() == name) {
-        return waiting(without_reason(
-            about,
-            &cell.name,
-            "The deployment is on the hub and not in the cell yet.",
-            Actor::Federation,
-            "Wait. If it does not change, the hub cannot reach the cell: ask the platform operator to check its Cluster on the hub.",
-        ));
-    }
-    None
-}
-
-/// The finding about a deployment on the hub that is not scheduled to a cell.
-fn unbound(hub: &PlaneSnapshot, name: &str, about: &str) -> Option<Finding> {
-    let bindings = hub.bindings.as_ref()?;
-    let wanted = names::binding("WorkloadDeployment", name);
-    let Some(binding) = bindings.iter().find(|binding| binding.name() == wanted) else {
-        return Some(without_reason(
-            about,
-            "hub",
-            "The deployment on the hub has no ResourceBinding yet: no PropagationPolicy selects it.",
-            Actor::Federation,
-            "Wait. If it does not change, the PropagationPolicy of the city is missing on the hub: ask the platform operator.",
-        ));
-    };
-    if !binding.spec.clusters.is_empty() {
-        return None;
-    }
-    let status = binding.status.clone().unwrap_or_default();
-    let scheduled = conditions::find(&status.conditions, SCHEDULED);
-    Some(Finding {
-        severity: Severity::Blocked,
-        message: scheduled.map(|condition| condition.message.clone()).unwrap_or_default(),
-        ..without_reason(
-            about,
-            "hub",
-            "No Cluster on the hub has the label of this city, so the deployment cannot be scheduled.",
-            Actor::Operator,
-            "Ask the platform operator to join a cell with the label of the city, or remove the city from the workload.",
-        )
-    })
-}
-
-/// The finding about a deployment that is being deleted, on the last plane that still has it.
-fn removal(evidence: &Evidence, deployment: &WorkloadDeployment) -> Finding {
-    let name = deployment.name();
-    let holds = |plane: &&PlaneSnapshot| plane.deployments.iter().any(|copy| copy.name() == name);
-    let since = deployment.metadata.deletion_timestamp.as_ref().map(|time| time.0);
-    let city = deployment.spec.city_code.as_str();
-    let finding = match (evidence.cells.iter().find(holds), evidence.hub.iter().find(holds)) {
-        (Some(cell), _) => {
-            let left = cell.instances.iter().filter(|i| snapshot::deployment_of(i) == name).count();
-            without_reason(
-                city,
-                &cell.name,
-                &format!("The deployment is being deleted; {left} instances are stopping in the cell."),
-                Actor::Provider,
-                "Wait for the grace period of the instances. If they do not stop, the provider in the cell does not respond: ask the platform operator.",
-            )
-        }
-        (None, Some(_)) => without_reason(
-            city,
-            "hub",
-            "The deployment is being deleted; it is gone from the cell and still on the hub.",
-            Actor::Federation,
-            "Wait. If it does not change, the hub cannot reach the cell: ask the platform operator.",
-        ),
-        (None, None) => without_reason(
-            city,
-            "project",
-            "The deployment is being deleted.",
-            Actor::Polis,
-            "Wait until it is gone from the cell and the hub. If it does not change, the cell does not respond: ask the platform operator.",
-        ),
-    };
-    Finding { since, ..finding }
-}
-
-/// The finding about a city with fewer instances than desired, all of them ready.
-fn missing_instances(
-    evidence: &Evidence,
-    deployment: &WorkloadDeployment,
-    existing: &[&Instance],
-    about: &str,
-    plane: &str,
-) -> Option<Finding> {
-    let site = (deployment.spec.placement_name.clone(), deployment.spec.city_code.clone());
-    let wanted = evidence.snapshot.wanted_at(&site) as usize;
-    if existing.len() >= wanted {
-        return None;
-    }
-    let status = deployment.status.clone().unwrap_or_default();
-    let false_conditions = [AVAILABLE, REPLICAS_READY]
-        .iter()
-        .filter_map(|kind| conditions::find(&status.conditions, kind))
-        .filter(|condition| condition.status != "True");
-    if let Some(condition) = ranking::worst(false_conditions, |condition| condition.reason.as_str()) {
-        return Some(from_condition(about, plane, &deployment.metadata, condition));
-    }
-    Some(without_reason(
-        about,
-        plane,
-        &format!(
-            "{} of {wanted} instances exist. They are created one at a time, each after the previous one is ready.",
-            existing.len()
-        ),
-        Actor::Polis,
-        "Wait. If it does not change, the controllers of the cell are not running: ask the platform operator.",
-    ))
-}
-
-/// The finding about an instance that is ready in the cell and not in the project.
-fn not_projected(
-    evidence: &Evidence,
-    deployment: &WorkloadDeployment,
-    existing: &[&Instance],
-    only: Option<&str>,
-) -> Option<Finding> {
-    let projected: Vec<&str> = evidence
-        .snapshot
-        .instances_of(deployment)
-        .filter(|instance| instances::is_ready(instance))
-        .map(|instance| instance.name())
-        .collect();
-    let missing = existing
-        .iter()
-        .map(|instance| instance.name())
-        .find(|name| only.is_none_or(|only| only == *name) && !projected.contains(name))?;
-    Some(without_reason(
-        missing,
-        "project",
-        "The instance is ready in the cell, and its status has not been written back to the project yet.",
-        Actor::Polis,
-        "Wait. If it does not change, the write-back of the cell or the projector is not running: ask the platform operator.",
-    ))
-}
-
-/// The finding about instances that are ready and have an older template.
-fn outdated(evidence: &Evidence, existing: &[&Instance], about: &str, plane: &str) -> Option<Finding> {
-    let workload = evidence.snapshot.workload.as_ref()?;
-    let hash = template::hash(&workload.spec.template);
-    let old = existing
-        .iter()
-        .filter(|instance| !template::is_current(instance, &workload.spec.template, &hash))
-        .count();
-    (old > 0).then(|| {
-        without_reason(
-            about,
-            plane,
-            &format!("{old} of {} instances still run the previous template.", existing.len()),
-            Actor::Polis,
-            "Wait: instances are replaced one at a time, the highest ordinal first. `polis rollout status NAME` shows the progress.",
-        )
-    })
+    Some(finding)
 }
 
 /// The finding from the conditions of an instance.
-fn of_instance(instance: &Instance, plane: &str) -> Finding {
+fn of_instance(evidence: &Evidence, instance: &Instance, plane: &str) -> Finding {
     let (meta, name) = (&instance.metadata, instance.name());
     let status = instance.status.clone().unwrap_or_default();
     let state = state::of_instance(instance);
@@ -457,8 +481,24 @@ fn of_instance(instance: &Instance, plane: &str) -> Finding {
         Some(condition) => from_condition(name, plane, meta, condition),
         None => from_reason(name, plane, polis_api::reasons::PENDING),
     };
-    finding.since = state.since;
+    finding.since = since_reason(evidence, instance, &state);
     finding.severity = state.severity;
+    // `Ready` says that quota or data is missing; the condition that it derives from says why.
+    let gated = [PENDING_QUOTA, SCHEDULING_GATES_PRESENT].contains(&state.reason.as_str());
+    if gated && state.word != "stopping" {
+        let kinds = [QUOTA_GRANTED, REFERENCED_DATA_READY];
+        let deeper = kinds.into_iter().filter_map(|kind| conditions::find(&status.conditions, kind));
+        let deeper = deeper.filter(|condition| condition.status != "True");
+        let known = deeper.filter(|condition| reasons::entry(&condition.reason).is_some());
+        let worst = known.max_by_key(|condition| reasons::severity(&condition.reason));
+        if let Some(condition) = worst.filter(|c| reasons::severity(&c.reason) >= state.severity) {
+            finding = from_condition(name, plane, meta, condition);
+        }
+    }
+    finding.instances = 1;
+    if [INSTANCE_CRASHING, STARTING].contains(&state.reason.as_str()) {
+        finding.log = evidence.logs.get(name).cloned().unwrap_or_default();
+    }
     if state.word == "stopping" {
         let ending = without_reason(
             name,
@@ -489,30 +529,21 @@ fn is_problem(finding: &Finding) -> bool {
     finding.severity != Severity::Ok
 }
 
-/// Merges equal findings about instances of a city.
-fn grouped(findings: Vec<Finding>, about: &str) -> Vec<Finding> {
-    let mut groups: Vec<(Finding, usize)> = Vec::new();
-    for finding in findings {
-        let alike = |group: &&mut (Finding, usize)| {
-            (&group.0.reason, &group.0.message, &group.0.meaning)
-                == (&finding.reason, &finding.message, &finding.meaning)
-        };
-        match groups.iter_mut().find(alike) {
-            Some((first, count)) => {
-                *count += 1;
-                first.since = first.since.min(finding.since);
-            }
-            None => groups.push((finding, 1)),
-        }
+/// Since when an instance has its reason. `Ready` keeps its transition time while its reason changes, so the
+/// condition that it takes the reason from and the first event with the reason are asked too.
+fn since_reason(evidence: &Evidence, instance: &Instance, state: &state::ObjectState) -> Option<Timestamp> {
+    if state.word == "stopping" {
+        return state.since;
     }
-    let named = |(mut finding, count): (Finding, usize)| {
-        finding.about = match count {
-            1 => format!("{about}, {}", finding.about),
-            _ => format!("{about}, {count} instances"),
-        };
-        finding
-    };
-    groups.into_iter().map(named).collect()
+    let conditions = instance.status.iter().flat_map(|status| &status.conditions);
+    let source = conditions
+        .filter(|condition| {
+            [PROGRAMMED, RUNNING, AVAILABLE, QUOTA_GRANTED].contains(&condition.type_.as_str())
+        })
+        .find(|condition| condition.reason == state.reason && condition.status != "True");
+    let transition = source.map(|condition| condition.last_transition_time.0);
+    let recorded = related::warned_at(&evidence.events, instance.name(), &state.reason);
+    state.since.max(transition).max(recorded)
 }
 
 fn from_condition(about: &str, plane: &str, meta: &ObjectMeta, condition: &Condition) -> Finding {
@@ -534,8 +565,6 @@ fn from_reason(about: &str, plane: &str, reason: &str) -> Finding {
             || format!("This version of polis does not know the reason {reason}."),
             |entry| entry.meaning.to_owned(),
         ),
-        message: String::new(),
-        since: None,
         actor: known.map_or(Actor::Provider, |entry| entry.actor),
         advice: known
             .map_or(
@@ -543,6 +572,7 @@ fn from_reason(about: &str, plane: &str, reason: &str) -> Finding {
                 |entry| entry.advice,
             )
             .to_owned(),
+        ..Finding::default()
     }
 }
 
@@ -553,86 +583,13 @@ fn without_reason(about: &str, plane: &str, meaning: &str, actor: Actor, advice:
         severity: Severity::Progressing,
         reason: String::new(),
         meaning: meaning.to_owned(),
-        message: String::new(),
-        since: None,
         actor,
         advice: advice.to_owned(),
+        ..Finding::default()
     }
 }
 
-/// Renders the diagnosis. `paint` colours a heading by severity. Control characters are visible on a
-/// terminal, which is where `width` is set.
-pub fn draw(
-    diagnosis: &Diagnosis,
-    now: Timestamp,
-    width: Option<u16>,
-    paint: impl Fn(Severity, &str) -> String,
-) -> String {
-    let shown = |words: &str| match width {
-        Some(_) => visible(words).into_owned(),
-        None => words.to_owned(),
-    };
-    let mut text = paint(diagnosis.severity(), &diagnosis.summary);
-    text.push('\n');
-    for finding in &diagnosis.findings {
-        let word = if finding.severity == Severity::Blocked { "blocked" } else { "progressing" };
-        let since = finding.since.map(|_| format!(" for {}", age::since_or_dash(finding.since, now)));
-        let head = format!("{}: {word}{}", finding.about, since.unwrap_or_default());
-        text.push_str(&format!("\n{}\n", paint(finding.severity, &head)));
-        let meaning = match finding.reason.as_str() {
-            "" => finding.meaning.clone(),
-            reason => format!("{} ({reason})", finding.meaning.trim_end_matches('.')),
-        };
-        let name = diagnosis.name.as_str();
-        let advice =
-            finding.advice.replace("INSTANCE", instance_in(&finding.about, name)).replace("NAME", name);
-        let lines = [
-            ("what", meaning),
-            ("message", finding.message.clone()),
-            ("plane", finding.plane.clone()),
-            ("action", finding.actor.describe().to_owned()),
-            ("to do", advice),
-        ];
-        for (label, words) in lines.iter().filter(|(_, words)| !words.is_empty()) {
-            text.push_str(&labelled(label, &shown(words), width));
-        }
-    }
-    if !diagnosis.findings.is_empty() || !diagnosis.unread.is_empty() {
-        text.push_str(&format!("\nPlanes read: {}.", shown(&diagnosis.planes.join(", "))));
-    }
-    for plane in &diagnosis.unread {
-        text.push_str(&format!("\nNot read: {}.", shown(plane)));
-    }
-    text
-}
-
-/// The instance of a finding, otherwise the workload. `polis logs` accepts both.
-fn instance_in<'a>(about: &'a str, name: &'a str) -> &'a str {
-    about.split_once(", ").map(|(_, instance)| instance).filter(|i| !i.contains(' ')).unwrap_or(name)
-}
-
-/// One labelled line; the text is wrapped beside the label.
-fn labelled(label: &str, words: &str, width: Option<u16>) -> String {
-    const INDENT: usize = 10;
-    let columns = width.map_or(usize::MAX, |width| usize::from(width).saturating_sub(INDENT).max(20));
-    let mut text = format!("  {label:<8}");
-    let mut used = 0;
-    for word in words.split_whitespace() {
-        let length = word.chars().count();
-        if used > 0 && used + 1 + length > columns {
-            text.push_str(&format!("\n{:INDENT$}", ""));
-            used = 0;
-        }
-        if used > 0 {
-            text.push(' ');
-            used += 1;
-        }
-        text.push_str(word);
-        used += length;
-    }
-    text.push('\n');
-    text
-}
-
+#[cfg(test)]
+mod coverage;
 #[cfg(test)]
 mod tests;

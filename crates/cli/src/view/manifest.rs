@@ -186,20 +186,28 @@ pub fn from_file(text: &str) -> Result<Vec<Value>, String> {
             workloads.push(document);
         }
     }
-    for workload in &workloads {
-        let kind = workload["kind"].as_str().unwrap_or("an object without a kind");
-        let version = workload["apiVersion"].as_str().unwrap_or_default();
-        if (kind, version) != ("Workload", compute::API_VERSION) {
-            return Err(format!(
-                "the file has {kind} {version:?}; `polis deploy` supports only Workload of {}, use `kubectl apply` for other kinds",
-                compute::API_VERSION
-            ));
-        }
-        if workload.pointer("/metadata/name").and_then(Value::as_str).is_none_or(str::is_empty) {
-            return Err("a workload in the file has no metadata.name".into());
-        }
+    let faults: Vec<String> =
+        (1..).zip(&workloads).filter_map(|(number, workload)| fault(number, workload)).collect();
+    match (workloads.is_empty(), faults.is_empty()) {
+        (true, _) => Err("the file has no workload".into()),
+        (false, false) => Err(faults.join("; ")),
+        (false, true) => Ok(workloads),
     }
-    if workloads.is_empty() { Err("the file has no workload".into()) } else { Ok(workloads) }
+}
+
+/// What is wrong with the object of this number in a file.
+fn fault(number: usize, workload: &Value) -> Option<String> {
+    let kind = workload["kind"].as_str().unwrap_or("no kind");
+    let version = workload["apiVersion"].as_str().unwrap_or_default();
+    if (kind, version) != ("Workload", compute::API_VERSION) {
+        return Some(format!(
+            "object {number} of the file is {kind} {version:?}; `polis deploy` supports only Workload of {}, use `kubectl apply` for other kinds",
+            compute::API_VERSION
+        ));
+    }
+    let named =
+        workload.pointer("/metadata/name").and_then(Value::as_str).is_some_and(|name| !name.is_empty());
+    (!named).then(|| format!("object {number} of the file has no metadata.name"))
 }
 
 /// The existing workload with the spec of the file, and with the labels and annotations of the file added.
@@ -370,6 +378,9 @@ mod tests {
         assert!(from_file("").unwrap_err().contains("no workload"));
         assert!(from_file("kind: Secret\napiVersion: v1\n").unwrap_err().contains("Secret"));
         assert!(from_file("a: [").is_err());
+        let all =
+            from_file(&format!("{one}---\nkind: Secret\n---\n{}", one.replace("name: a", ""))).unwrap_err();
+        assert!(all.contains("object 2 of the file is Secret") && all.contains("object 3"), "{all}");
         assert!(from_file(&one.replace("name: a", "")).unwrap_err().contains("metadata.name"));
     }
 

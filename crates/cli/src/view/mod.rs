@@ -24,10 +24,11 @@ pub mod tree;
 pub mod unknown_fields;
 
 /// Severity of a state. The serialised names are part of the `-o json` output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// The desired state.
+    #[default]
     Ok,
     /// Not the desired state yet; it is expected to change without action.
     Progressing,

@@ -1,5 +1,5 @@
-//! Explains the unknown fields that the server found in a manifest: the line in the file, and the field that
-//! was probably meant.
+//! Explains what the server found wrong in a manifest: the line in the file, and for an unknown field the one
+//! that was probably meant.
 
 use polis_api::crds;
 use serde_json::Value;
@@ -18,6 +18,23 @@ pub fn explain(message: &str, file: &str, name: &str) -> Vec<String> {
         format!("{line}unknown field {path}{}", hint(path))
     };
     paths.map(describe).collect()
+}
+
+/// The message of a validation error with the line of each field that it names. A field that is missing has
+/// the line of the nearest one around it.
+pub fn with_lines(message: &str, file: &str, name: &str) -> String {
+    let located = message.split(' ').map(|word| {
+        let path = word.trim_end_matches(':');
+        let is_field = word.ends_with(':') && (path.starts_with("spec.") || path.starts_with("metadata."));
+        let line = if is_field { nearest_line(file, name, path) } else { None };
+        line.map_or_else(|| word.to_owned(), |line| format!("line {line}: {word}"))
+    });
+    located.collect::<Vec<_>>().join(" ")
+}
+
+fn nearest_line(file: &str, name: &str, path: &str) -> Option<usize> {
+    let around = path.rsplit_once('.').map(|(around, _)| around);
+    line_of(file, name, path).or_else(|| nearest_line(file, name, around?))
 }
 
 /// The known fields beside the unknown one are in the schema of the Workload.
@@ -107,6 +124,18 @@ spec:
             ["line 10: unknown field spec.template.spec.runtime.sandbox.containers[0].ports[0].prot \
               (did you mean port?)"]
         );
+    }
+
+    #[test]
+    fn the_fields_of_a_validation_error_have_their_lines() {
+        let message = "Workload \"web\" is invalid: spec.template.spec.runtime.sandbox.containers[0].image: \
+            Required value: name one, spec.placements: Required value";
+        assert_eq!(
+            with_lines(message, FILE, "web"),
+            "Workload \"web\" is invalid: line 10: spec.template.spec.runtime.sandbox.containers[0].image: \
+             Required value: name one, line 4: spec.placements: Required value"
+        );
+        assert_eq!(with_lines("no field is named", FILE, "web"), "no field is named");
     }
 
     #[test]

@@ -71,6 +71,17 @@ fn bash_completes_verbs_and_flags() {
     }
 }
 
+#[test]
+fn bash_completes_names_with_what_the_program_prints() {
+    let line = format!(
+        "{}\npolis() {{ [ \"$*\" = 'complete -- status' ] && printf 'web\\nweb-api\\nshop\\n'; }}\nCOMP_WORDS=(polis status we)\nCOMP_CWORD=2\n_polis_names polis we status\nprintf '%s\\n' \"${{COMPREPLY[@]}}\"\n",
+        script("bash"),
+    );
+    let Some((success, output)) = run_shell("bash", &[], &line) else { return };
+    assert!(success, "{output}");
+    assert_eq!(output, "web\nweb-api\n");
+}
+
 /// Types a line and Tab into an interactive zsh, where `polis` is a function that prints its arguments.
 const TYPED_AT_ZSH: &str = r#"
 zmodload zsh/zpty

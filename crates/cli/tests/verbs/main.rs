@@ -389,6 +389,60 @@ async fn why_reads_hub_and_cells_if_the_kubeconfig_has_their_contexts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn why_names_a_policy_that_is_suspended_and_what_is_left_of_a_workload_that_is_gone() {
+    let installation = Installation::new().await;
+    installation.polis("deploy web --image polis.local/hello --city dfw").await.ok();
+    create_copy(&installation, "hub").await;
+    let namespace = hub_namespace(&installation.project("default")).await;
+    let mut policy = polis_core::policy::desired(&namespace, "dfw");
+    policy.spec.suspension.get_or_insert_default().dispatching = Some(true);
+    Api::namespaced(installation.plane("hub"), &namespace)
+        .create(&Default::default(), &policy)
+        .await
+        .unwrap();
+    let result = installation.polis("why web --project default").await;
+    assert_eq!(result.code, 7, "{result:?}");
+    assert!(result.stdout.contains("(SuspendDispatching)"), "{}", result.stdout);
+    assert!(result.stdout.contains("action  platform operator"), "{}", result.stdout);
+
+    let workloads = Api::<Workload>::default_namespaced(installation.project("default"));
+    workloads.delete("web", &Default::default()).await.unwrap();
+    installation.polis("destroy web --yes --timeout 1s").await;
+    let result = installation.polis("why web --project default").await;
+    assert_eq!(result.code, 7, "{result:?}");
+    assert!(result.stdout.contains("web is gone from the project"), "{}", result.stdout);
+    assert!(result.stdout.contains("hub still has 1 deployments"), "{}", result.stdout);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_of_workloads_instances_cities_and_projects_are_completed() {
+    let installation = Installation::new().await;
+    installation.polis("deploy web --image polis.local/hello --city dfw").await.ok();
+    assert_eq!(installation.polis("complete -- status").await.ok(), "web\n");
+    let both = installation.polis("complete -- logs").await.ok();
+    assert!(both.starts_with("web\nweb-dfw-") && both.lines().count() == 2, "{both}");
+    assert_eq!(installation.polis("complete -- deploy api --city").await.ok(), "dfw\nord\n");
+    assert_eq!(installation.polis("complete -- status --project").await.ok(), "default\nshop\n");
+    assert_eq!(installation.polis("complete -- status --project shop").await.ok(), "");
+    assert_eq!(installation.polis("complete -- status --context nowhere").await.ok(), "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_is_printed_as_a_document_and_its_progress_goes_to_stderr() {
+    let installation = Installation::new().await;
+    let result = installation.polis("deploy web --image polis.local/hello --city dfw -o json").await;
+    assert!(result.stderr.contains("web is ready"), "{result:?}");
+    assert_eq!(result.json()["metadata"]["name"], "web");
+    for (line, expected) in [
+        ("scale web 2 -o name", "workload/web\n"),
+        ("restart web -o name --no-wait", "workload/web\n"),
+        ("rollout undo web -o name --no-wait", "workload/web\n"),
+    ] {
+        assert_eq!(installation.polis(line).await.ok(), expected, "{line}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn logs_of_a_workload_are_merged_with_prefixes_and_those_of_an_instance_have_none() {
     let installation = Installation::new().await;
     installation.polis(DEPLOY).await.ok();

@@ -1,14 +1,20 @@
+use super::draw::labelled;
 use super::*;
 use crate::view::testing::{
     at, mk_blocked, mk_condition, mk_deployment, mk_instance, mk_ready, mk_snapshot, mk_starting, now,
 };
 use polis_api::ObjectExt;
 
-fn mk_evidence(cities: &[&str], replicas: i32) -> Evidence {
-    Evidence { snapshot: mk_snapshot(cities, replicas), ..Default::default() }
+pub fn mk_evidence(cities: &[&str], replicas: i32) -> Evidence {
+    Evidence {
+        name: "web".into(),
+        now: now(65),
+        snapshot: mk_snapshot(cities, replicas),
+        ..Default::default()
+    }
 }
 
-fn mk_cell(city: &str, instances: Vec<Instance>) -> PlaneSnapshot {
+pub fn mk_cell(city: &str, instances: Vec<Instance>) -> PlaneSnapshot {
     PlaneSnapshot {
         name: format!("cell {city}"),
         city: city.into(),
@@ -18,12 +24,12 @@ fn mk_cell(city: &str, instances: Vec<Instance>) -> PlaneSnapshot {
     }
 }
 
-fn mk_hub(cities: &[&str]) -> PlaneSnapshot {
+pub fn mk_hub(cities: &[&str]) -> PlaneSnapshot {
     let deployments = cities.iter().map(|city| mk_deployment(city, 1)).collect();
     PlaneSnapshot { name: "hub".into(), deployments, ..Default::default() }
 }
 
-fn mk_binding(city: &str, clusters: &[&str]) -> ResourceBinding {
+pub fn mk_binding(city: &str, clusters: &[&str]) -> ResourceBinding {
     let name = mk_deployment(city, 1).name().to_owned();
     let mut binding = ResourceBinding::new(&names::binding("WorkloadDeployment", &name), Default::default());
     binding.spec.clusters = clusters
@@ -203,4 +209,106 @@ fn text_is_wrapped_beside_its_label() {
     let text = labelled("to do", &"word ".repeat(30), Some(40));
     assert!(text.lines().all(|line| line.chars().count() <= 40), "{text}");
     assert!(text.lines().skip(1).all(|line| line.starts_with("          w")), "{text}");
+}
+
+#[test]
+fn a_suspended_policy_is_named_although_all_instances_are_ready() {
+    let mut evidence = mk_evidence(&["dfw"], 1);
+    let metadata = mk_deployment("dfw", 1).metadata;
+    let mut work = RelatedObject::suspended_policy("hub", "dfw", metadata.clone());
+    work.kind = "Work";
+    evidence.related = vec![RelatedObject::suspended_policy("hub", "dfw", metadata), work];
+    assert_eq!(only(&evidence), ("hub".into(), Actor::Operator, "SuspendDispatching".into()));
+}
+
+#[test]
+fn a_silent_cell_is_named_although_its_instances_were_ready() {
+    let mut evidence = mk_evidence(&["dfw", "ord"], 1);
+    let cluster = |city: &str, status: &str, reason: &str| RelatedObject {
+        plane: "hub".into(),
+        city: Some(city.into()),
+        kind: "Cluster",
+        metadata: mk_deployment(city, 1).metadata,
+        conditions: vec![mk_condition("Ready", status, reason, "dial tcp: refused", 20)],
+    };
+    evidence.related =
+        vec![cluster("dfw", "True", "ClusterReady"), cluster("ord", "False", "ClusterNotReachable")];
+    let diagnosis = workload(&evidence);
+    assert_eq!(diagnosis.severity(), Severity::Blocked);
+    let finding = &diagnosis.findings[0];
+    assert_eq!((finding.about.as_str(), finding.reason.as_str()), ("ord", "ClusterNotReachable"));
+    assert_eq!(finding.since, Some(now(20)), "the time of that state, not of the workload");
+}
+
+#[test]
+fn a_frozen_hub_is_named_although_the_project_shows_ready_instances() {
+    let mut evidence = mk_evidence(&["dfw"], 1);
+    let why = "no answer within 5 seconds".to_owned();
+    evidence.unread =
+        vec![UnreadPlane { plane: "the hub".into(), why, unreachable: true, ..Default::default() }];
+    assert_eq!(only(&evidence), ("the hub".into(), Actor::Operator, "HubUnreachable".into()));
+    evidence.unread[0].unreachable = false;
+    assert_eq!(workload(&evidence).severity(), Severity::Ok, "a refusal is no outage");
+}
+
+#[test]
+fn a_port_that_never_opens_is_stuck_after_its_deadline_and_the_output_is_shown() {
+    let mut evidence = mk_evidence(&["dfw"], 1);
+    let name = evidence.snapshot.instances[0].name().to_owned();
+    let starting = mk_blocked(mk_instance("dfw", 0), "Starting", "port 8080 does not accept connections");
+    evidence.snapshot.instances[0] = starting;
+    evidence.logs.insert(name, vec!["listening on 9090".into()]);
+    assert_eq!(workload(&evidence).severity(), Severity::Progressing);
+    evidence.now = now(10 + 300);
+    let diagnosis = workload(&evidence);
+    assert_eq!(diagnosis.severity(), Severity::Blocked);
+    assert_eq!((diagnosis.findings[0].actor, diagnosis.findings[0].since), (Actor::You, Some(now(10))));
+    assert!(drawn(&evidence).contains("listening on 9090"), "{}", drawn(&evidence));
+}
+
+#[test]
+fn a_cell_without_a_location_is_blocked_and_not_a_wait_for_gates() {
+    let mut evidence = mk_evidence(&["dfw"], 1);
+    evidence.snapshot.instances[0] = mk_blocked(mk_instance("dfw", 0), "SchedulingGatesPresent", "Network");
+    let words = "no location of this cell serves city dfw";
+    evidence.snapshot.deployments[0].status.as_mut().unwrap().conditions =
+        vec![mk_condition("Available", "False", "NoMatchingLocation", words, 12)];
+    let diagnosis = workload(&evidence);
+    assert_eq!(diagnosis.severity(), Severity::Blocked);
+    assert_eq!(diagnosis.findings.len(), 1);
+    assert_eq!(diagnosis.findings[0].message, words);
+}
+
+#[test]
+fn one_cause_in_three_cities_is_one_paragraph() {
+    let mut evidence = mk_evidence(&["dfw", "lhr", "ord"], 2);
+    for instance in &mut evidence.snapshot.instances {
+        *instance = mk_blocked(instance.clone(), "ImageUnavailable", "no registry has nginx:0");
+    }
+    let diagnosis = workload(&evidence);
+    assert_eq!(diagnosis.findings.len(), 1, "{diagnosis:#?}");
+    assert_eq!(diagnosis.findings[0].about, "dfw, lhr, ord, 6 instances");
+}
+
+#[test]
+fn what_is_left_of_a_workload_that_the_project_has_no_longer_is_named() {
+    let mut evidence = mk_evidence(&["dfw"], 1);
+    evidence.snapshot = WorkloadSnapshot::default();
+    assert!(evidence.is_empty());
+    evidence.cells = vec![mk_cell("dfw", vec![mk_ready(mk_instance("dfw", 0))])];
+    assert!(!evidence.is_empty());
+    let finding = workload(&evidence).findings[0].clone();
+    assert_eq!((finding.plane.as_str(), finding.severity), ("cell dfw", Severity::Blocked));
+    assert!(finding.meaning.contains("1 deployments and 1 instances"), "{}", finding.meaning);
+}
+
+#[test]
+fn quota_is_explained_by_the_condition_that_says_why() {
+    let mut evidence = mk_evidence(&["dfw"], 1);
+    let mut instance = mk_blocked(mk_instance("dfw", 0), "PendingQuota", "denied");
+    let conditions = &mut instance.status.as_mut().unwrap().conditions;
+    conditions.push(mk_condition("QuotaGranted", "False", "QuotaNoBudget", "no grant for instances", 30));
+    evidence.snapshot.instances[0] = instance;
+    assert_eq!(only(&evidence), ("project".into(), Actor::Operator, "QuotaNoBudget".into()));
+    assert_eq!(workload(&evidence).findings[0].since, Some(now(30)));
 }
