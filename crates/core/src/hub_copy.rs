@@ -276,7 +276,8 @@ mod tests {
             .as_mut()
             .unwrap()
             .insert("propagationpolicy.karmada.io/permanent-id".into(), "x".into());
-        copy.metadata.annotations = Some(map([("propagationpolicy.karmada.io/name", "city-dfw")]));
+        let marks = [("propagationpolicy.karmada.io/name", "city-dfw"), (SOURCE_REVISION, "uid-web.1")];
+        copy.metadata.annotations = Some(map(marks));
         assert_eq!(after(&source, &copy), HubCopyAction::None);
     }
 
@@ -310,7 +311,7 @@ mod tests {
         // A user of the project cannot set it.
         source.metadata.annotations = Some(map([(WITHDRAWN_AT, "2026-01-01T00:00:00Z")]));
         let HubCopyAction::Update(new) = after(&source, &copy) else { panic!() };
-        assert_eq!(new.metadata.annotations, Some(map([("karmada", "x")])));
+        assert_eq!(new.metadata.annotations, Some(map([("karmada", "x"), (SOURCE_REVISION, "uid-web.1")])));
     }
 
     #[test]
