@@ -32,6 +32,9 @@ pub const REFERENCED_DATA_GATE_START: &str = "compute.datumapis.com/referenced-d
 /// JSON array of sorted `namespace/name` keys of the deployments that use a copied config map or secret.
 pub const REFERENCED_BY: &str = "compute.datumapis.com/referenced-by";
 
+/// On the Pod of an Instance: the hash of the template that the Pod was created from.
+pub const TEMPLATE_HASH: &str = "compute.datumapis.com/template-hash";
+
 /// On a Karmada cluster, with the value `true`: its city label may be changed or removed.
 pub const ALLOW_CITY_CHANGE: &str = "compute.datumapis.com/allow-city-change";
 

@@ -26,6 +26,8 @@ pub const WITHDRAWN: &str = "Withdrawn";
 pub const PROGRAMMED: &str = "Programmed";
 /// Instance: it runs.
 pub const RUNNING: &str = "Running";
+/// Instance: every container with a readiness probe is ready. Absent if no container has one.
+pub const CONTAINERS_READY: &str = "ContainersReady";
 /// Instance: it runs and nothing is missing. Workload, WorkloadDeployment: the newest spec is reached.
 /// Networking, Milo and Karmada kinds use it too.
 pub const READY: &str = "Ready";

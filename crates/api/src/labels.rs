@@ -14,6 +14,8 @@ pub const WORKLOAD_NAME: &str = "compute.datumapis.com/workload-name";
 pub const PLACEMENT_NAME: &str = "compute.datumapis.com/placement-name";
 /// City code, verbatim. On Instances and on their ResourceClaims.
 pub const CITY_CODE: &str = "compute.datumapis.com/city-code";
+/// UID of the Instance, in its cell. On the Pods and network policies that run it.
+pub const INSTANCE_UID: &str = "compute.datumapis.com/instance-uid";
 /// Name of the cell that created a ResourceClaim.
 pub const SOURCE_CLUSTER: &str = "compute.datumapis.com/source-cluster";
 /// Namespace, on the cell, of the Instance that a ResourceClaim is for.

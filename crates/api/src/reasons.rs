@@ -95,6 +95,12 @@ pub const IMAGE_UNAVAILABLE: &str = "ImageUnavailable";
 pub const INSTANCE_CRASHING: &str = "InstanceCrashing";
 /// The provider cannot run the spec.
 pub const CONFIGURATION_ERROR: &str = "ConfigurationError";
+/// The cell has no space for the instance.
+pub const INSUFFICIENT_CAPACITY: &str = "InsufficientCapacity";
+/// Every container of the instance is ready. Instance ContainersReady.
+pub const CONTAINERS_READY: &str = "ContainersReady";
+/// A probe of a container has not succeeded, or fails. Instance ContainersReady.
+pub const CONTAINERS_NOT_READY: &str = "ContainersNotReady";
 /// It runs.
 pub const RUNNING: &str = "Running";
 /// It runs; the reason that later providers write.

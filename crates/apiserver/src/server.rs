@@ -389,6 +389,16 @@ impl Server {
             .map_err(|source| Error::Write { what: what(), source })
     }
 
+    /// Makes a plane with its own catalogue store Pods, for tests of controllers that create Pods. The plane
+    /// validates only their metadata, and runs nothing.
+    pub async fn store_pods(&self, plane: &str) -> Result<(), Error> {
+        let found = self.core.plane(plane).ok_or_else(|| Error::NoPlane(plane.to_owned()))?;
+        if let Some(kind) = crate::kinds::stored_pods() {
+            found.catalogue.install(kind);
+        }
+        Ok(())
+    }
+
     /// Waits until every write visible now is durable. A caller that acts outside of the store on what it
     /// read (starts a process, for example) waits for this first.
     pub async fn durable(&self) -> Result<(), Error> {

@@ -13,6 +13,10 @@
 //! 4. Outdated instances are deleted from the highest ordinal down; a later reconcile creates the new ones.
 //!    Providers cannot change a started instance, so no instance is updated in place.
 //!
+//! With the policy `Parallel`, steps 2 and 3 do not wait: surplus instances are deleted at once, and slots
+//! are filled whether the others are ready or not. Step 4 still replaces one ready instance at a time, when
+//! all others are ready.
+//!
 //! A reconcile carries out only the first action of a plan. So no reconcile both deletes and creates, and no
 //! ordinal is created twice. Missing labels of existing instances are added at once, independently of the
 //! actions.
@@ -24,7 +28,7 @@
 use std::collections::BTreeMap;
 
 use polis_api::compute::{
-    GATE_NETWORK, GATE_QUOTA, Instance, InstanceController, LocationReference, SchedulingGate,
+    GATE_NETWORK, GATE_QUOTA, Instance, InstanceController, LocationReference, PARALLEL, SchedulingGate,
     WorkloadDeployment,
 };
 use polis_api::conditions::READY;
@@ -174,6 +178,8 @@ pub fn plan(
     let hash = template::hash(&deployment.spec.template);
     let Classified { slots, unassigned, foreign } = classify(deployment, existing);
     let (mut filling, mut outdated, mut backfill) = (Vec::new(), Vec::new(), Vec::new());
+    let parallel = deployment.spec.scale_settings.instance_management_policy == PARALLEL;
+    let mut waiting = Vec::new();
 
     for ordinal in 0..desired {
         let Some(instance) = slots.get(&ordinal) else {
@@ -183,7 +189,9 @@ pub fn plan(
         backfill.extend(relabelled(instance, deployment, ordinal));
         let current = template::is_current(instance, &deployment.spec.template, &hash);
         match (instance.is_deleting(), is_ready(instance), current) {
+            (true, _, _) if parallel => waiting.push(wait(instance, WaitReason::Terminating)),
             (true, _, _) => filling.push(wait(instance, WaitReason::Terminating)),
+            (false, false, true) if parallel => waiting.push(wait(instance, WaitReason::NotReady)),
             (false, false, true) => filling.push(wait(instance, WaitReason::NotReady)),
             (false, false, false) => filling.push(delete(instance, DeleteReason::Outdated)),
             (false, true, false) => outdated.push(delete(instance, DeleteReason::Outdated)),
@@ -197,10 +205,12 @@ pub fn plan(
     let terminating: Vec<_> = terminating.map(|instance| wait(instance, WaitReason::Terminating)).collect();
     let mut actions: Vec<_> =
         unassigned.iter().map(|instance| delete(instance, DeleteReason::NoSlot)).collect();
-    if terminating.is_empty() {
-        actions.extend(surplus.iter().map(|instance| delete(instance, DeleteReason::Surplus)));
+    if terminating.is_empty() || parallel {
+        let surplus = surplus.iter().filter(|instance| !instance.is_deleting());
+        actions.extend(surplus.map(|instance| delete(instance, DeleteReason::Surplus)));
     }
     actions.extend(filling);
+    actions.extend(waiting);
     actions.extend(outdated);
     actions.extend(terminating);
     InstancePlan { actions, backfill, foreign }

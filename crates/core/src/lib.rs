@@ -34,7 +34,9 @@
 //! - [`networks`]: the network objects of a deployment, and when they are ready;
 //! - [`quota`]: the ResourceClaim of an instance, and the condition that follows from it;
 //! - [`gates`]: when the scheduling gates of an instance are removed;
+//! - [`health`]: the probes of a container;
 //! - [`ready`]: the `Ready` condition of an instance;
+//! - [`pods`]: the Pod that runs an instance in a Kubernetes cluster;
 //! - [`suspension`]: whether an instance is suspended;
 //! - [`deployment_status`]: the status of a deployment.
 //!
@@ -54,6 +56,7 @@ pub mod deadlines;
 pub mod deployment_status;
 pub mod deployments;
 pub mod gates;
+pub mod health;
 pub mod hub_copy;
 pub mod instance_events;
 pub mod instances;
@@ -61,6 +64,7 @@ pub mod metadata;
 pub mod mirror;
 pub mod networks;
 pub mod owner;
+pub mod pods;
 pub mod policy;
 pub mod projection;
 pub mod quantity;

@@ -10,12 +10,13 @@ use polis_api::reasons::*;
 /// The rank of a reason; the highest is reported. A reason outside the table has rank 0.
 pub fn rank(reason: &str) -> u8 {
     match reason {
+        CONTAINERS_NOT_READY => 1,
         PROVISIONING_INSTANCES | "InstancesProvisioning" | "Provisioning" => 1,
         PROVISIONING_NETWORK | "NetworkProvisioning" | NO_MATCHING_LOCATION => 2,
         QUOTA_NOT_GRANTED | PENDING_QUOTA => 3,
         REFERENCED_DATA_NOT_READY | AWAITING_PROPAGATION | RESOLVING => 4,
         SOURCE_NOT_FOUND | SOURCE_TOO_LARGE | SOURCE_UNAUTHORIZED | SOURCE_NAME_TOO_LONG => 5,
-        IMAGE_UNAVAILABLE | INSTANCE_CRASHING | CONFIGURATION_ERROR => 5,
+        IMAGE_UNAVAILABLE | INSTANCE_CRASHING | CONFIGURATION_ERROR | INSUFFICIENT_CAPACITY => 5,
         NETWORK_NOT_FOUND | NO_MATCHING_LOCATIONS => 6,
         NETWORK_FAILED_TO_CREATE | "RuntimeClassNotServed" => 7,
         CITY_CODE_MISMATCH | "LocationMismatch" | "AmbiguousServingLocation" => 8,
@@ -41,6 +42,7 @@ pub fn needs_action(reason: &str) -> bool {
             | IMAGE_UNAVAILABLE
             | INSTANCE_CRASHING
             | CONFIGURATION_ERROR
+            | INSUFFICIENT_CAPACITY
             | "LocationMismatch"
             | "AmbiguousServingLocation"
             | "RuntimeClassNotServed"

@@ -1,6 +1,7 @@
 //! The `Ready` condition of an instance.
 //!
-//! `Ready` is always derived from the other state, in this order: suspension, gates, `Programmed`, `Running`.
+//! `Ready` is always derived from the other state, in this order: suspension, gates, `Programmed`, `Running`,
+//! and `ContainersReady`, which a provider writes for containers with readiness probes.
 //! With gates left, the reason is the cause that waiting does not resolve: a rejected network before denied
 //! quota before gates alone. Providers of later versions write `Available` instead of `Running`; the schema
 //! default then leaves an untouched `Running` in the status, which is ignored.
@@ -10,7 +11,7 @@
 //! admitted before; its readiness depends on its provider only.
 
 use polis_api::compute::{GATE_NETWORK, GATE_QUOTA, Instance, InstanceStatus};
-use polis_api::conditions::{AVAILABLE, PROGRAMMED, QUOTA_GRANTED, READY, RUNNING};
+use polis_api::conditions::{AVAILABLE, CONTAINERS_READY, PROGRAMMED, QUOTA_GRANTED, READY, RUNNING};
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use polis_api::reasons;
 
@@ -89,6 +90,11 @@ pub fn condition(instance: &Instance, refusal: Option<&str>) -> DesiredCondition
     }
     match running_condition(conditions) {
         Some(running) if running.status == "True" => {
+            if let Some(containers) = conditions::find(conditions, CONTAINERS_READY)
+                && containers.status != "True"
+            {
+                return not_ready(Some(containers), reasons::CONTAINERS_NOT_READY);
+            }
             DesiredCondition::new_true(READY, running.type_.clone(), "the instance is running")
         }
         running => not_ready(running, reasons::PENDING),
@@ -158,6 +164,7 @@ mod tests {
     type Set = (&'static str, &'static str, &'static str);
 
     const PROGRAMMED_TRUE: Set = ("Programmed", "True", "Programmed");
+    const RUNNING_TRUE: Set = ("Running", "True", "Running");
     const DENIED: Set = ("QuotaGranted", "False", "QuotaExceeded");
     const UNTOUCHED: Set = ("Running", "Unknown", "Pending");
 
@@ -186,6 +193,28 @@ mod tests {
             (&[], &[PROGRAMMED_TRUE, UNTOUCHED], ConditionStatus::False, "Pending"),
             (&[], &[PROGRAMMED_TRUE, ("Running", "False", "Starting")], ConditionStatus::False, "Starting"),
             (&[], &[PROGRAMMED_TRUE, ("Running", "True", "Running")], ConditionStatus::True, "Running"),
+            (
+                &[],
+                &[PROGRAMMED_TRUE, RUNNING_TRUE, ("ContainersReady", "False", "ContainersNotReady")],
+                ConditionStatus::False,
+                "ContainersNotReady",
+            ),
+            (
+                &[],
+                &[PROGRAMMED_TRUE, RUNNING_TRUE, ("ContainersReady", "True", "ContainersReady")],
+                ConditionStatus::True,
+                "Running",
+            ),
+            (
+                &[],
+                &[
+                    PROGRAMMED_TRUE,
+                    ("Running", "False", "InstanceCrashing"),
+                    ("ContainersReady", "True", "ContainersReady"),
+                ],
+                ConditionStatus::False,
+                "InstanceCrashing",
+            ),
         ];
         for (gates, conditions, expected, reason) in table {
             assert_eq!(

@@ -1,4 +1,5 @@
-//! Internal subcommands of the binary: shim, launcher, probe, and the programs of the built-in images.
+//! Internal subcommands of the binary: shim, launcher, command, probe, and the programs of the built-in
+//! images.
 //!
 //! The runtime starts the binary as a shim, the shim starts it as a launcher, and the launcher executes the
 //! program of the instance, which for a built-in image is the binary again. The subcommand is dispatched
@@ -14,6 +15,8 @@ use crate::{isolation, program, shim};
 pub(crate) const SHIM: &str = "__shim";
 /// Runs the launcher; the argument is the container's directory.
 pub(crate) const LAUNCH: &str = "__launch";
+/// Runs a further command in a running container.
+pub(crate) const EXEC: &str = "__exec";
 /// Tries what this machine gives to isolate containers.
 pub(crate) const PROBE: &str = "__probe";
 /// Runs a built-in program; the arguments are its name and its own arguments.
@@ -27,6 +30,7 @@ pub fn run_internal_command(args: impl IntoIterator<Item = OsString>) -> Option<
     match subcommand.to_str()? {
         SHIM => Some(shim::main(&PathBuf::from(args.next()?))),
         LAUNCH => Some(shim::launcher::main(&PathBuf::from(args.next()?))),
+        EXEC => Some(shim::exec::main()),
         PROBE => Some(isolation::probe::main(args.next().as_ref().and_then(|word| word.to_str()))),
         PROGRAM => {
             let name = args.next()?.into_string().ok()?;

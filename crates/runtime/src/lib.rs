@@ -12,6 +12,8 @@
 //! ```
 //!
 //! - [`provider`]: the provider interface;
+//! - `check`: checks of an instance over its network, for probes and hooks;
+//! - `pods`: the controller that runs Instances as Pods of a Kubernetes cluster instead;
 //! - [`process`]: the process provider: images, environment, addresses, restarts, instance directories;
 //! - `shim`: the process that supervises a container, and the launcher that applies limits and the sandbox;
 //! - `isolation`: namespaces, control groups, system calls and the network of a container;
@@ -22,6 +24,7 @@
 //!
 //! This crate accesses its own cell and the host; it does not access the hub or projects.
 
+mod check;
 mod controller;
 mod error;
 mod internal_command;
@@ -29,6 +32,7 @@ mod isolation;
 pub mod logs;
 #[cfg(target_os = "linux")]
 mod oci;
+mod pods;
 pub mod process;
 pub mod program;
 pub mod provider;
@@ -41,6 +45,7 @@ pub use internal_command::run_internal_command;
 pub use isolation::report::{Isolation, Landlock};
 #[cfg(target_os = "linux")]
 pub use oci::RegistrySettings;
+pub use pods::{PodRuntimeConfig, declare_pods};
 pub use process::{AddressMode, LoopbackPool, ProcessProvider, ProcessSettings, RestartBackoff};
 pub use provider::Provider;
 pub use shim::{LogRetention, ShimState, Termination, TerminationCause};

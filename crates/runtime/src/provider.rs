@@ -95,6 +95,8 @@ pub struct RunReport {
     pub warning: Option<String>,
     /// The phase of the instance.
     pub phase: InstancePhase,
+    /// Whether the containers with readiness probes are ready; `None` if there are none.
+    pub readiness: Option<ProbeReadiness>,
     /// The address of the first interface.
     pub address: Option<String>,
     /// Reconcile again after this time even without a change.
@@ -108,6 +110,7 @@ impl RunReport {
             programmed: Err(refusal),
             warning: None,
             phase: InstancePhase::Stopped,
+            readiness: None,
             address: None,
             requeue_after: None,
         }
@@ -136,6 +139,15 @@ pub enum InstancePhase {
     Stopping,
     /// No container runs.
     Stopped,
+}
+
+/// What the readiness probes of an instance say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProbeReadiness {
+    /// All have succeeded.
+    Ready,
+    /// One has not; which one, and why.
+    NotReady(String),
 }
 
 /// The result of [`Provider::stop`] and [`Provider::remove`].

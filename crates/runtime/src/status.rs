@@ -1,20 +1,21 @@
 //! Computes the status of an Instance from its provider's report.
 //!
-//! The runtime writes `Programmed`, `Running`, the fingerprint of the running template, and addresses. It
-//! never writes `Ready` or `QuotaGranted`: other controllers of the cell derive those. An instance whose
-//! first port does not accept connections yet has `Running` False with reason `Starting`, so `Ready` waits
-//! for the port.
+//! The runtime writes `Programmed`, `Running`, `ContainersReady` of instances with readiness probes, the
+//! fingerprint of the running template, and addresses. It never writes `Ready` or `QuotaGranted`: other
+//! controllers of the cell derive those. An instance whose first port does not accept connections yet, or
+//! whose startup probe has not succeeded, has `Running` False with reason `Starting`, so `Ready` waits for
+//! it.
 
 use polis_api::compute::{
     Instance, InstanceControllerStatus, InstanceNetworkInterfaceStatus, InstanceStatus,
     NetworkInterfaceAssignments,
 };
-use polis_api::conditions::{PROGRAMMED, RUNNING};
+use polis_api::conditions::{CONTAINERS_READY, PROGRAMMED, RUNNING};
 use polis_api::reasons;
 use polis_core::conditions::{self, DesiredCondition};
 use polis_core::{Time, template};
 
-use crate::provider::{InstancePhase, RunRefusal, RunReport};
+use crate::provider::{InstancePhase, ProbeReadiness, RunRefusal, RunReport};
 
 /// The status of an instance after a report.
 pub fn status(instance: &Instance, report: &RunReport, now: &Time) -> InstanceStatus {
@@ -32,7 +33,9 @@ pub fn status(instance: &Instance, report: &RunReport, now: &Time) -> InstanceSt
             DesiredCondition::new_false(PROGRAMMED, *reason, message.clone())
         }
     };
-    let mut status = with_conditions(instance, &[programmed, running(&report.phase)], now);
+    let readiness = report.readiness.as_ref().map(containers_ready);
+    let conditions: Vec<_> = [programmed, running(&report.phase)].into_iter().chain(readiness).collect();
+    let mut status = with_conditions(instance, &conditions, now);
     if report.programmed.is_ok()
         && let Some(hash) = template::instance_hash(instance)
     {
@@ -65,6 +68,19 @@ pub fn running(phase: &InstancePhase) -> DesiredCondition {
             DesiredCondition::new_false(RUNNING, reasons::STOPPING, "the instance is being stopped")
         }
         InstancePhase::Stopped => DesiredCondition::new_false(RUNNING, reasons::STOPPED, "no container runs"),
+    }
+}
+
+fn containers_ready(readiness: &ProbeReadiness) -> DesiredCondition {
+    match readiness {
+        ProbeReadiness::Ready => DesiredCondition::new_true(
+            CONTAINERS_READY,
+            reasons::CONTAINERS_READY,
+            "all readiness probes succeed",
+        ),
+        ProbeReadiness::NotReady(why) => {
+            DesiredCondition::new_false(CONTAINERS_READY, reasons::CONTAINERS_NOT_READY, why.clone())
+        }
     }
 }
 
@@ -119,7 +135,7 @@ mod tests {
 
     fn mk_report(phase: InstancePhase) -> RunReport {
         let address = Some("127.20.0.9".into());
-        RunReport { programmed: Ok(()), warning: None, phase, address, requeue_after: None }
+        RunReport { programmed: Ok(()), warning: None, readiness: None, phase, address, requeue_after: None }
     }
 
     fn conditions_of(status: &InstanceStatus) -> Vec<(&str, &str, &str)> {
@@ -157,6 +173,19 @@ mod tests {
         for (phase, truth, reason) in table {
             let updated = status(&mk_instance(), &mk_report(phase.clone()), &at(5));
             assert_eq!(conditions_of(&updated)[1], ("Running", truth, reason), "{phase:?}");
+        }
+    }
+
+    #[test]
+    fn readiness_is_a_condition_of_its_own_where_probes_exist() {
+        for (readiness, truth, reason) in [
+            (ProbeReadiness::Ready, "True", "ContainersReady"),
+            (ProbeReadiness::NotReady("container app: HTTP 503".into()), "False", "ContainersNotReady"),
+        ] {
+            let report =
+                RunReport { readiness: Some(readiness), ..mk_report(InstancePhase::Up("up".into())) };
+            let updated = status(&mk_instance(), &report, &at(5));
+            assert_eq!(conditions_of(&updated)[2], ("ContainersReady", truth, reason));
         }
     }
 

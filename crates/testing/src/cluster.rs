@@ -48,6 +48,7 @@ pub struct ClusterBuilder {
     hub: bool,
     cells: Vec<String>,
     unserved: Vec<&'static str>,
+    pods: bool,
 }
 
 impl ClusterBuilder {
@@ -72,6 +73,12 @@ impl ClusterBuilder {
     /// Adds a cell, named like its city and, if there is a hub, registered there as a member.
     pub fn cell(mut self, city: &str) -> Self {
         self.cells.push(city.to_owned());
+        self
+    }
+
+    /// Makes the cells store Pods, for controllers that create them.
+    pub fn pods(mut self) -> Self {
+        self.pods = true;
         self
     }
 
@@ -104,6 +111,9 @@ impl ClusterBuilder {
         let standalone = self.cells.iter().map(String::as_str).chain(self.hub.then_some(HUB));
         for plane in standalone {
             server.create_plane(PlaneSpec::standalone(plane)).await.expect("a plane");
+        }
+        for cell in self.cells.iter().filter(|_| self.pods) {
+            server.store_pods(cell).await.expect("a cell");
         }
         for CrdFile { crd, .. } in served {
             let group = crd["spec"]["group"].as_str().unwrap_or_default();
@@ -149,6 +159,7 @@ impl Cluster {
             projects: Vec::new(),
             hub: false,
             cells: Vec::new(),
+            pods: false,
             unserved: Vec::new(),
         }
     }

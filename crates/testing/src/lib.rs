@@ -39,6 +39,7 @@ pub mod builders;
 mod cluster;
 mod engine;
 mod eventually;
+pub mod kubelet;
 mod plane_ext;
 pub mod provider;
 mod proxy;

@@ -39,6 +39,7 @@ const OVERLAYS: &[OverlayFeatures] = &[
         webhooks: true,
     },
     OverlayFeatures { folder: "deploy/overlays/cell", management: false, cell: true, webhooks: false },
+    OverlayFeatures { folder: "deploy/overlays/cell-pods", management: false, cell: true, webhooks: false },
     OverlayFeatures {
         folder: "deploy/overlays/single-cluster",
         management: true,

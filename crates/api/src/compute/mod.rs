@@ -10,6 +10,7 @@
 mod deployment;
 mod instance;
 mod network;
+mod probe;
 mod runtime;
 mod scale;
 mod template;
@@ -19,6 +20,7 @@ mod workload;
 pub use deployment::*;
 pub use instance::*;
 pub use network::*;
+pub use probe::*;
 pub use runtime::*;
 pub use scale::*;
 pub use template::*;

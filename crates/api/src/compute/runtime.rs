@@ -7,6 +7,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::{ContainerLifecycle, Probe};
 use crate::schema;
 
 /// What runs, and how large it is.
@@ -55,6 +56,10 @@ pub struct SandboxRuntime {
     /// Secrets that hold credentials for pulling the images.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub image_pull_secrets: Vec<ImagePullSecret>,
+    /// Seconds from the request to stop the containers until they are killed; chosen by the runtime when
+    /// absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub termination_grace_period_seconds: Option<i64>,
 }
 
 /// Names a secret in the workload's namespace.
@@ -97,6 +102,19 @@ pub struct SandboxContainer {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub ports: Vec<NamedPort>,
+    /// The container is restarted when this probe fails.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub liveness_probe: Option<Probe>,
+    /// The instance is not ready while this probe fails. Without it, the instance is ready when its first TCP
+    /// port accepts connections.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub readiness_probe: Option<Probe>,
+    /// The other probes begin when this probe succeeds; the container is restarted when it fails.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub startup_probe: Option<Probe>,
+    /// Hooks in the life of the container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lifecycle: Option<ContainerLifecycle>,
 }
 
 /// Limits and requests of one container.

@@ -9,6 +9,9 @@ use crate::schema;
 /// Instances are created and deleted one at a time, in the order of their ordinals; each waits until the one
 /// before it is ready.
 pub const ORDERED_READY: &str = "OrderedReady";
+/// Instances are created and deleted without waiting for each other. A new template still replaces them one
+/// at a time.
+pub const PARALLEL: &str = "Parallel";
 
 /// How many instances run in each city, and how that number is determined.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -27,7 +30,8 @@ pub struct ScaleSettings {
     /// The metrics that determine the number of instances between the minimum and the maximum.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub metrics: Vec<MetricSpec>,
-    /// The order in which instances are created, replaced and deleted. `OrderedReady` is the only policy.
+    /// How instances are created and deleted: `OrderedReady`, one after another, each when the one before it
+    /// is ready; or `Parallel`, without waiting. A new template replaces them one at a time with either.
     #[serde(default = "ordered_ready")]
     #[schemars(!default, extend("default" = ORDERED_READY))]
     pub instance_management_policy: String,

@@ -26,7 +26,7 @@ pub(crate) struct Kinds {
 impl Kinds {
     /// The kind with this group and plural name.
     pub(crate) fn find(&self, group: &str, plural: &str) -> Option<&Arc<Kind>> {
-        builtins().iter().find(|kind| kind.is(group, plural)).or_else(|| {
+        builtins().iter().find(|kind| kind.is(group, plural) && !self.is_replaced(kind)).or_else(|| {
             self.custom
                 .range((group.to_owned(), plural.to_owned())..)
                 .next()
@@ -46,7 +46,14 @@ impl Kinds {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Kind>> {
-        builtins().iter().chain(self.custom.values())
+        builtins().iter().filter(|kind| !self.is_replaced(kind)).chain(self.custom.values())
+    }
+
+    /// Whether a kind of this plane replaces a built-in kind without objects.
+    fn is_replaced(&self, kind: &Kind) -> bool {
+        kind.rules().is_some_and(|rules| rules.empty)
+            && !self.custom.is_empty()
+            && self.custom.contains_key(&(kind.group.clone(), kind.plural.clone()))
     }
 
     /// The discovery documents.

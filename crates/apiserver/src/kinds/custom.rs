@@ -44,7 +44,7 @@ pub(crate) fn from_crd(crd: &Value, revision: Revision) -> Option<Kind> {
         return None;
     }
     Some(Kind {
-        resource: format!("{plural}.{group}").into(),
+        resource: if group.is_empty() { plural.as_str().into() } else { format!("{plural}.{group}").into() },
         singular: text(&names["singular"]),
         list_kind: text(&names["listKind"]),
         short_names: strings(&names["shortNames"]),
@@ -63,7 +63,7 @@ pub(crate) fn from_crd(crd: &Value, revision: Revision) -> Option<Kind> {
 
 fn version_of(group: &str, kind: &str, version: &Value, all: &Value) -> Version {
     let name = text(&version["name"]);
-    let api_version = format!("{group}/{name}");
+    let api_version = if group.is_empty() { name.clone() } else { format!("{group}/{name}") };
     let raw = version
         .pointer("/schema/openAPIV3Schema")
         .cloned()
@@ -138,6 +138,21 @@ pub(crate) fn precedence(version: &str) -> (u8, u64, u64) {
         })
     };
     parse().unwrap_or((0, 0, 0))
+}
+
+/// Pods with any spec and status, which replace the built-in kind without objects.
+pub(crate) fn stored_pods() -> Option<Kind> {
+    let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let names = json!({"kind": "Pod", "plural": "pods", "singular": "pod", "listKind": "PodList", "shortNames": ["po"]});
+    let crd = json!({
+        "metadata": {"name": "pods"},
+        "spec": {"group": "", "scope": "Namespaced", "versions": [{
+            "name": "v1", "served": true, "storage": true, "subresources": {"status": {}},
+            "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": open, "status": open}}},
+        }]},
+        "status": {"acceptedNames": names, "conditions": [{"type": "Established", "status": "True"}]},
+    });
+    from_crd(&crd, Revision::default())
 }
 
 #[cfg(test)]

@@ -12,6 +12,6 @@ mod schemas;
 
 pub(crate) use builtin::{builtins, token_request};
 pub(crate) use catalogue::{Catalogue, Kinds};
-pub(crate) use custom::{accepted_names, from_crd, precedence};
+pub(crate) use custom::{accepted_names, from_crd, precedence, stored_pods};
 pub(crate) use kind::{Kind, Origin, Scale, Subresource, Version};
 pub(crate) use schemas::{definitions, root_definition};

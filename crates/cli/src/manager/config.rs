@@ -3,10 +3,13 @@
 //! Decoding is strict: an unknown field is an error with the field and its line, because a misspelt field
 //! that is ignored shows only in production.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use serde::Deserialize;
+
+use super::flags::Flags;
 
 const API_VERSION: &str = "apiserver.config.datumapis.com/v1alpha1";
 const KIND: &str = "WorkloadOperator";
@@ -23,6 +26,34 @@ pub struct Config {
     pub webhook_server: Option<WebhookServer>,
     /// The planes of this process.
     pub discovery: Discovery,
+    /// What runs the instances of a cell.
+    pub runtime: RuntimeKind,
+    /// Settings of `runtime: pods`.
+    pub pods: Pods,
+}
+
+/// What runs the instances of a cell.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RuntimeKind {
+    /// A provider that is not part of this process.
+    #[default]
+    External,
+    /// Pods of a Kubernetes cluster, created by this process.
+    Pods,
+}
+
+/// Settings of `runtime: pods`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Pods {
+    /// Kubeconfig of the cluster that runs the Pods; absent = the cell itself. `--cluster-kubeconfig`
+    /// replaces it.
+    pub cluster_kubeconfig_path: Option<PathBuf>,
+    /// Runtime class of all Pods; absent = that of the cluster.
+    pub runtime_class_name: Option<String>,
+    /// Labels that the nodes of all Pods must have.
+    pub node_selector: BTreeMap<String, String>,
 }
 
 /// The separate metrics server. The health address also serves `/metrics`, unless this server is secure.
@@ -150,6 +181,13 @@ pub enum Mode {
 }
 
 impl Config {
+    /// The kubeconfig of the cluster that runs the Pods; `None` if it is the cell itself, or nothing runs
+    /// them.
+    pub fn pods_kubeconfig<'a>(&'a self, flags: &'a Flags) -> Option<&'a Path> {
+        let path = flags.cluster_kubeconfig.as_deref().or(self.pods.cluster_kubeconfig_path.as_deref());
+        path.filter(|_| self.runtime == RuntimeKind::Pods)
+    }
+
     /// Parses the text of a file.
     pub(super) fn parse(text: &str) -> Result<Self> {
         serde_saphyr::from_str::<Self>(text)?.of_our_kind()
@@ -229,6 +267,19 @@ mod tests {
         assert_eq!(config.discovery.cluster_name.as_deref(), Some("cell-dfw"));
         assert_eq!(config.metrics_server.bind_address, ":8080");
         assert_eq!(config.discovery.quota_resource_ref, QuotaResourceRef::Project);
+    }
+
+    #[test]
+    fn a_cell_runs_pods_where_its_configuration_says_so() {
+        assert_eq!(Config::parse(&mk_file("")).unwrap().runtime, RuntimeKind::External);
+        let config = Config::parse(&mk_file(
+            "runtime: pods\npods: {clusterKubeconfigPath: /etc/cluster/kubeconfig, runtimeClassName: gvisor, nodeSelector: {pool: tenants}}\n",
+        ))
+        .unwrap();
+        assert_eq!(config.runtime, RuntimeKind::Pods);
+        assert_eq!(config.pods.runtime_class_name.as_deref(), Some("gvisor"));
+        assert_eq!(config.pods.node_selector["pool"], "tenants");
+        assert!(Config::parse(&mk_file("runtime: docker\n")).is_err());
     }
 
     #[test]

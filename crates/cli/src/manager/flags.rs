@@ -45,6 +45,10 @@ pub struct Flags {
     #[arg(long, env = "FEDERATION_CONTEXT", alias = "upstream-context", value_name = "NAME")]
     pub federation_context: Option<String>,
 
+    /// Kubeconfig of the cluster that runs the Pods of a cell with `runtime: pods` [default: the cell itself]
+    #[arg(long, env = "CLUSTER_KUBECONFIG", value_name = "FILE")]
+    pub cluster_kubeconfig: Option<PathBuf>,
+
     /// Run the management role: the workload, federator and projector controllers
     #[arg(long, env = "ENABLE_MANAGEMENT_CONTROLLERS", num_args = 0..=1, default_missing_value = "true",
           default_value_t = false, require_equals = true, action = clap::ArgAction::Set)]

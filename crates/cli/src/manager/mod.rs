@@ -89,7 +89,10 @@ async fn serve(flags: Flags, config: Config) -> Result<()> {
         None => None,
     };
     if flags.enable_cell_controllers {
-        polis_cell::declare(&mut engine, clock, planes.cell(&config))?;
+        polis_cell::declare(&mut engine, clock.clone(), planes.cell(&config))?;
+        if let Some(pods) = planes.pods(&config) {
+            polis_runtime::declare_pods(&mut engine, clock, pods);
+        }
     }
     tokio::spawn(check::check_after_start(flags.clone(), config.clone()));
     let secrets = [

@@ -3,9 +3,11 @@
 use anyhow::{Context, Result};
 use polis_cell::{CellConfig, NetworkMode, QuotaConfig, ResourceRefKind};
 use polis_core::cities::TenancyMode;
+use polis_core::pods::PodOptions;
 use polis_engine::{FixedPlanes, MiloProjects, Plane, PlaneProvider, PlaneRegistry, PlaneSet};
+use polis_runtime::PodRuntimeConfig;
 
-use super::config::{Config, Mode, QuotaResourceRef};
+use super::config::{Config, Mode, QuotaResourceRef, RuntimeKind};
 use super::flags::Flags;
 
 /// Name of the only plane in mode `single`. It is a label value on the hub.
@@ -26,6 +28,8 @@ pub(crate) struct Planes {
     host: Plane,
     /// The server for quota claims; `None` if quota is disabled.
     quota: Option<Plane>,
+    /// The cluster that runs the Pods of a cell, if it is not the cell itself.
+    cluster: Option<Plane>,
 }
 
 impl Planes {
@@ -49,6 +53,10 @@ impl Planes {
             Some(path) => Some(Plane::from_kubeconfig("quota", path, None).await?),
             None => None,
         };
+        let cluster = match config.pods_kubeconfig(flags) {
+            Some(path) => Some(Plane::from_kubeconfig("cluster", path, None).await?),
+            None => None,
+        };
         Ok(Self {
             own,
             hub,
@@ -57,7 +65,23 @@ impl Planes {
             discovery,
             host,
             quota,
+            cluster,
         })
+    }
+
+    /// The cluster that runs the Pods of a cell; `None` if it is the cell itself.
+    pub(crate) fn cluster(&self) -> Option<&Plane> {
+        self.cluster.as_ref()
+    }
+
+    /// The parameters of the pod runtime; `None` if this cell has another provider.
+    pub(crate) fn pods(&self, config: &Config) -> Option<PodRuntimeConfig> {
+        let options = PodOptions {
+            runtime_class: config.pods.runtime_class_name.clone(),
+            node_selector: config.pods.node_selector.clone(),
+        };
+        let (cell, cluster) = (self.own.clone(), self.cluster.clone());
+        (config.runtime == RuntimeKind::Pods).then_some(PodRuntimeConfig { cell, cluster, options })
     }
 
     /// The plane with the Project objects.
@@ -90,7 +114,10 @@ impl Planes {
             name,
             networks: NetworkMode::WhenServed,
             quota,
-            instance_finalizers: Vec::new(), // the provider of this cell is not part of Polis
+            instance_finalizers: match config.runtime {
+                RuntimeKind::Pods => polis_runtime::instance_finalizers(),
+                RuntimeKind::External => Vec::new(),
+            },
         }
     }
 

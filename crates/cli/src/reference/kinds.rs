@@ -9,7 +9,16 @@ use serde_json::Value;
 
 const TEMPLATE: &str = include_str!("kinds.md");
 /// Fields with types of Kubernetes, whose own fields are not listed.
-const KUBERNETES_TYPES: [&str; 4] = ["conditions", "env", "configMap", "secret"];
+const KUBERNETES_TYPES: [&str; 8] = [
+    "conditions",
+    "env",
+    "configMap",
+    "secret",
+    "lifecycle",
+    "livenessProbe",
+    "readinessProbe",
+    "startupProbe",
+];
 /// Fields in the spec of an Instance that are not in the template.
 const INSTANCE_FIELDS: [&str; 2] = ["controller", "location"];
 
@@ -71,7 +80,8 @@ fn description(path: &str, field: &Value) -> (String, bool) {
     match name {
         "template" => words += " See [below](#instance-template).",
         "scaleSettings" if path == "spec.scaleSettings" => words += " As in a [placement](#workload).",
-        "env" | "configMap" | "secret" => words += " As in Kubernetes.",
+        "conditions" => {}
+        name if KUBERNETES_TYPES.contains(&name) => words += " As in Kubernetes.",
         _ => {}
     }
     let elsewhere = name == "template" || path == "spec.scaleSettings";

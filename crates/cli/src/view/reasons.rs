@@ -340,6 +340,21 @@ pub const TABLE: &[ReasonEntry] = &[
         Actor::You,
         "Correct the field that the message names and deploy again.",
     ),
+    blocked(
+        "InsufficientCapacity",
+        "Instance Programmed",
+        "The cell has no machine with enough free capacity. The instance starts when there is one.",
+        Actor::Operator,
+        "Ask the platform operator for more capacity in the city, or place the workload in another city.",
+    ),
+    ok("ContainersReady", "Instance ContainersReady", "Every readiness probe of the instance succeeds."),
+    progressing(
+        "ContainersNotReady",
+        "Instance ContainersReady, Ready",
+        "The instance runs, and a readiness probe has not succeeded yet or fails. The message has the probe and its last failure.",
+        Actor::You,
+        "Wait, or read `polis logs INSTANCE` and correct the program or the probe.",
+    ),
     ok("Running", "Instance Running, Ready", "The instance runs."),
     ok(
         "Available",

@@ -22,6 +22,7 @@ mod defaults;
 mod field;
 mod metadata;
 mod placements;
+mod probes;
 mod runtime;
 mod ssh;
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use polis_api::compute::{MetricTarget, ScaleSettings, Workload, WorkloadPlacement};
+use polis_api::compute::{MetricTarget, ORDERED_READY, PARALLEL, ScaleSettings, Workload, WorkloadPlacement};
 use polis_api::k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use polis_api::names;
 
@@ -85,6 +85,10 @@ fn check_scale(scale: &ScaleSettings, at: &Path, errors: &mut Vec<FieldError>) {
     if !(1..=REPLICAS_MAX).contains(&scale.min_replicas) {
         let detail = format!("must be between 1 and {REPLICAS_MAX}");
         errors.push(at.at("minReplicas").invalid(scale.min_replicas, detail));
+    }
+    let policy = scale.instance_management_policy.as_str();
+    if ![ORDERED_READY, PARALLEL].contains(&policy) {
+        errors.push(at.at("instanceManagementPolicy").not_supported(policy, [ORDERED_READY, PARALLEL]));
     }
     let Some(max) = scale.max_replicas else { return };
     if max < scale.min_replicas {

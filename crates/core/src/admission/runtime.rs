@@ -8,7 +8,7 @@ use polis_api::compute::{
     VolumeAttachment,
 };
 
-use super::{FieldError, Path, check_label};
+use super::{FieldError, Path, check_label, probes};
 use crate::quota::instance_types;
 
 /// The volumes of an instance by name. A template may have thousands, with thousands of attachments each.
@@ -55,6 +55,7 @@ fn check_sandbox(sandbox: &SandboxRuntime, volumes: &Volumes<'_>, at: &Path, err
     for (index, container) in sandbox.containers.iter().enumerate() {
         check_container(container, volumes, &containers.index(index), &mut names, errors);
     }
+    probes::check_termination(sandbox, at, errors);
     for (index, secret) in sandbox.image_pull_secrets.iter().enumerate() {
         if secret.name.is_empty() {
             errors.push(at.at("imagePullSecrets").index(index).at("name").required(""));
@@ -81,6 +82,7 @@ fn check_container<'a>(
     }
     check_attachments(&container.volume_attachments, volumes, &at.at("volumeAttachments"), errors);
     check_ports(&container.ports, &at.at("ports"), errors);
+    probes::check_container(container, at, errors);
 }
 
 fn check_machine(

@@ -54,6 +54,33 @@ fn a_new_deployment_creates_its_instances_in_order() {
 }
 
 #[test]
+fn parallel_instances_do_not_wait_for_each_other_except_in_a_rollout() {
+    let parallel = |mut deployment: WorkloadDeployment| {
+        deployment.spec.scale_settings.instance_management_policy = PARALLEL.to_owned();
+        deployment
+    };
+    let three = parallel(mk_deployment_of("web", 3));
+    assert_eq!(planned(&three, &[mk_unready(0)]), ["create web-1", "create web-2", "wait web-0 NotReady"]);
+    assert_eq!(
+        planned(&three, &[deleting(mk_ready(0)), mk_ready(1)]),
+        ["create web-2", "wait web-0 Terminating"]
+    );
+    let one = parallel(mk_deployment_of("web", 1));
+    assert_eq!(
+        planned(&one, &[mk_ready(0), deleting(mk_ready(3)), mk_ready(1), mk_ready(2)]),
+        ["delete web-2 Surplus", "delete web-1 Surplus", "wait web-3 Terminating"]
+    );
+    let changed = parallel(mk_changed(2));
+    assert_eq!(
+        planned(&changed, &[mk_ready(0), mk_ready(1)]),
+        ["delete web-1 Outdated", "delete web-0 Outdated"]
+    );
+    let mut new = ready(mk_instance(&changed, 1));
+    new.status = None;
+    assert_eq!(planned(&changed, &[mk_ready(0), new]), ["wait web-1 NotReady", "delete web-0 Outdated"]);
+}
+
+#[test]
 fn the_next_action_is_the_first_of_the_plan() {
     let plan = plan(&mk_deployment_of("web", 2), &[], &InstanceDefaults::default());
     assert!(matches!(plan.next(), Some(InstanceAction::Create(first)) if first.name() == "web-0"));

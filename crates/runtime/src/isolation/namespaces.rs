@@ -66,8 +66,8 @@ pub(crate) fn enter_mount_namespace() -> io::Result<()> {
     unshare(UnshareFlags::NEWNS)
 }
 
-/// Keeps the capabilities in the user namespace when the launcher is executed.
-fn keep_capabilities() -> io::Result<()> {
+/// Keeps the capabilities of the calling thread in the user namespace when it executes a program.
+pub(crate) fn keep_capabilities() -> io::Result<()> {
     let CapabilitySets { permitted, .. } = capabilities(None)?;
     set_capabilities(None, CapabilitySets { effective: permitted, permitted, inheritable: permitted })?;
     for bit in 0..u64::BITS {

@@ -9,18 +9,22 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use polis_core::health::{HealthState, ProbeFailure};
 use rustix::process::Signal;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::Command;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
+use super::health::HealthMonitor;
 use super::restart::ObservedContainer;
 use super::shim_process::{ShimProcess, kill_orphans};
 use crate::Error;
 use crate::internal_command::SHIM;
 use crate::provider::StopProgress;
-use crate::shim::{LaunchRequest, ShimState, StartReply, Termination, TerminationCause, try_lock};
+use crate::shim::{
+    LaunchRequest, ShimState, StartReply, StopReason, Termination, TerminationCause, try_lock,
+};
 
 /// Poll interval for a starting shim. A shim that holds its lock writes its state file within milliseconds.
 pub(super) const SHIM_POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -48,11 +52,15 @@ pub(super) enum ContainerState {
 /// A running container.
 pub(super) struct RunningContainer {
     pub(super) state: ShimState,
-    since: Instant,
+    pub(super) since: Instant,
     shim: ShimProcess,
     stop_requested: Option<Instant>,
     /// The first port has accepted a connection.
     pub(super) accepts_connections: bool,
+    /// The probes of the container, if it has any.
+    pub(super) health: Option<HealthMonitor>,
+    /// An earlier runtime, or an earlier reconcile, has started it.
+    pub(super) adopted: bool,
     watch: Option<JoinHandle<()>>,
 }
 
@@ -105,10 +113,10 @@ impl ContainerState {
         let opened = ShimProcess::open(state.shim, container_dir.to_owned())
             .map_err(Error::directory(container_dir))?;
         let Some(shim) = opened.filter(ShimProcess::holds_lock) else { return Ok(ContainerState::Starting) };
-        Ok(ContainerState::running(state, shim))
+        Ok(ContainerState::running(state, shim, true))
     }
 
-    fn running(state: ShimState, shim: ShimProcess) -> ContainerState {
+    fn running(state: ShimState, shim: ShimProcess, adopted: bool) -> ContainerState {
         let since = to_instant(state.started);
         ContainerState::Running(Box::new(RunningContainer {
             state,
@@ -116,6 +124,8 @@ impl ContainerState {
             shim,
             stop_requested: None,
             accepts_connections: false,
+            health: None,
+            adopted,
             watch: None,
         }))
     }
@@ -131,6 +141,14 @@ impl ContainerState {
             ContainerState::Exited { state, termination, since } => {
                 Some(ObservedContainer::Exited(state, termination, since.elapsed()))
             }
+        }
+    }
+
+    /// The health of a running container with probes.
+    pub(super) fn health(&self) -> Option<HealthState> {
+        match self {
+            ContainerState::Running(running) => running.health.as_ref().map(HealthMonitor::health),
+            _ => None,
         }
     }
 
@@ -153,7 +171,7 @@ impl ContainerState {
             ContainerState::NeverRan | ContainerState::Exited { .. } => StopProgress::Done,
             ContainerState::Unknown | ContainerState::Starting => StopProgress::Pending(SHIM_POLL_INTERVAL),
             ContainerState::Running(running) => {
-                let limit = grace + STOP_TIMEOUT;
+                let limit = running.state.grace_period.unwrap_or(grace) + STOP_TIMEOUT;
                 let requested = *running.stop_requested.get_or_insert_with(|| {
                     running.shim.signal(Signal::TERM);
                     Instant::now()
@@ -166,6 +184,26 @@ impl ContainerState {
                 StopProgress::Pending(left)
             }
         }
+    }
+
+    /// As [`ContainerState::stop`], for a container that must be restarted because of a probe.
+    pub(super) fn stop_unhealthy(
+        &mut self,
+        container_dir: &Path,
+        failure: &ProbeFailure,
+        grace: Duration,
+    ) -> Result<StopProgress, Error> {
+        if let ContainerState::Running(running) = self
+            && running.stop_requested.is_none()
+        {
+            let reason =
+                StopReason { unhealthy: failure.message.clone(), grace_period: failure.grace_period };
+            reason.write(container_dir).map_err(Error::directory(container_dir))?;
+            if failure.grace_period.is_some() {
+                running.state.grace_period = failure.grace_period;
+            }
+        }
+        Ok(self.stop(grace))
     }
 
     /// Starts a shim and waits for its reply.
@@ -189,7 +227,7 @@ impl ContainerState {
                 let opened = ShimProcess::open(state.shim, container_dir.clone())
                     .map_err(Error::directory(&container_dir))?;
                 // If the shim has exited already, the next inspection reads its state file.
-                Ok(opened.map_or(ContainerState::Unknown, |shim| ContainerState::running(state, shim)))
+                Ok(opened.map_or(ContainerState::Unknown, |shim| ContainerState::running(state, shim, false)))
             }
             StartReply::Held => Ok(ContainerState::Unknown),
             StartReply::Failed(why) => Err(failed(why)),

@@ -8,7 +8,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use polis_api::ObjectExt;
 use polis_api::compute::{Instance, InstanceSpec, SandboxContainer};
-use polis_core::quota;
+use polis_api::conditions::{CONTAINERS_READY, RUNNING};
+use polis_core::health::{ContainerHealth, ProbeFailure, probed_ports};
+use polis_core::{conditions, quota};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
@@ -18,11 +20,11 @@ use super::images::Images;
 use super::instance_dir::{self, InstanceRecord};
 use super::launch_spec::{is_tcp, number};
 use super::restart::{self, ObservedContainer, RestartAction};
-use super::{AddressMode, LoopbackPool, ProcessSettings, address};
+use super::{AddressMode, LoopbackPool, ProcessSettings, address, health};
 use crate::isolation::cgroup::{Cgroup, CgroupLimits};
 #[cfg(target_os = "linux")]
 use crate::oci::ImageStore;
-use crate::provider::{ChangeCallback, InstancePhase, RunRequest, StopProgress};
+use crate::provider::{ChangeCallback, InstancePhase, ProbeReadiness, RunRequest, StopProgress};
 use crate::shim::LaunchRequest;
 use crate::{Error, Isolation};
 
@@ -156,7 +158,8 @@ impl Host {
             }
             AddressMode::PerInstance(_) => {}
             AddressMode::Shared => {
-                for port in containers.iter().flat_map(|container| &container.ports).filter_map(number) {
+                let named = containers.iter().flat_map(|container| &container.ports).filter_map(number);
+                for port in named.chain(containers.iter().flat_map(probed_ports)) {
                     if !record.ports.contains_key(&port) {
                         record.ports.insert(port, self.free_port(&record).await?);
                     }
@@ -255,6 +258,108 @@ impl Host {
             .map_or(StopProgress::Done, |container_state| container_state.stop(self.settings.grace_period))
     }
 
+    /// Time from the request to stop an instance until it is killed.
+    pub(super) fn grace_period(&self, spec: &InstanceSpec) -> Duration {
+        let seconds =
+            spec.runtime.sandbox.as_ref().and_then(|sandbox| sandbox.termination_grace_period_seconds);
+        let wanted = seconds.map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or_default()));
+        wanted.map_or(self.settings.grace_period, |wanted| wanted.min(self.settings.max_grace_period))
+    }
+
+    /// The probe because of which a running container must be restarted.
+    pub(super) fn probe_failure(
+        self: &Arc<Self>,
+        uid: &str,
+        container: &str,
+    ) -> Result<Option<ProbeFailure>, Error> {
+        self.inspect(uid, container)?;
+        let instances = self.instances.lock();
+        let state = instances.get(uid).and_then(|instance| instance.containers.get(container));
+        Ok(state.and_then(ContainerState::health).and_then(|health| health.failed))
+    }
+
+    pub(super) fn stop_unhealthy(
+        &self,
+        uid: &str,
+        container: &str,
+        failure: &ProbeFailure,
+    ) -> Result<StopProgress, Error> {
+        let Some(instance_dir) = instance_dir::path(&self.settings.dir, uid) else {
+            return Ok(StopProgress::Done);
+        };
+        let mut instances = self.instances.lock();
+        let state = instances.get_mut(uid).and_then(|instance| instance.containers.get_mut(container));
+        state.map_or(Ok(StopProgress::Done), |state| {
+            state.stop_unhealthy(&instance_dir.join(container), failure, self.settings.grace_period)
+        })
+    }
+
+    /// Starts the probes of running containers. An adopted container keeps the health in the instance's
+    /// status: it was in the same run when the earlier runtime wrote it.
+    pub(super) fn monitor(
+        self: &Arc<Self>,
+        instance: &Instance,
+        containers: &[SandboxContainer],
+        record: &InstanceRecord,
+    ) {
+        let Some(instance_dir) = instance_dir::path(&self.settings.dir, &record.uid) else { return };
+        let was_true = |kind| {
+            let status = instance.status.as_ref();
+            status.is_some_and(|status| conditions::is_true(&status.conditions, kind))
+        };
+        let mut instances = self.instances.lock();
+        let Some(hosted) = instances.get_mut(&record.uid) else { return };
+        for container in containers {
+            let Some(ContainerState::Running(running)) = hosted.containers.get_mut(&container.name) else {
+                continue;
+            };
+            if running.health.is_some() {
+                continue;
+            }
+            let health = match running.adopted {
+                true => ContainerHealth::resumed(
+                    container,
+                    running.since.elapsed(),
+                    was_true(RUNNING),
+                    was_true(CONTAINERS_READY),
+                ),
+                false => ContainerHealth::of(container),
+            };
+            let Some(health) = health else { continue };
+            let checks = health::checks(container, record, &instance_dir.join(&container.name));
+            let (host, record) = (Arc::downgrade(self), record.clone());
+            let on_change = move || {
+                let callback = Weak::upgrade(&host).and_then(|host| host.on_change.lock().clone());
+                if let Some(on_change) = callback {
+                    on_change(&record.namespace, &record.name);
+                }
+            };
+            running.health = Some(health::HealthMonitor::start(health, checks, running.since, on_change));
+        }
+    }
+
+    /// Whether the containers with readiness probes are ready; `None` if there are none.
+    pub(super) fn readiness(&self, uid: &str, containers: &[SandboxContainer]) -> Option<ProbeReadiness> {
+        let instances = self.instances.lock();
+        let hosted = instances.get(uid)?;
+        let probed = containers.iter().filter(|container| container.readiness_probe.is_some());
+        let mut readiness = None;
+        for container in probed {
+            let health = hosted.containers.get(&container.name).and_then(ContainerState::health);
+            let why = match health {
+                Some(health) if health.ready => None,
+                Some(health) => Some(health.waiting_for.unwrap_or_default()),
+                None => Some("it does not run".to_owned()),
+            };
+            let not_ready = |why| ProbeReadiness::NotReady(format!("container {}: {why}", container.name));
+            match why {
+                Some(why) => return Some(not_ready(why)),
+                None => readiness = Some(ProbeReadiness::Ready),
+            }
+        }
+        readiness
+    }
+
     pub(super) async fn start(
         self: &Arc<Self>,
         uid: &str,
@@ -305,6 +410,9 @@ impl Host {
         containers: &[SandboxContainer],
         record: &InstanceRecord,
     ) -> (InstancePhase, Option<Duration>) {
+        let probed = |name: &str| {
+            containers.iter().any(|container| container.name == name && container.readiness_probe.is_some())
+        };
         let first_port = containers.iter().find_map(|container| {
             let port = container.ports.iter().filter(is_tcp).find_map(number)?;
             Some((container.name.as_str(), SocketAddr::from((record.address, record.port(port)))))
@@ -329,8 +437,18 @@ impl Host {
                     !container.ports.is_empty(),
                     &self.settings.restart_backoff,
                 );
+                let health = container_state.and_then(ContainerState::health);
+                let phase = match health {
+                    Some(health) if !health.started => InstancePhase::Starting(format!(
+                        "container {}: {}",
+                        container.name,
+                        health.waiting_for.unwrap_or_default()
+                    )),
+                    _ => phase,
+                };
                 if let (ObservedContainer::Running(_, up_for), Some(ContainerState::Running(running))) =
                     (observed, container_state)
+                    && !probed(&container.name)
                     && first_port.is_some_and(|(name, _)| name == container.name)
                     && !running.accepts_connections
                 {
@@ -345,6 +463,9 @@ impl Host {
         let Some((container, endpoint)) = first_port else {
             return (InstancePhase::Up(format!("running at {}", record.address)), again);
         };
+        if probed(container) {
+            return (InstancePhase::Up(format!("running at {endpoint}")), again);
+        }
         if let Some(up_for) = probe {
             let connected = timeout(PROBE_TIMEOUT, TcpStream::connect(endpoint)).await;
             if !connected.is_ok_and(|result| result.is_ok()) {

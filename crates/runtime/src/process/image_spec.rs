@@ -80,7 +80,7 @@ pub(super) fn image_spec(
             files,
             work: work.into(),
         },
-        network: network(container, record),
+        network: network(container, request, record),
         identity: Some(Identity {
             user: user.user,
             group: user.group,

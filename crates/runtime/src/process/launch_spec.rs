@@ -13,7 +13,7 @@ use super::host::Host;
 use super::image::{self, Program};
 use super::instance_dir::{self, InstanceRecord};
 use super::shim_process::CONTAINER_ID_VARIABLE;
-use super::{ProcessSettings, sandbox};
+use super::{ProcessSettings, health, sandbox};
 use crate::Error;
 #[cfg(target_os = "linux")]
 use crate::isolation::{identity, identity::Identity, network::Network, root::Root};
@@ -75,7 +75,7 @@ pub(super) fn launch_spec(
             write: sandbox.write.clone(),
             links: sandbox::links(settings, sandbox, &work),
         },
-        network: network(container, record),
+        network: network(container, request, record),
         identity: owner.map(|owner| Identity {
             user: owner,
             group: owner,
@@ -132,10 +132,16 @@ fn owner(record: &InstanceRecord) -> u32 {
     return record.address.to_bits();
 }
 
-/// The network of a container: the address of its instance, and its TCP ports.
+/// The network of a container: the address of its instance, its TCP ports, and those of its probes.
 #[cfg(target_os = "linux")]
-pub(super) fn network(container: &SandboxContainer, record: &InstanceRecord) -> Network {
-    let ports = container.ports.iter().filter(is_tcp).filter_map(number).map(|port| record.port(port));
+pub(super) fn network(
+    container: &SandboxContainer,
+    request: &RunRequest<'_>,
+    record: &InstanceRecord,
+) -> Network {
+    let all = image::containers(&request.instance.spec).unwrap_or_default();
+    let named = container.ports.iter().filter(is_tcp).filter_map(number);
+    let ports = named.chain(health::extra_ports(container, all)).map(|port| record.port(port));
     Network {
         address: record.address,
         ports: ports.collect::<std::collections::BTreeSet<_>>().into_iter().collect(),

@@ -8,6 +8,7 @@
 //! - `images`, `image_spec`: images from registries, and the launch spec of their containers;
 //! - `launch_spec`: combines the above into the launch spec of a container;
 //! - `instance_dir`: the directory of an instance;
+//! - `health`: the probes of a container;
 //! - `container`, `shim_process`: the state of a container on this host, and its shim process;
 //! - `host`: all instances on this host;
 //! - `settings`: configuration.
@@ -15,6 +16,7 @@
 pub mod address;
 mod container;
 mod environment;
+mod health;
 mod host;
 pub mod image;
 #[cfg(target_os = "linux")]
@@ -138,12 +140,19 @@ impl Provider for ProcessProvider {
         };
         let uid = instance.uid();
         let record = self.0.ensure_record(request, containers).await?;
-        let (mut again, mut replacing) = (None, false);
+        let (mut again, mut replacing, mut unhealthy) = (None, false, None);
 
         // Decide and prepare all containers before starting any: a container that cannot run blocks the
         // others.
         let mut starts = Vec::new();
         for container in containers {
+            if let Some(failure) = self.0.probe_failure(uid, &container.name)? {
+                if let StopProgress::Pending(time) = self.0.stop_unhealthy(uid, &container.name, &failure)? {
+                    again = earliest(again, time);
+                }
+                unhealthy = Some(format!("container {} is restarted: {}", container.name, failure.message));
+                continue;
+            }
             match self.0.plan(uid, &container.name, template::instance_hash(instance).unwrap_or_default())? {
                 None => again = earliest(again, SHIM_POLL_INTERVAL),
                 Some(RestartAction::None) => {}
@@ -179,7 +188,8 @@ impl Provider for ProcessProvider {
                                 consecutive_failures,
                                 last_termination,
                                 template: template::instance_hash(instance).unwrap_or_default().to_owned(),
-                                grace_period: self.0.settings.grace_period,
+                                grace_period: self.0.grace_period(&instance.spec),
+                                pre_stop: health::pre_stop(container, &record),
                                 log_retention: self.0.settings.log_retention,
                                 cgroup: self.0.cgroup(uid, &instance.spec),
                                 stop_signal,
@@ -195,12 +205,18 @@ impl Provider for ProcessProvider {
         for (container, launch_request) in starts {
             self.0.start(uid, &container.name, launch_request).await?;
         }
+        self.0.monitor(instance, containers, &record);
         let (phase, later) = self.0.phase(uid, containers, &record).await;
-        let phase = if replacing { InstancePhase::Stopping } else { phase };
+        let phase = match unhealthy {
+            _ if replacing => InstancePhase::Stopping,
+            Some(unhealthy) => InstancePhase::Crashing(unhealthy),
+            None => phase,
+        };
         let requeue_after = later.into_iter().chain(again).min();
         Ok(RunReport {
             programmed: Ok(()),
             warning: self.0.isolation_gap(),
+            readiness: self.0.readiness(uid, containers),
             phase,
             address: Some(record.address.to_string()),
             requeue_after,
@@ -246,6 +262,7 @@ fn pulling(container: &SandboxContainer, record: &InstanceRecord) -> RunReport {
     RunReport {
         programmed: Ok(()),
         warning: None,
+        readiness: None,
         phase: InstancePhase::Starting(format!("image {image} of container {name} is being pulled")),
         address: Some(record.address.to_string()),
         requeue_after: None,

@@ -183,6 +183,7 @@ mod tests {
             last_termination: (restarts > 0).then(|| mk_termination(TerminationCause::Exit(1), 0)),
             template: "h1".into(),
             started: at(0),
+            grace_period: None,
             termination: None,
         }
     }
@@ -231,6 +232,19 @@ mod tests {
         assert_eq!(after(0), RestartAction::Wait(secs(4)));
         assert_eq!(after(3), RestartAction::Wait(secs(1)));
         assert_eq!(after(4), start(3, 3, Some(termination.clone())));
+    }
+
+    #[test]
+    fn a_container_that_a_probe_ended_has_failed() {
+        let (state, unhealthy) =
+            (mk_state(0, 0), mk_termination(TerminationCause::Unhealthy("no answer".into()), 1));
+        let observed = |ago| ObservedContainer::Exited(&state, &unhealthy, secs(ago));
+        assert_eq!(plan(observed(0), "h1", &backoff()), RestartAction::Wait(secs(1)));
+        assert_eq!(plan(observed(1), "h1", &backoff()), start(1, 1, Some(unhealthy.clone())));
+        let (InstancePhase::Crashing(message), _) = phase("app", observed(0), true, &backoff()) else {
+            panic!("not crashing");
+        };
+        assert!(message.ends_with("last exit: unhealthy: no answer"), "{message}");
     }
 
     #[test]

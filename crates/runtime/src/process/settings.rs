@@ -25,8 +25,10 @@ pub struct ProcessSettings {
     pub addresses: AddressMode,
     /// Restart back-off of failed containers.
     pub restart_backoff: RestartBackoff,
-    /// Time between TERM and KILL.
+    /// Time between TERM and KILL, for instances that set no `terminationGracePeriodSeconds`.
     pub grace_period: Duration,
+    /// The longest `terminationGracePeriodSeconds` that is honoured.
+    pub max_grace_period: Duration,
     /// How much output of each container is kept.
     pub log_retention: LogRetention,
     /// Limit of open files of each process.
@@ -67,6 +69,7 @@ impl ProcessSettings {
             addresses: AddressMode::for_city(city),
             restart_backoff: RestartBackoff::default(),
             grace_period: Duration::from_secs(10),
+            max_grace_period: Duration::from_secs(3600),
             log_retention: LogRetention::default(),
             max_open_files: 65_536,
             max_file_bytes: 10 << 30,

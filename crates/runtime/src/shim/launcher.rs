@@ -84,8 +84,18 @@ fn prepare(spec: &LaunchSpec, container_dir: &Path) -> io::Result<Command> {
         crate::isolation::root::enter(&namespaces.root, &instance_dir::root_dir(container_dir))?;
     }
     descriptors::close_on_exec()?;
+    restrict(spec, true)?;
+    let mut program = Command::new(&spec.program);
+    program.args(&spec.args).env_clear().envs(&spec.env).current_dir(&spec.work).stdin(Stdio::null());
+    Ok(program)
+}
+
+/// Gives up all rights of this process that the program must not have. `scoped`: it may signal only processes
+/// that it starts.
+#[cfg_attr(not(target_os = "linux"), allow(unused_variables))]
+pub(super) fn restrict(spec: &LaunchSpec, scoped: bool) -> io::Result<()> {
     if let Some(sandbox) = &spec.sandbox {
-        confine(sandbox, is_namespaced(spec))?;
+        confine(sandbox, is_namespaced(spec), scoped || !is_namespaced(spec))?;
     }
     limit(spec.limits)?; // after the sandbox, which has a descriptor for each of its rules
     #[cfg(target_os = "linux")]
@@ -95,9 +105,7 @@ fn prepare(spec: &LaunchSpec, container_dir: &Path) -> io::Result<Command> {
             seccomp::apply()?;
         }
     }
-    let mut program = Command::new(&spec.program);
-    program.args(&spec.args).env_clear().envs(&spec.env).current_dir(&spec.work).stdin(Stdio::null());
-    Ok(program)
+    Ok(())
 }
 
 fn is_namespaced(spec: &LaunchSpec) -> bool {
@@ -131,7 +139,7 @@ fn limit(limits: Limits) -> io::Result<()> {
 /// Applies the sandbox as far as the kernel supports it: files since Linux 5.13, signals and abstract sockets
 /// since 6.12.
 #[cfg(target_os = "linux")]
-fn confine(sandbox: &Sandbox, namespaced: bool) -> io::Result<()> {
+fn confine(sandbox: &Sandbox, namespaced: bool, scoped: bool) -> io::Result<()> {
     use landlock::{
         ABI, Access as _, AccessFs, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetError, Scope,
     };
@@ -153,12 +161,9 @@ fn confine(sandbox: &Sandbox, namespaced: bool) -> io::Result<()> {
         }
     }
     let restrict = || {
-        Ruleset::default()
-            .handle_access(AccessFs::from_all(KNOWN))?
-            .scope(Scope::from_all(KNOWN))?
-            .create()?
-            .add_rules(rules)?
-            .restrict_self()
+        let files = Ruleset::default().handle_access(AccessFs::from_all(KNOWN))?;
+        let ruleset = if scoped { files.scope(Scope::from_all(KNOWN))? } else { files };
+        ruleset.create()?.add_rules(rules)?.restrict_self()
     };
     restrict().map(|_| ()).map_err(|error| io::Error::other(format!("failed to apply the sandbox: {error}")))
 }
@@ -188,7 +193,7 @@ fn rule(
 }
 
 #[cfg(not(target_os = "linux"))]
-fn confine(_: &Sandbox, _: bool) -> io::Result<()> {
+fn confine(_: &Sandbox, _: bool, _: bool) -> io::Result<()> {
     Ok(())
 }
 

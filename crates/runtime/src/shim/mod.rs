@@ -8,11 +8,13 @@
 //!
 //! The request arrives on standard input, the reply ([`StartReply`]) goes to standard output, and the state
 //! of the run is in a file ([`ShimState`]). On TERM the shim sends TERM to the program's process group, and
-//! KILL after the grace period. On Linux the shim is a subreaper, so it also reaches processes that left the
-//! group or lost their parent. If the shim is killed, the kernel kills the program.
+//! KILL after the grace period; before TERM it runs the `preStop` hook. On Linux the shim is a subreaper, so
+//! it also reaches processes that left the group or lost their parent. If the shim is killed, the kernel
+//! kills the program.
 
 mod children;
 mod descriptors;
+pub(crate) mod exec;
 #[cfg(target_os = "linux")]
 mod init;
 pub(crate) mod launcher;
@@ -25,7 +27,9 @@ use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -39,16 +43,19 @@ use crate::isolation::cgroup::Cgroup;
 #[cfg(target_os = "linux")]
 use crate::isolation::network::{self, HostPorts, InsideThread};
 use children::Children;
+use exec::{ExecContext, ExecRequest};
 pub(crate) use output::rotated;
 pub use request::LogRetention;
 #[cfg(target_os = "linux")]
 pub(crate) use request::Namespaces;
-pub(crate) use request::{LaunchRequest, LaunchSpec, Limits, Sandbox};
+pub(crate) use request::{LaunchRequest, LaunchSpec, Limits, PreStop, Sandbox};
 pub use state::{ShimState, Termination, TerminationCause};
-pub(crate) use state::{replace_file, try_lock};
+pub(crate) use state::{StopReason, replace_file, try_lock};
 
 /// Time to read the remaining output after all writers have exited.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time between TERM and KILL, if the `preStop` hook has used up the grace period.
+const MIN_TERM_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The reply of a shim to its launch request.
 #[derive(Debug, Serialize, Deserialize)]
@@ -113,6 +120,7 @@ fn run(container_dir: &Path, request: LaunchRequest, lock: File) -> io::Result<(
 async fn supervise(container_dir: &Path, request: LaunchRequest) -> io::Result<()> {
     let mut signals = Signals::subscribe()?;
     let log = output::Log::open(container_dir, request.log_retention)?;
+    StopReason::clear(container_dir)?;
     let oom_kills = request.cgroup.as_ref().map_or(0, Cgroup::oom_kills);
     let (mut program, stdout, stderr) = start(container_dir, &request)?;
     let children = &program.children;
@@ -124,15 +132,23 @@ async fn supervise(container_dir: &Path, request: LaunchRequest) -> io::Result<(
         last_termination: request.last_termination.clone(),
         template: request.template.clone(),
         started: Timestamp::now(),
+        grace_period: Some(request.grace_period),
         termination: None,
     };
     if let Err(error) = state.write(container_dir) {
         children.kill();
         return Err(error);
     }
+    let context = Arc::new(ExecContext {
+        pid: children.main(),
+        cgroup: request.cgroup.clone(),
+        launch: request.launch.clone(),
+    });
+    // Without the socket, only commands of probes fail, and they name the cause.
+    _ = exec::serve(container_dir, context.clone());
     send_reply(&StartReply::Started(state.clone()));
     let writer = tokio::spawn(output::copy_to_log(stdout, stderr, log));
-    let cause = supervise_until_exit(&mut program, &mut signals, &request).await;
+    let cause = supervise_until_exit(&mut program, &mut signals, &request, container_dir, &context).await;
     // All writers have exited. An error here must not hide the exit of the program.
     _ = timeout(DRAIN_TIMEOUT, writer).await;
     let cause = match (cause, launcher::report(container_dir)) {
@@ -160,6 +176,12 @@ struct Program {
 }
 
 impl Program {
+    /// Asks the program to stop.
+    async fn stop(&mut self, signal: rustix::process::Signal) {
+        self.stop_accepting().await;
+        self.children.signal(signal);
+    }
+
     /// Hands the connections that have reached the container to the program, and accepts no others.
     async fn stop_accepting(&mut self) {
         #[cfg(target_os = "linux")]
@@ -237,11 +259,14 @@ async fn supervise_until_exit(
     program: &mut Program,
     signals: &mut Signals,
     request: &LaunchRequest,
+    container_dir: &Path,
+    context: &Arc<ExecContext>,
 ) -> TerminationCause {
-    let grace = request.grace_period;
+    let mut grace = request.grace_period;
     let stop_signal = request.stop_signal.and_then(rustix::process::Signal::from_named_raw);
     let stop_signal = stop_signal.unwrap_or(rustix::process::Signal::TERM);
     let mut stop: Option<Instant> = None;
+    let mut hook: Option<Pin<Box<dyn Future<Output = ()> + '_>>> = None;
     let mut cause = None;
     let mut disk_limit = std::pin::pin!(disk_limit(request.launch.disk.clone()));
     loop {
@@ -258,18 +283,35 @@ async fn supervise_until_exit(
             _ = signals.child.recv() => {}
             _ = signals.term.recv() => {
                 if stop.is_none() {
-                    program.stop_accepting().await;
-                    program.children.signal(stop_signal);
-                    cause.get_or_insert(TerminationCause::Stopped);
+                    let reason = StopReason::read(container_dir);
+                    grace = reason.as_ref().and_then(|reason| reason.grace_period).unwrap_or(grace);
+                    cause.get_or_insert(match reason {
+                        Some(reason) => TerminationCause::Unhealthy(reason.unhealthy),
+                        None => TerminationCause::Stopped,
+                    });
                     stop = Some(Instant::now() + grace);
+                    match &request.pre_stop {
+                        Some(pre_stop) => hook = Some(Box::pin(run_hook(pre_stop, grace, context))),
+                        None => program.stop(stop_signal).await,
+                    }
                 }
+            }
+            () = ended(&mut hook) => {
+                hook = None;
+                program.stop(stop_signal).await;
+                stop = stop.max(Some(Instant::now() + MIN_TERM_TIMEOUT));
             }
             why = &mut disk_limit, if cause.is_none() => {
                 program.children.kill();
                 cause = Some(TerminationCause::DiskLimit(why));
                 stop = Some(Instant::now() + KILL_INTERVAL);
             }
-            () = deadline(stop) => {
+            () = deadline(stop), if hook.is_some() => {
+                hook = None;
+                program.stop(stop_signal).await;
+                stop = Some(Instant::now() + MIN_TERM_TIMEOUT);
+            }
+            () = deadline(stop), if hook.is_none() => {
                 // Repeat until none is left: the children of a killed process become children of the shim.
                 program.children.kill();
                 stop = Some(Instant::now() + KILL_INTERVAL);
@@ -277,6 +319,27 @@ async fn supervise_until_exit(
         }
     }
     cause.unwrap_or(TerminationCause::Lost)
+}
+
+/// Runs the `preStop` hook. As in Kubernetes, its failure does not prevent the stop.
+async fn run_hook(hook: &PreStop, limit: Duration, context: &Arc<ExecContext>) {
+    match hook {
+        PreStop::Exec(command) => {
+            let request = ExecRequest { command: command.clone(), timeout: limit };
+            let reply = exec::run(context, request).await;
+            drop(reply);
+        }
+        PreStop::Check(check) => _ = check.run(limit).await,
+        PreStop::Sleep(time) => tokio::time::sleep(*time).await,
+    }
+}
+
+/// Resolves when the hook has ended; never if there is none.
+async fn ended(hook: &mut Option<Pin<Box<dyn Future<Output = ()> + '_>>>) {
+    match hook {
+        Some(hook) => hook.await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Resolves with the details when the files of a directory exceed their limit.

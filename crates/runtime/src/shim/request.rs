@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::state::Termination;
+use crate::check::NetworkCheck;
 use crate::isolation::cgroup::Cgroup;
 #[cfg(target_os = "linux")]
 use crate::isolation::{identity::Identity, network::Network, root::Root};
@@ -37,8 +38,20 @@ pub(crate) struct LaunchRequest {
     /// The signal that asks the program to stop; TERM if none.
     #[serde(default)]
     pub(crate) stop_signal: Option<i32>,
+    /// What runs before the program is asked to stop.
+    #[serde(default)]
+    pub(crate) pre_stop: Option<PreStop>,
     /// The program to start.
     pub(crate) launch: LaunchSpec,
+}
+
+/// A hook that runs before a program is asked to stop.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum PreStop {
+    Exec(Vec<String>),
+    Check(NetworkCheck),
+    Sleep(Duration),
 }
 
 /// How much of a container's output is kept.

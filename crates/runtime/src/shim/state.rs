@@ -6,6 +6,7 @@ use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -34,6 +35,9 @@ pub struct ShimState {
     pub template: String,
     /// Start time of the program.
     pub started: Timestamp,
+    /// Time from the request to stop until the container is killed; none in files of earlier versions.
+    #[serde(default)]
+    pub grace_period: Option<Duration>,
     /// How this run ended; none while it runs.
     #[serde(rename = "ending")]
     pub termination: Option<Termination>,
@@ -63,6 +67,8 @@ pub enum TerminationCause {
     OutOfMemory(String),
     /// The shim ended it because its files exceeded their limit, with the details.
     DiskLimit(String),
+    /// The runtime stopped it because a probe failed, with the details.
+    Unhealthy(String),
     /// The runtime stopped it.
     Stopped,
     /// The shim was killed before it recorded the exit.
@@ -77,6 +83,7 @@ impl fmt::Display for TerminationCause {
             TerminationCause::Failed(why) => write!(f, "failed to start: {why}"),
             TerminationCause::OutOfMemory(how) => write!(f, "out of memory: {how}"),
             TerminationCause::DiskLimit(why) => write!(f, "out of disk space: {why}"),
+            TerminationCause::Unhealthy(why) => write!(f, "unhealthy: {why}"),
             TerminationCause::Stopped => f.write_str("stopped"),
             TerminationCause::Lost => f.write_str("its shim was killed"),
         }
@@ -96,6 +103,37 @@ impl ShimState {
 
     pub(crate) fn write(&self, container_dir: &Path) -> io::Result<()> {
         replace_file(&container_dir.join(STATE_FILE), &serde_json::to_vec(self)?)
+    }
+}
+
+/// Why the runtime stops a container, for the shim that it asks to do so.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StopReason {
+    /// The probe that failed.
+    pub(crate) unhealthy: String,
+    /// Time until the container is killed; that of the launch request if none.
+    pub(crate) grace_period: Option<Duration>,
+}
+
+/// The file with the reason, in the container's directory; absent for an ordinary stop.
+const STOP_FILE: &str = "stop.json";
+
+impl StopReason {
+    /// The reason of the current stop. A file that cannot be read counts as none.
+    pub(super) fn read(container_dir: &Path) -> Option<StopReason> {
+        serde_json::from_slice(&fs::read(container_dir.join(STOP_FILE)).ok()?).ok()
+    }
+
+    pub(crate) fn write(&self, container_dir: &Path) -> io::Result<()> {
+        replace_file(&container_dir.join(STOP_FILE), &serde_json::to_vec(self)?)
+    }
+
+    /// Removes the reason of an earlier stop.
+    pub(super) fn clear(container_dir: &Path) -> io::Result<()> {
+        match fs::remove_file(container_dir.join(STOP_FILE)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
     }
 }
 

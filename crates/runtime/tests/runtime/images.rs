@@ -208,6 +208,41 @@ async fn a_private_image_needs_its_pull_secret() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_command_of_a_probe_runs_inside_the_container_with_its_rights() {
+    if !supported() {
+        return;
+    }
+    let (cell, registry) = (TestCell::new().await, TestRegistry::start().await);
+    let config = json!({
+        "Entrypoint": ["/app", "__program", "sleep"], "User": "web", "WorkingDir": "/srv", "Env": ["COLOUR=green"],
+    });
+    let image = registry.push("acme/probed", &[base_layer()], &config);
+    let mut instance = mk_instance("web-0", &image, &[]);
+    let report = r#"n=0; for path in /proc/[0-9]*; do n=$((n+1)); done; read -r name < /etc/hostname
+        while read -r key value rest; do case "$key" in Uid:|CapEff:|Seccomp:) facts="$facts $value";; esac; done < /proc/self/status
+        kill -0 1 && signals=yes; kill -0 2 && signals=$signals,program
+        echo "$COLOUR $name at $(pwd)$facts, $n processes, may signal: $signals"; exit 1"#;
+    container(&mut instance).readiness_probe = Some(
+        serde_json::from_value(json!({"exec": {"command": ["/bin/sh", "-c", report]}, "periodSeconds": 1}))
+            .unwrap(),
+    );
+    cell.create(&instance).await;
+    let message = cell
+        .until("the output of the command", async || {
+            let message = cell.message("web-0", "ContainersReady", "False", "ContainersNotReady").await?;
+            message.contains("exit code").then_some(message)
+        })
+        .await;
+    let (start, end) = message.split_once(", ").unwrap();
+    assert_eq!(
+        start,
+        "container app: readiness probe fails: exit code 1: green web-0 at /srv 101 0000000000000000 2",
+        "{message}"
+    );
+    assert!(end.ends_with("may signal: yes,program"), "{message}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_container_is_adopted_restarted_and_removed_as_a_process_is() {
     if !supported() {
         return;

@@ -3,8 +3,10 @@
 
 mod chaos;
 mod clock;
+mod health;
 mod images;
 mod isolation;
+mod pods;
 mod refusals;
 mod restarting;
 mod running;

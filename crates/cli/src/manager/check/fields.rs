@@ -30,6 +30,10 @@ const FIELDS: &[&str] = &[
     "discovery.clusterName",
     "discovery.quotaKubeconfigPath",
     "discovery.quotaResourceRef",
+    "runtime",
+    "pods.clusterKubeconfigPath",
+    "pods.runtimeClassName",
+    "pods.nodeSelector",
 ];
 
 /// The unknown fields with what to do about each, and the configuration without them, if the rest is valid.

@@ -11,7 +11,7 @@ use super::{Findings, credentials};
 use crate::exit::CliError;
 use crate::manager::address;
 use crate::manager::certificates::{self as origin, CertificateSource};
-use crate::manager::config::{Config, Mode, SecretRef};
+use crate::manager::config::{Config, Mode, Pods, RuntimeKind, SecretRef};
 use crate::manager::flags::Flags;
 
 /// Reads the configuration and checks everything that needs no requests.
@@ -94,6 +94,18 @@ pub(in crate::manager) fn check_flags_and_config(flags: &Flags, config: &Config)
             "set discovery.clusterName to a name that is unique for each cell",
         );
     }
+    let pods = config.runtime == RuntimeKind::Pods;
+    if pods && !cell {
+        add_error(
+            "runtime",
+            "pods run the instances of a cell, and the cell role is not enabled",
+            "set --enable-cell-controllers, or remove runtime",
+        );
+    }
+    if !pods && (config.pods != Pods::default() || flags.cluster_kubeconfig.is_some()) {
+        let field = if flags.cluster_kubeconfig.is_some() { "--cluster-kubeconfig" } else { "pods" };
+        add_error(field, "it applies to cells with runtime: pods", "set runtime: pods, or remove it");
+    }
     if let Err(error) = address::parse(&flags.health_probe_bind_address) {
         add_error(
             "--health-probe-bind-address",
@@ -153,7 +165,17 @@ fn kubeconfigs<'a>(flags: &'a Flags, config: &'a Config) -> Vec<NamedKubeconfig<
     let by_field = by_field
         .into_iter()
         .filter_map(|(by, is, file)| Some(NamedKubeconfig { by, is, file: file.as_deref()?, context: None }));
-    hub.into_iter().chain(by_field).collect()
+    let pods = config.pods_kubeconfig(flags).map(|file| NamedKubeconfig {
+        by: if flags.cluster_kubeconfig.is_some() {
+            "--cluster-kubeconfig"
+        } else {
+            "pods.clusterKubeconfigPath"
+        },
+        is: "cluster",
+        file,
+        context: None,
+    });
+    hub.into_iter().chain(by_field).chain(pods).collect()
 }
 
 async fn kubeconfig(named: &NamedKubeconfig<'_>, now: Timestamp, findings: &mut Findings) {

@@ -22,6 +22,12 @@ macro_rules! grant {
 pub(super) const LEASES: Grant = grant!("deploy/components/leader-election/role.yaml");
 /// The cell role in its cell.
 pub(super) const CELL: Grant = grant!("deploy/components/rbac/cell/controllers.yaml");
+/// The pod runtime in the cell.
+pub(super) const PODS_IN_CELL: Grant = grant!("deploy/components/rbac/pods-cell/cell.yaml");
+/// The pod runtime in the cluster that runs the Pods.
+pub(super) const PODS: Grant = grant!("deploy/components/rbac/pods-cluster/cluster.yaml");
+/// The pod runtime in a cluster apart from the cell.
+pub(super) const PODS_APART: Grant = grant!("deploy/components/rbac/pods-apart/namespaces.yaml");
 /// The cell role on the hub.
 pub(super) const CELL_ON_HUB: Grant = grant!("deploy/components/rbac/hub/cell.yaml");
 /// The cell role in the hub namespaces where its city has deployments. The management role binds it there, so
@@ -128,6 +134,9 @@ mod tests {
         for grant in [
             LEASES,
             CELL,
+            PODS_IN_CELL,
+            PODS,
+            PODS_APART,
             CELL_ON_HUB,
             CELL_CITY_ON_HUB,
             MANAGEMENT_ON_HUB,

@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use super::permissions::{self, Grant, Permission};
 use super::{Findings, kinds};
-use crate::manager::config::{Config, Mode, SecretRef};
+use crate::manager::config::{Config, Mode, RuntimeKind, SecretRef};
 use crate::manager::flags::Flags;
 use crate::manager::planes::Planes;
 
@@ -59,12 +59,15 @@ pub(super) async fn examine(flags: &Flags, config: &Config, findings: &mut Findi
     let (management, cell) = (flags.enable_management_controllers, flags.enable_cell_controllers);
     let when = |yes: bool, grant: Grant| yes.then_some(grant);
     let single = config.discovery.mode == Mode::Single;
+    let pods = cell && config.runtime == RuntimeKind::Pods;
     let own = PlaneCheck {
         name: "own cluster".into(),
         plane: planes.own.clone(),
         grants: [
             when(flags.leader_elect, permissions::LEASES),
             when(cell, permissions::CELL),
+            when(pods, permissions::PODS_IN_CELL),
+            when(pods && planes.cluster().is_none(), permissions::PODS),
             when(management && single, permissions::PROJECT),
             when(config.metrics_server.is_secure(), permissions::METRICS_REVIEWS),
         ]
@@ -102,6 +105,15 @@ pub(super) async fn examine(flags: &Flags, config: &Config, findings: &mut Findi
     }
     if management && !single {
         projects(flags, config, &planes, findings).await;
+    }
+    if let Some(cluster) = planes.cluster().filter(|_| pods) {
+        let cluster = PlaneCheck {
+            name: "cluster".into(),
+            plane: cluster.clone(),
+            grants: vec![permissions::PODS, permissions::PODS_APART],
+            kinds: "",
+        };
+        check_plane(&cluster, flags, findings).await;
     }
     if let Some(quota) = planes.quota().filter(|_| cell) {
         let quota_check =
