@@ -138,8 +138,8 @@ impl StopReason {
 }
 
 /// Replaces a file atomically: a reader gets the old content or the new. On a full disk an existing file is
-/// overwritten in one write, padded with spaces, which needs no space: a program that ends is recorded, and so
-/// can be deleted.
+/// overwritten in one write, padded with spaces, which needs no space: a program that ends is recorded, and
+/// so can be deleted.
 pub(crate) fn replace_file(path: &Path, content: &[u8]) -> io::Result<()> {
     let temp = path.with_extension("new");
     match fs::write(&temp, content).and_then(|()| fs::rename(&temp, path)) {
