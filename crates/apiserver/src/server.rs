@@ -89,7 +89,6 @@ pub struct Builder {
     access: Access,
     webhooks: Arc<dyn WebhookTransport>,
     subresources: SubresourceHandlers,
-    root: PlaneSpec,
     project_quota: Option<StorageQuota>,
     suspended: Vec<String>,
 }
@@ -172,12 +171,6 @@ impl Builder {
         self
     }
 
-    /// Makes the root plane serve the kinds of a shared catalogue. By default it has its own catalogue.
-    pub fn root_catalogue(mut self, catalogue: impl Into<String>) -> Self {
-        self.root.catalogue = Some(catalogue.into());
-        self
-    }
-
     /// Opens the store, serves the planes recorded in it, and creates the root plane if the store is new.
     pub async fn build(self) -> Result<Server, Error> {
         let store: Arc<dyn Store> = match (self.store, self.storage) {
@@ -221,7 +214,7 @@ impl Builder {
         let controllers = controllers::start(&core, writes, self.enabled);
         let server = Server { core, _controllers: Arc::new(Tasks(controllers)) };
         if server.core.plane("").is_none() {
-            server.create_plane(self.root).await?;
+            server.create_plane(PlaneSpec::default()).await?;
         }
         Ok(server)
     }
@@ -260,7 +253,6 @@ impl Server {
             access: Access::default(),
             webhooks: Arc::new(TlsWebhooks::default()),
             subresources: SubresourceHandlers::default(),
-            root: PlaneSpec::default(),
             project_quota: None,
             suspended: Vec::new(),
         }

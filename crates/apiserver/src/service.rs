@@ -174,13 +174,12 @@ impl Service {
     async fn dispatch_resource(
         &self,
         plane: Option<&Arc<Plane>>,
-        sender: Sender,
+        Sender { user, caller }: Sender,
         target: &ResourcePath<'_>,
         parts: &Parts,
         body: impl http_body::Body<Data = Bytes, Error: std::fmt::Display> + Send,
         trail: &mut access::Trail<'_>,
     ) -> Result<Response<ResponseBody>, StatusError> {
-        let Sender { user, caller } = sender;
         let options = Options::parse(parts.uri.query().unwrap_or_default());
         let verb = route::verb(&parts.method, target, options.as_ref().is_ok_and(|options| options.watch));
         // A list or watch of one name is authorized by that name, as in Kubernetes.

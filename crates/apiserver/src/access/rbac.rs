@@ -246,10 +246,7 @@ pub(crate) fn check_grant(call: &Call, object: &Value) -> Result<(), StatusError
     };
     let count = granted.iter().map(Rule::count).fold(0, usize::saturating_add);
     if count > MAX_CHECKED {
-        return refuse(&format!(
-            "the rules grant {count} permissions, and at most {MAX_CHECKED} can be checked for privilege \
-             escalation; split the role"
-        ));
+        return refuse(&too_many(count));
     }
     let own = rules_for(&call.core, &call.plane, &call.user, &namespace);
     let missing: Vec<Rule> = granted
@@ -266,6 +263,14 @@ pub(crate) fn check_grant(call: &Call, object: &Value) -> Result<(), StatusError
         "user {:?} (groups=[{groups}]) is attempting to grant RBAC permissions not currently held:\n{listed}",
         call.user.name
     ))
+}
+
+/// Why a role with this many permissions is refused.
+fn too_many(count: usize) -> String {
+    format!(
+        "the rules grant {count} permissions, and at most {MAX_CHECKED} can be checked for privilege \
+         escalation; split the role"
+    )
 }
 
 fn describe(rule: &Rule) -> String {
