@@ -101,6 +101,7 @@ impl PlaneProvider for WatchedNamespaces {
                 }
                 engaged = watched;
                 tokio::select! {
+                    biased;
                     () = self.namespaces.0.changed.notified() => {}
                     () = sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {}
                 }

@@ -13,10 +13,10 @@ use bytes::Bytes;
 use http::Method;
 use parking_lot::Mutex;
 use serde::Deserialize;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::plane::{Call, JSON};
+use crate::signal::{Signal, Subscription};
 use crate::{Error, Kind, Plane, ResourceScope, UncachedReader};
 
 /// How long the result "not served" is cached: minimum and maximum. In between it is 1/4 of the time since
@@ -31,7 +31,7 @@ const NEGATIVE_TTL_DIVISOR: u32 = 4;
 pub(crate) struct Discovery {
     results: Mutex<Results>,
     /// Changes when the cached results may be out of date.
-    invalidations: watch::Sender<u64>,
+    invalidations: Signal,
 }
 
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl Results {
 impl Default for Discovery {
     fn default() -> Self {
         let results = Results { invalidated: Instant::now(), by_root: BTreeMap::new(), no_streaming: false };
-        Self { results: Mutex::new(results), invalidations: watch::Sender::new(0) }
+        Self { results: Mutex::new(results), invalidations: Signal::default() }
     }
 }
 
@@ -208,11 +208,11 @@ impl Discovery {
         results.by_root.clear();
         results.invalidated = Instant::now();
         drop(results);
-        self.invalidations.send_modify(|count| *count += 1);
+        self.invalidations.send();
     }
 
     /// Notified by [`Discovery::invalidate`].
-    pub(crate) fn invalidations(&self) -> watch::Receiver<u64> {
+    pub(crate) fn invalidations(&self) -> Subscription {
         self.invalidations.subscribe()
     }
 

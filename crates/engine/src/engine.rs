@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use parking_lot::{Mutex, RwLock};
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::Instrument;
@@ -26,6 +26,7 @@ use crate::planes::{FixedPlanes, Member, PlaneProvider, PlaneRegistry, PlaneSet,
 use crate::queue::{ActiveTask, Queue};
 use crate::reconciler::{AnyReconciler, Reconciler};
 use crate::router::{Controller, Router};
+use crate::signal::Signal;
 use crate::watch::ListLimiter;
 use crate::{Clock, ControllerBuilder, Error, ErrorClass, Key, Plane, Random, Watch, WatchedPlanes, admin};
 
@@ -246,7 +247,7 @@ impl Engine {
             planes: RwLock::default(),
             listed: AtomicBool::new(false),
             error: Mutex::new(None),
-            engaged_changed: watch::Sender::default(),
+            engaged_changed: Signal::default(),
         });
         self.sets.push(set.clone());
         set

@@ -9,8 +9,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
+
+use crate::signal::Signal;
 
 /// A verb that gets only errors is reported after this time.
 pub(crate) const FAILING_AFTER: Duration = Duration::from_secs(60);
@@ -27,7 +28,7 @@ pub(crate) struct PlaneHealth {
     /// Verbs whose last response was an error.
     failing: Mutex<BTreeMap<&'static str, FailingVerb>>,
     /// Notified when the plane answers after a request without a useful answer.
-    recovered: watch::Sender<()>,
+    recovered: Signal,
 }
 
 #[derive(Clone, Debug)]
@@ -72,7 +73,7 @@ impl PlaneHealth {
         failing.values_mut().for_each(|verb| verb.unavailable = false);
         drop(failing);
         if was_unavailable {
-            self.recovered.send_replace(());
+            self.recovered.send();
         }
     }
 
@@ -101,7 +102,7 @@ impl PlaneHealth {
         let mut recovered = self.recovered.subscribe();
         let least = delay.min(MIN_PAUSE);
         sleep(least).await;
-        // Cannot fail: `self` owns the sender.
+        // A timeout is an ordinary end of the wait.
         drop(timeout(delay - least, recovered.changed()).await);
     }
 }

@@ -54,6 +54,7 @@ mod reconciler;
 mod resource_version;
 mod router;
 mod schedule;
+mod signal;
 pub mod transport;
 mod uncached;
 mod watch;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, mpsc};
 
 use crate::cache::{Change, InformerStore, ObjectChange, name_of_id};
 use crate::hold::{self, Holds};
@@ -20,6 +20,7 @@ use crate::planes::Set;
 use crate::queue::Queue;
 use crate::reconciler::AnyReconciler;
 use crate::schedule::{Priority, Task};
+use crate::signal::Signal;
 use crate::watch::Observer;
 use crate::{Error, Key, Kind, Plane, PlaneName};
 
@@ -95,7 +96,7 @@ pub(crate) struct Router {
     pub(crate) controllers: Vec<Controller>,
     newly_engaged: Mutex<BTreeMap<usize, BTreeSet<PlaneName>>>,
     engaged_notify: Notify,
-    controller_started: watch::Sender<()>,
+    controller_started: Signal,
 }
 
 impl Router {
@@ -113,7 +114,7 @@ impl Router {
             controllers,
             newly_engaged: Mutex::default(),
             engaged_notify: Notify::new(),
-            controller_started: watch::Sender::default(),
+            controller_started: Signal::default(),
         }
     }
 
@@ -179,7 +180,7 @@ impl Router {
 
     fn engaged(&self, set: usize, plane: &Plane) {
         tracing::info!(set = self.sets[set].name, plane = %plane.name(), "engaged");
-        self.sets[set].engaged_changed.send_replace(());
+        self.sets[set].engaged_changed.send();
         self.newly_engaged.lock().entry(set).or_default().insert(plane.name().clone());
         for (number, controller) in self.controllers.iter().enumerate() {
             if controller.started.load(Ordering::Acquire) {
@@ -338,7 +339,7 @@ impl Router {
             for (set, plane) in self.engaged_planes() {
                 self.enqueue_backlog(number, controller, set, &plane, None);
             }
-            self.controller_started.send_replace(());
+            self.controller_started.send();
         }
         running
     }
@@ -346,8 +347,9 @@ impl Router {
     /// Queues the keys of an external source once the controller has started.
     pub(crate) async fn run_external_source(&self, number: usize, mut keys: mpsc::UnboundedReceiver<Key>) {
         let started = &self.controllers[number].started;
-        if self.controller_started.subscribe().wait_for(|()| started.load(Ordering::Acquire)).await.is_err() {
-            return;
+        let mut changes = self.controller_started.subscribe();
+        while !started.load(Ordering::Acquire) {
+            changes.changed().await;
         }
         while let Some(key) = keys.recv().await {
             self.enqueue(number, key, Priority::Fresh, None);

@@ -139,6 +139,7 @@ impl PlaneProvider for PendingProjects {
                 }
                 engaged = watched;
                 tokio::select! {
+                    biased;
                     () = self.pending.0.changed.notified() => {}
                     () = sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {}
                 }

@@ -15,12 +15,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::future::{BoxFuture, join_all};
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::cache::InformerStore;
 use crate::plane::Env;
 use crate::router::Router;
+use crate::signal::Signal;
 use crate::watch::{ListLimiter, Observer, Reflector, Watch};
 use crate::{Error, FailingRequests, Key, Plane, PlaneName};
 
@@ -50,7 +50,7 @@ pub(crate) struct Set {
     /// Why the provider cannot list the planes.
     pub(crate) error: Mutex<Option<String>>,
     /// Notified whenever a plane becomes engaged.
-    pub(crate) engaged_changed: watch::Sender<()>,
+    pub(crate) engaged_changed: Signal,
 }
 
 pub(crate) struct Member {
@@ -87,8 +87,7 @@ impl PlaneSet {
             if let Some(plane) = self.0.engaged(name) {
                 return plane;
             }
-            // Cannot fail: the set owns the sender.
-            let _ = engaged_changed.changed().await;
+            engaged_changed.changed().await;
         }
     }
 

@@ -208,7 +208,7 @@ impl Reflector {
         let delay = self.plane.env().random.jitter(discovery.retry_after(), 0.5);
         tokio::select! {
             biased;
-            _ = invalidations.changed() => {}
+            () = invalidations.changed() => {}
             () = tokio::time::sleep(delay) => {}
         }
     }
