@@ -18,6 +18,7 @@ mod oci;
 mod outside;
 mod scenarios;
 mod sign;
+mod sim;
 mod test;
 mod testbed;
 mod words;
@@ -78,6 +79,10 @@ enum Task {
     /// Needs: Rust, and a P-256 key in PKCS#8. Takes: a second. `image` and `bundle` have --sign-key and
     /// --verify for their layouts.
     Sign(sign::Args),
+    /// Run the whole federation in one deterministic thread, with faults and invariants, by seed.
+    ///
+    /// Needs: Rust. Takes: about a second per seed. `docs/dev/simulation.md` explains the output.
+    Sim(sim::Args),
     /// Check names, comments and pages against the vocabulary of the project.
     ///
     /// Needs: Rust and git. Takes: a second.
@@ -104,6 +109,7 @@ fn main() -> anyhow::Result<()> {
         Task::Image(args) => image::run(args),
         Task::Bundle(args) => bundle::run(args),
         Task::Sign(args) => sign::run(args),
+        Task::Sim(args) => sim::run(args),
         Task::Words(args) => words::run(args),
         Task::Graph(args) => graph::run(args),
         Task::Workflows(args) => workflows::run(args),
