@@ -99,7 +99,7 @@ impl Reconciler for Controller {
             self.write_running(&instance, status::suspended()).await?;
             return Ok(Action::AwaitChange);
         }
-        self.run(key, &instance, pod.as_ref()).await
+        Box::pin(self.run(key, &instance, pod.as_ref())).await
     }
 }
 
