@@ -186,8 +186,8 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// Waits until every write up to `revision` is durable; `None` if it is already.
     fn durable(&self, revision: Revision) -> Option<BoxFuture<'static, Result<(), CommitError>>>;
 
-    /// Whether the disk has no space for more objects. Writes that free space, and those of the platform, have
-    /// a reserve.
+    /// Whether the disk has no space for more objects. Writes that free space, and those of the platform,
+    /// have a reserve.
     fn is_short_of_space(&self) -> bool {
         false
     }

@@ -5,8 +5,8 @@
 //! replaced before the comparison. `deviations.json` lists the intended differences with a reason each; an
 //! entry that no longer occurs is an error too.
 //!
-//! The scripts of every kind run again as a user with all rights in one namespace, as one who may only get and
-//! patch there, and as an anonymous one.
+//! The scripts of every kind run again as a user with all rights in one namespace, as one who may only get
+//! and patch there, and as an anonymous one.
 //!
 //! The random kinds and requests of `random` are compared in the same way: 12 kinds, or as many as fit into
 //! `POLIS_DIFFERENTIAL_SECONDS`, from seed `POLIS_DIFFERENTIAL_SEED` on.

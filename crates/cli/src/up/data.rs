@@ -263,8 +263,8 @@ fn set_mode(path: &Path, mode: u32) -> Result<()> {
         .with_context(|| format!("failed to set the mode of {} to {mode:o}", path.display()))
 }
 
-/// Writes a file with mode 0600 atomically: to a new temporary file, fsync, rename. On a full disk an existing
-/// file is overwritten in place, which needs no space: so Polis starts on a full disk, too.
+/// Writes a file with mode 0600 atomically: to a new temporary file, fsync, rename. On a full disk an
+/// existing file is overwritten in place, which needs no space: so Polis starts on a full disk, too.
 pub fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
     match write_atomically(path, text) {
         Err(error) if error.kind() == std::io::ErrorKind::StorageFull && path.is_file() => {

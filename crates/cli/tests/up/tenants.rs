@@ -34,7 +34,7 @@ struct User {
 }
 
 /// A response: its code and its text.
-struct Answer {
+struct TextResponse {
     code: u16,
     text: String,
 }
@@ -50,7 +50,7 @@ impl User {
         User { name, client: Client::try_from(config.expect("a configuration")).expect("a client") }
     }
 
-    async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &Value) -> Answer {
+    async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &Value) -> TextResponse {
         let media = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
         let mut request = http::Request::builder().method(method).uri(path).header("content-type", media);
         for (name, value) in headers {
@@ -63,7 +63,7 @@ impl User {
         let collected =
             tokio::time::timeout(std::time::Duration::from_secs(30), answer.into_body().collect());
         let bytes = collected.await.unwrap_or_else(|_| panic!("{method} {path} goes on")).expect("a body");
-        Answer { code, text: String::from_utf8_lossy(&bytes.to_bytes()).into_owned() }
+        TextResponse { code, text: String::from_utf8_lossy(&bytes.to_bytes()).into_owned() }
     }
 
     /// Sends a request that must not succeed.
@@ -196,7 +196,7 @@ async fn tries_the_api(ann: &User) {
     ] {
         ann.is_refused("GET", &path, &[], &Value::Null).await;
     }
-    // As somebody else. On her own plane she may: it changes nothing on that of bob.
+    // As another user. On her own plane she may: it changes nothing on that of bob.
     let secret = format!("{beta}/api/v1/namespaces/default/secrets/db");
     let own = format!("{alpha}/api/v1/namespaces/default/configmaps");
     for (name, value) in [
@@ -269,7 +269,7 @@ async fn plants_objects(ann: &User, hub_namespace: &str) {
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "tenant"},
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:authenticated"}]});
     ann.succeeds("POST", &format!("{alpha}{RBAC}/clusterrolebindings"), &binding).await;
-    // A policy that refuses everything, and a webhook that nobody answers: last, because they bind her, too.
+    // A policy that refuses everything, and a webhook without a server: last, because they bind her, too.
     let policy = json!({"metadata": {"name": "deny"}, "spec": {"failurePolicy": "Fail",
         "matchConstraints": {"resourceRules": everything}, "validations": [{"expression": "false"}]}});
     let bound =
