@@ -361,7 +361,9 @@ impl ManagerProcess {
 
     /// Stops the process with SIGSTOP; its connections stay open.
     pub fn pause(&self) {
-        self.signal(Signal::STOP);
+        if let Some(process) = self.pid().and_then(process::ProcessId::of) {
+            let _already_exited = process.pause();
+        }
     }
 
     /// Resumes a paused process.

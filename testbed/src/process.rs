@@ -101,6 +101,27 @@ impl ProcessId {
         }
     }
 
+    /// Stops this process with SIGSTOP, and waits until none of its threads runs: on a busy machine some run on
+    /// for milliseconds. False if it has exited.
+    pub fn pause(&self) -> io::Result<bool> {
+        if !self.signal(Signal::STOP)? {
+            return Ok(false);
+        }
+        while self.state() != ProcessState::Dead && !self.all_threads_paused() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(true)
+    }
+
+    fn all_threads_paused(&self) -> bool {
+        let Ok(tasks) = fs::read_dir(format!("/proc/{}/task", self.pid)) else { return true };
+        tasks.flatten().all(|task| {
+            let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            // A thread without a state has exited.
+            read_stat(&stat).is_none_or(|(state, _)| matches!(state, 'T' | 't' | 'Z' | 'X'))
+        })
+    }
+
     /// Its resident memory in KiB.
     pub fn resident_kib(&self) -> Option<u64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
@@ -265,7 +286,11 @@ impl Processes {
 
     /// Pauses a component: its connections stay open, and it does not respond.
     pub fn pause(&self, name: &str) -> Result<(), Error> {
-        self.signal(&self.record(name)?, Signal::STOP)
+        let record = self.record(name)?;
+        match record.process.pause() {
+            Ok(_was_running) => Ok(()),
+            Err(cause) => Err(Error::Signal { name: name.to_owned(), cause }),
+        }
     }
 
     /// Resumes a paused component.

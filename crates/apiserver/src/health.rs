@@ -86,11 +86,11 @@ pub(crate) fn respond(
             kinds.openapi().v3(path.trim_start_matches("/openapi/v3/"), parts)
         }
         (".well-known", Some("openid-configuration"), None, _) => {
-            let doc = access::openid_configuration(core, &plane.name);
+            let doc = access::openid_configuration(&plane.name);
             Ok(openid("application/json", &doc))
         }
         ("openid", Some("v1"), Some("jwks"), None) => {
-            Ok(openid("application/jwk-set+json", &core.access.keys.jwks()))
+            Ok(openid("application/jwk-set+json", &core.access.token_keys.jwks()))
         }
         _ => Err(StatusError::no_such_path()),
     }

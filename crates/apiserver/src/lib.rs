@@ -66,11 +66,11 @@ pub use http::ResponseBody;
 pub use plane::PlaneSpec;
 pub use polis_apimachinery::storage_quota::StorageQuota;
 pub use route::project_plane;
-pub use serve::{Authority, Certificate, ServerTls, ServerTlsError, kubeconfig};
+pub use serve::kubeconfig;
 pub use server::{Builder, Error, Server, Storage};
 pub use service::Service;
 pub use status::StatusError;
-pub use store::{EncryptionKeyError, EncryptionKeys, OpenError};
+pub use store::{EncryptionKeyError, EncryptionKeys};
 pub use subresource::{SubresourceFuture, SubresourceHandler, SubresourceRequest};
 pub use user::{MASTERS, UserInfo};
 

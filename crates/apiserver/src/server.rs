@@ -55,7 +55,7 @@ pub enum Storage {
 pub enum Error {
     /// The store cannot be opened.
     #[error(transparent)]
-    Store(#[from] OpenError),
+    Store(Box<dyn std::error::Error + Send + Sync>),
     /// A plane of that name exists.
     #[error("failed to create plane {0}: it exists already")]
     PlaneExists(String),
@@ -76,6 +76,12 @@ pub enum Error {
         /// Why the write failed.
         source: StatusError,
     },
+}
+
+impl From<OpenError> for Error {
+    fn from(error: OpenError) -> Self {
+        Self::Store(error.into())
+    }
 }
 
 /// Builds a [`Server`].
@@ -266,11 +272,6 @@ impl Server {
     /// The service of one plane: paths are those of an ordinary Kubernetes API server.
     pub fn plane_service(&self, name: &str) -> Service {
         Service::new(self.core.clone(), Some(name.into()))
-    }
-
-    /// The service of a project's plane.
-    pub fn project_service(&self, project: &str) -> Service {
-        self.plane_service(&crate::route::project_plane(project))
     }
 
     /// Whether there is a plane of that name.

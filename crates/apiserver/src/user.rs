@@ -12,7 +12,7 @@ pub(crate) const UNAUTHENTICATED: &str = "system:unauthenticated";
 /// The user of a request: name, uid, groups and extra attributes, as in Kubernetes' `user.Info`.
 ///
 /// In-process callers insert it into the extensions of a request. A request without it acts as
-/// [`UserInfo::admin`].
+/// a member of [`MASTERS`].
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct UserInfo {
     /// User name.

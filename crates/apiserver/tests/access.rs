@@ -464,7 +464,7 @@ async fn a_certificate_that_has_expired_is_refused_on_an_open_connection() {
 #[tokio::test]
 async fn a_revoked_certificate_is_refused_at_its_next_request() {
     let server = serve(Access::default()).await;
-    let list = async |certificate: &polis_apiserver::Certificate| {
+    let list = async |certificate: &polis_tls::Certificate| {
         let config = kubeconfig(&server.socket.address, "", server.socket.authority.pem(), certificate);
         let maps: Api<ConfigMap> = Api::default_namespaced(server.client_of(&config).await);
         maps.list(&ListParams::default()).await.map_or_else(|error| code(&error), |_| 200)

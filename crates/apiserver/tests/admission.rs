@@ -17,7 +17,7 @@ use kube::{
     Api, Client,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
-use polis_apiserver::{PlaneSpec, Server, Storage, WebhookCall, WebhookTransport};
+use polis_apiserver::{PlaneSpec, Server, Storage, WebhookCall, WebhookTransport, project_plane};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -182,7 +182,7 @@ async fn a_policy_in_the_plane_of_a_catalogue_applies_to_all_planes_that_share_i
         json!(["Deny"]),
     )
     .await;
-    let shop = widgets(&Client::new(server.project_service("shop"), "default"));
+    let shop = widgets(&Client::new(server.plane_service(&project_plane("shop")), "default"));
     shop.create(&PostParams::default(), &mk_widget("small", json!({"size": 2}))).await.expect("fits");
     shop.create(&PostParams::default(), &mk_widget("large", json!({"size": 3}))).await.expect_err("refused");
     let elsewhere: Api<ConfigMap> = Api::namespaced(mk_client(&server, ""), "default");

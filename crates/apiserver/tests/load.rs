@@ -17,7 +17,8 @@ use kube::{
     client::Body,
     config::{KubeConfigOptions, Kubeconfig},
 };
-use polis_apiserver::{Authority, PlaneSpec, Server, ServerTls, StorageQuota, project_plane};
+use polis_apiserver::{PlaneSpec, Server, StorageQuota, project_plane};
+use polis_tls::{Authority, ServerTls};
 use rustls_pki_types::pem::PemObject as _;
 use serde_json::{Value, json};
 
@@ -49,7 +50,7 @@ async fn serve_with(builder: polis_apiserver::Builder) -> TestServer {
     let server = builder.build().await.expect("a server");
     for project in ["attacker", "neighbour"] {
         server.create_plane(PlaneSpec::project(project, "projects")).await.expect("a plane");
-        let client = Client::new(server.project_service(project), "default");
+        let client = Client::new(server.plane_service(&project_plane(project)), "default");
         let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "tenant"},
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "tenant"},
             "subjects": [{"kind": "Group", "name": project, "apiGroup": "rbac.authorization.k8s.io"}]});

@@ -11,7 +11,7 @@ use kube::{
         DeleteParams, ListParams, Patch, PatchParams, PostParams, PropagationPolicy, WatchEvent, WatchParams,
     },
 };
-use polis_apiserver::{PlaneSpec, Server};
+use polis_apiserver::{PlaneSpec, Server, project_plane};
 use serde_json::{Value, json};
 
 #[tokio::test]
@@ -362,8 +362,8 @@ async fn planes_of_one_catalogue_share_kinds_and_nothing_else() {
     for project in ["shop", "bank"] {
         server.create_plane(PlaneSpec::project(project, "projects")).await.expect("a plane");
     }
-    let shop = widgets(&kube::Client::new(server.project_service("shop"), "default"));
-    let bank = widgets(&kube::Client::new(server.project_service("bank"), "default"));
+    let shop = widgets(&kube::Client::new(server.plane_service(&project_plane("shop")), "default"));
+    let bank = widgets(&kube::Client::new(server.plane_service(&project_plane("bank")), "default"));
     shop.create(&PostParams::default(), &mk_widget("a", json!({}))).await.expect("creates");
     assert!(bank.get_opt("a").await.expect("reads").is_none());
     server.delete_plane("project:shop").await.expect("deletes");
@@ -377,7 +377,7 @@ async fn a_plane_is_deleted_at_once_with_its_last_finalizer_and_without_polling(
     let server = Server::builder().build().await.expect("a server");
     server.install_crd("projects", &mk_widgets_crd()).await.expect("installs");
     server.create_plane(PlaneSpec::project("shop", "projects")).await.expect("a plane");
-    let shop = widgets(&kube::Client::new(server.project_service("shop"), "default"));
+    let shop = widgets(&kube::Client::new(server.plane_service(&project_plane("shop")), "default"));
     let mut held = mk_widget("held", json!({}));
     held.metadata.finalizers = Some(vec!["example.com/keep".to_owned()]);
     shop.create(&PostParams::default(), &held).await.expect("creates");

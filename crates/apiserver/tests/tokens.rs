@@ -284,7 +284,8 @@ async fn a_secret_with_a_token_of_an_earlier_release_gets_a_new_one() {
 /// A server on a store in a file, with these token keys.
 async fn mk_stored_server(folder: &std::path::Path, keys: &[&str]) -> Server {
     let server = eventually("the store is free", || async {
-        let access = Access::default().token_keys(TokenKeys::from_pem(&keys.concat()).unwrap());
+        let mut access = Access::default();
+        access.token_keys = TokenKeys::from_pem(&keys.concat()).unwrap();
         let storage = Storage::Redb(folder.join("store.redb"));
         Server::builder().storage(storage).access(access).build().await.ok()
     })

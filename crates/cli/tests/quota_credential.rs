@@ -3,7 +3,8 @@
 
 use std::process::{Command, Output, Stdio};
 
-use polis_apiserver::{Authority, MASTERS, kubeconfig};
+use polis_apiserver::{MASTERS, kubeconfig};
+use polis_tls::Authority;
 
 /// Runs `polis manager` in the cell role with this `discovery`. No server listens on the address of the hub
 /// and the cluster.

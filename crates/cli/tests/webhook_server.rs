@@ -11,7 +11,7 @@ use polis_api::compute::Workload;
 use polis_api::kube::api::{Api, PostParams};
 use polis_api::kube::{self, Client};
 use polis_api::{ObjectExt as _, crds, finalizers};
-use polis_apiserver::{MASTERS, PlaneSpec, Server, kubeconfig};
+use polis_apiserver::{MASTERS, PlaneSpec, Server, kubeconfig, project_plane};
 use polis_testing::{create_untyped, eventually, free_address, http_get};
 use serde_json::{Value, json};
 use socket::Socket;
@@ -144,7 +144,7 @@ async fn a_manager_reviews_the_workloads_of_its_projects_and_reconciles_the_admi
     );
     platform.register(webhooks).await;
 
-    let client = Client::new(platform.server.project_service("shop"), "default");
+    let client = Client::new(platform.server.plane_service(&project_plane("shop")), "default");
     let workloads = Api::<Workload>::namespaced(client, "default");
     let refused = workloads
         .create(&PostParams::default(), &mk_workload("lhr"))

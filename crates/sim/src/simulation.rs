@@ -114,7 +114,7 @@ fn direct(server: &Server, name: &str, project: Option<&str>) -> Plane {
     use bytes::Bytes;
     use http_body_util::Full;
     let service = match project {
-        Some(project) => server.project_service(project),
+        Some(project) => server.plane_service(&project_plane(project)),
         None if name == PLATFORM => server.service(),
         None => server.plane_service(name),
     };

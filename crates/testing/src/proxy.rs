@@ -17,7 +17,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use parking_lot::Mutex;
 use polis_api::kube::Client;
-use polis_apiserver::{Server, Service, UserInfo};
+use polis_apiserver::{Server, Service, UserInfo, project_plane};
 use polis_engine::Plane;
 use polis_engine::transport::{BoxError, TransportError};
 use serde_json::{Value, json};
@@ -92,7 +92,7 @@ impl Proxy {
         let service = match name {
             name if self.is_standalone(name) => self.server.plane_service(name),
             PLATFORM => self.server.service(),
-            project => self.server.project_service(project),
+            project => self.server.plane_service(&project_plane(project)),
         };
         PlaneProxy { plane: name.into(), user, service, proxy: self.clone() }
     }

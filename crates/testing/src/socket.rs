@@ -4,7 +4,8 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-use polis_apiserver::{Authority, Server, ServerTls};
+use polis_apiserver::Server;
+use polis_tls::{Authority, ServerTls};
 use tokio::task::AbortHandle;
 
 /// Timeout of a connection, and of each read from it.

@@ -5,8 +5,8 @@
 //! without TLS ([`serve_plain`]). [`serve()`] accepts
 //! connections, performs the TLS handshake with the current acceptor of an [`AcceptorProvider`], and runs one
 //! service for each connection. For a certificate that never changes, the provider is a
-//! [`TlsAcceptor`](tokio_rustls::TlsAcceptor) made of [`server_config`]; for a certificate that is renewed it
-//! is a [`ReloadingCertificate`].
+//! [`TlsAcceptor`](tokio_rustls::TlsAcceptor) made of [`server_config`]; for files that are renewed it is a
+//! [`ReloadingCertificate`]; for certificates that an own [`Authority`] issues it is a [`ServerTls`].
 //!
 //! ```text
 //! CertificateFiles (a CertificateSource) ─▶ ReloadingCertificate (an AcceptorProvider) ─▶ serve()
@@ -16,17 +16,21 @@
 //! The crate has no dependency on other crates of the workspace, and every crate may depend on it.
 
 mod activity;
+mod authority;
 mod body;
 mod certificates;
 mod files;
 mod limits;
 mod pem;
 mod serve;
+mod server_tls;
 mod slots;
 
+pub use authority::{Authority, Certificate, ServerTlsError};
 pub use body::{RequestBody, RequestBodyError};
 pub use certificates::{CertificateSource, ReloadingCertificate, SourceVersion};
 pub use files::CertificateFiles;
 pub use limits::{ConnectionLimits, Timeouts};
 pub use pem::{CertificateError, ClientAuth, Pem, server_config};
 pub use serve::{AcceptorProvider, ConnectionBody, ConnectionService, Peer, serve, serve_plain};
+pub use server_tls::ServerTls;

@@ -11,7 +11,8 @@ use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
-use polis_apiserver::{Access, Authority, Server as Embedded, ServerTls, Storage, kubeconfig};
+use polis_apiserver::{Access, Server as Embedded, Storage, kubeconfig};
+use polis_tls::{Authority, ServerTls};
 
 /// Serves from a store in the folder until killed. Writes `kubeconfig` into the folder and prints a line when
 /// ready.

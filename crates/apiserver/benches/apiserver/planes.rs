@@ -7,7 +7,7 @@ use futures::{StreamExt, future::BoxFuture, stream};
 use http_body_util::BodyExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Client, api::PostParams};
-use polis_apiserver::{PlaneSpec, ResponseBody, Server, Storage};
+use polis_apiserver::{PlaneSpec, ResponseBody, Server, Storage, project_plane};
 use polis_testing::bench::BenchTable;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -120,7 +120,7 @@ fn create_plane(server: &Server, plane: u64) -> BoxFuture<'_, ()> {
 
 /// Starts three watches of a plane.
 async fn watch(server: &Server, plane: u64) -> Vec<ResponseBody> {
-    let service = server.project_service(&name(plane));
+    let service = server.plane_service(&project_plane(&name(plane)));
     let mut bodies = Vec::with_capacity(WATCHERS);
     for plural in ["configmaps", "secrets", "serviceaccounts"] {
         let request = http::Request::get(format!("/api/v1/{plural}?watch=1&allowWatchBookmarks=true"))
@@ -147,7 +147,7 @@ fn write(server: &Server, plane: u64, object: usize) -> BoxFuture<'_, ()> {
             "data": {"text": format!("{plane:0>300}{object:0>200}")},
         }))
         .expect("a map");
-        let client = Client::new(server.project_service(&name(plane)), "default");
+        let client = Client::new(server.plane_service(&project_plane(&name(plane))), "default");
         let api: Api<ConfigMap> = Api::namespaced(client, "default");
         api.create(&PostParams::default(), &map).await.expect("created");
     })

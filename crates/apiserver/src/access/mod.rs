@@ -38,16 +38,17 @@ use crate::{
 };
 
 /// Authentication options: static bearer tokens, the keys of service account tokens, and the audit log.
-/// Client certificates are configured in [`crate::ServerTls`].
+/// Client certificates are configured in [`polis_tls::ServerTls`].
 #[derive(Default)]
 pub struct Access {
     tokens: BTreeMap<String, UserInfo>,
-    /// Prefixes of the groups that only administrators of the server may impersonate.
-    reserved_groups: Vec<String>,
+    /// Prefixes of the groups that only administrators of the server may impersonate, whatever RBAC of a plane
+    /// allows.
+    pub reserved_groups: Vec<String>,
+    /// The keys of service account tokens. By default there is a random one, so tokens are invalid after a
+    /// restart.
+    pub token_keys: TokenKeys,
     pub(crate) audit: Option<Arc<Audit>>,
-    pub(crate) keys: TokenKeys,
-    /// The issuer of the root plane's tokens; those of other planes begin with it.
-    pub(crate) issuer: Option<String>,
     /// The certificate authority of the server, in PEM: `ca.crt` of token secrets.
     pub(crate) authority: Option<String>,
 }
@@ -56,13 +57,6 @@ impl Access {
     /// Accepts a static bearer token for a user.
     pub fn token(mut self, token: impl Into<String>, user: UserInfo) -> Self {
         self.tokens.insert(token.into(), user);
-        self
-    }
-
-    /// Reserves the groups that begin so: only administrators of the server may impersonate them, whatever
-    /// RBAC of a plane allows.
-    pub fn reserve_groups(mut self, prefixes: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        self.reserved_groups.extend(prefixes.into_iter().map(Into::into));
         self
     }
 
@@ -75,20 +69,6 @@ impl Access {
     /// The certificate authority (PEM) that token secrets contain as `ca.crt`.
     pub fn authority(mut self, pem: impl Into<String>) -> Self {
         self.authority = Some(pem.into());
-        self
-    }
-
-    /// The keys of service account tokens. By default there is a random one, so tokens are invalid after a
-    /// restart.
-    pub fn token_keys(mut self, keys: TokenKeys) -> Self {
-        self.keys = keys;
-        self
-    }
-
-    /// The URL at which clients reach this server: the issuer of service account tokens. The default is that
-    /// of Kubernetes, `https://kubernetes.default.svc.cluster.local`.
-    pub fn issuer(mut self, url: impl Into<String>) -> Self {
-        self.issuer = Some(url.into());
         self
     }
 }
@@ -118,7 +98,7 @@ pub(crate) fn authenticate(core: &Core, plane: &str, parts: &Parts) -> Result<Au
         .and_then(|value| value.to_str().ok())
         .and_then(|value| value.strip_prefix("Bearer "));
     if let Some(token) = bearer {
-        let audiences = [issuer(core, plane)];
+        let audiences = [issuer(plane)];
         return match authenticate_token(core, plane, token, &audiences) {
             Ok(authenticated) => Ok((authenticated.user, authenticated.session)),
             Err(_) => Err(StatusError::unauthorized()),

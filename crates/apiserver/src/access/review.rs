@@ -153,7 +153,7 @@ fn token(call: &Call, object: &Value) -> Result<Value, StatusError> {
     }
     let mut audiences = polis_apimachinery::object::strings(&object["spec"]["audiences"]);
     if audiences.is_empty() {
-        audiences.push(issuer(&call.core, &call.plane.name));
+        audiences.push(issuer(&call.plane.name));
     }
     Ok(match authenticate_token(&call.core, &call.plane.name, token, &audiences) {
         Ok(found) => {

@@ -100,19 +100,20 @@ pub(crate) struct TokenUser {
 }
 
 /// The issuer of the tokens of a plane, which is also their default audience: each plane has its own, so a
-/// token is valid on one plane.
-pub(crate) fn issuer(core: &Core, plane: &str) -> String {
-    let base = core.access.issuer.as_deref().unwrap_or("https://kubernetes.default.svc.cluster.local");
+/// token is valid on one plane. That of the root plane is Kubernetes' default; those of other planes begin with
+/// it.
+pub(crate) fn issuer(plane: &str) -> String {
+    const ROOT: &str = "https://kubernetes.default.svc.cluster.local";
     match plane.strip_prefix("project:") {
-        Some(project) => format!("{base}/projects/{project}/control-plane"),
-        None if plane.is_empty() => base.to_owned(),
-        None => format!("{base}/planes/{plane}"),
+        Some(project) => format!("{ROOT}/projects/{project}/control-plane"),
+        None if plane.is_empty() => ROOT.to_owned(),
+        None => format!("{ROOT}/planes/{plane}"),
     }
 }
 
 /// The OpenID provider configuration of a plane, with which others verify its tokens.
-pub(crate) fn openid_configuration(core: &Core, plane: &str) -> Value {
-    let issuer = issuer(core, plane);
+pub(crate) fn openid_configuration(plane: &str) -> Value {
+    let issuer = issuer(plane);
     json!({
         "issuer": issuer,
         "jwks_uri": format!("{issuer}/openid/v1/jwks"),
@@ -185,7 +186,7 @@ fn claims(core: &Core, plane: &Plane, now: Timestamp, request: TokenRequest<'_>)
         aud: audiences,
         exp: None,
         iat: now,
-        iss: issuer(core, &plane.name),
+        iss: issuer(&plane.name),
         jti: core.random.uid(),
         sub: format!("system:serviceaccount:{namespace}:{}", account.name),
         kubernetes: PrivateClaims { namespace, node, pod, secret, serviceaccount: account },
@@ -203,7 +204,7 @@ pub(crate) async fn issue(
     let end = now.checked_add(SignedDuration::from_secs(request.seconds)).unwrap_or(Timestamp::MAX);
     let claims = Claims { exp: Some(end.as_second()), ..claims(core, &call.plane, now, request) };
     core.credentials.record_token(core, &call.plane.name, &claims).await?;
-    let token = core.access.keys.sign(&claims);
+    let token = core.access.token_keys.sign(&claims);
     Ok(json!({"token": token, "expirationTimestamp": time::timestamp(end)}))
 }
 
@@ -212,11 +213,11 @@ pub(crate) fn fill_secret(core: &Core, plane: &Plane, account: &Value, secret: &
     let encode = |text: &str| STANDARD.encode(text);
     let request = TokenRequest {
         account,
-        audiences: vec![issuer(core, &plane.name)],
+        audiences: vec![issuer(&plane.name)],
         seconds: 0,
         bound: Some(BoundObject::Secret(Reference::to(secret))),
     };
-    let token = core.access.keys.sign(&claims(core, plane, core.clock.now(), request));
+    let token = core.access.token_keys.sign(&claims(core, plane, core.clock.now(), request));
     let mut data = json!({"token": encode(&token), "namespace": encode(object::meta(account, "namespace"))});
     if let Some(authority) = core.access.authority.as_deref() {
         data["ca.crt"] = encode(authority).into();
@@ -231,13 +232,14 @@ fn token_of(secret: &Value) -> Option<String> {
 
 /// Whether a token secret needs a token: it has none, or one that the current key has not signed.
 pub(crate) fn needs_token(core: &Core, secret: &Value) -> bool {
-    token_of(secret).and_then(|token| jwt::key_id(&token)).as_deref() != Some(core.access.keys.current())
+    token_of(secret).and_then(|token| jwt::key_id(&token)).as_deref()
+        != Some(core.access.token_keys.current())
 }
 
 /// The claims of the token in a token secret, if it is valid.
 pub(super) fn claims_of_secret(core: &Core, plane: &str, secret: &Value) -> Option<Claims> {
     let token = token_of(secret)?;
-    let claims: Claims = core.access.keys.verify(&token)?;
+    let claims: Claims = core.access.token_keys.verify(&token)?;
     claims.check(core, plane, &token).is_ok().then_some(claims)
 }
 
@@ -248,10 +250,10 @@ pub(crate) fn verify(
     token: &str,
     audiences: &[String],
 ) -> Result<TokenUser, String> {
-    let Some(claims) = core.access.keys.verify::<Claims>(token) else {
+    let Some(claims) = core.access.token_keys.verify::<Claims>(token) else {
         return Err("token lookup failed".into());
     };
-    if claims.iss != issuer(core, plane) {
+    if claims.iss != issuer(plane) {
         return Err("token lookup failed".into()); // a token of another plane
     }
     let shared: Vec<String> = claims.aud.iter().filter(|own| audiences.contains(own)).cloned().collect();

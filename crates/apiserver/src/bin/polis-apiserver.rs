@@ -14,9 +14,9 @@ use std::{error::Error, path::PathBuf, sync::Arc};
 
 use polis_apimachinery::audit::{AuditLevel, AuditPolicy};
 use polis_apiserver::{
-    Access, Audit, AuditFile, Authority, CONTROLLERS, EncryptionKeys, PlaneSpec, Server, ServerTls, Storage,
-    kubeconfig,
+    Access, Audit, AuditFile, CONTROLLERS, EncryptionKeys, PlaneSpec, Server, Storage, kubeconfig,
 };
+use polis_tls::{Authority, ServerTls};
 
 /// Size and number of the files of the audit log.
 const AUDIT_LOG: (u64, usize) = (32 << 20, 7);

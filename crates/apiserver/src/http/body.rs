@@ -64,7 +64,7 @@ impl From<Kind> for ResponseBody {
 
 impl ResponseBody {
     /// A body of one piece.
-    pub fn full(bytes: impl Into<Bytes>) -> Self {
+    pub(crate) fn full(bytes: impl Into<Bytes>) -> Self {
         Kind::Full(Some(bytes.into())).into()
     }
 

@@ -113,7 +113,7 @@ pub struct EncryptionKeys {
 
 impl EncryptionKeys {
     /// Reads a key file.
-    pub fn load(path: &Path) -> Result<Self, EncryptionKeyError> {
+    fn load(path: &Path) -> Result<Self, EncryptionKeyError> {
         let io = |source| EncryptionKeyError::Io { path: path.to_owned(), source };
         let mode = fs::metadata(path).map_err(io)?.permissions().mode() & 0o777;
         if mode & 0o077 != 0 {

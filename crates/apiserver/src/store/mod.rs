@@ -113,7 +113,7 @@ pub(crate) struct Compacted {
 
 /// Why a store cannot be opened.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub(crate) enum OpenError {
     /// The file exists but is not a valid store. It is not modified.
     #[error(
         "failed to open the store {path}: the file is damaged or not a store ({source}); restore it from a copy, it has not been changed"

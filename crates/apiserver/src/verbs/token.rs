@@ -75,7 +75,7 @@ impl Call {
         let account = self.current()?.value();
         let now = self.core.clock.now();
         if object::strings(&request["spec"]["audiences"]).is_empty() {
-            request["spec"]["audiences"] = json!([access::issuer(&self.core, &self.plane.name)]);
+            request["spec"]["audiences"] = json!([access::issuer(&self.plane.name)]);
         }
         let seconds = request["spec"]["expirationSeconds"].as_i64().unwrap_or(SECONDS_DEFAULT);
         request["spec"]["expirationSeconds"] = seconds.into();

@@ -1,9 +1,8 @@
 //! An embedded server on a free port, for Go clients.
 
-use polis_apiserver::{
-    Access, Authority, EnabledControllers, MASTERS, PlaneSpec, Server, UserInfo, kubeconfig,
-};
+use polis_apiserver::{Access, EnabledControllers, MASTERS, PlaneSpec, Server, UserInfo, kubeconfig};
 use polis_testing::TlsSocket;
+use polis_tls::Authority;
 
 use crate::common::mk_widgets_crd;
 

@@ -2,9 +2,10 @@
 
 use std::{path::PathBuf, process::Stdio, sync::Arc};
 
-use polis_apiserver::{Access, Authority, Server, kubeconfig};
+use polis_apiserver::{Access, Server, kubeconfig};
 use polis_testbed::{ProgressFn, binaries::Binaries, pins};
 use polis_testing::TlsSocket;
+use polis_tls::Authority;
 use tempfile::TempDir;
 use tokio::{io::AsyncWriteExt, process::Command};
 

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
-use polis_apiserver::{Authority, Certificate, MASTERS, Server};
+use polis_apiserver::{MASTERS, Server};
+use polis_tls::{Authority, Certificate};
 
 use super::data;
 use super::kubeconfig::{self, ContextEntry};

@@ -7,6 +7,7 @@ use polis_api::kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use polis_api::kube::core::{ApiResource, GroupVersionKind};
 use polis_api::kube::{Api, Client};
 use polis_api::labels;
+use polis_apiserver::project_plane;
 use serde_json::{Value, json};
 
 use super::planes::{PlaneBackend, Planes};
@@ -67,7 +68,7 @@ pub async fn dry_run_workload(planes: &Planes, project: &str, cities: &[String])
         },
     });
     let probe: Workload = serde_json::from_value(probe).map_err(|error| error.to_string())?;
-    let client = Client::new(planes.server.project_service(project), "default");
+    let client = Client::new(planes.server.plane_service(&project_plane(project)), "default");
     let asked = PostParams { dry_run: true, ..PostParams::default() };
     let taken = Api::<Workload>::namespaced(client, "default").create(&asked, &probe).await;
     taken.map(drop).map_err(|refusal| refusal.to_string())

@@ -22,7 +22,8 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use polis_apiserver::{Authority, TokenKeys};
+use polis_apiserver::TokenKeys;
+use polis_tls::Authority;
 use rustix::fs::OFlags;
 
 use super::{audit, encryption};

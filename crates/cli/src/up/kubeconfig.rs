@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use polis_apiserver::Certificate;
+use polis_tls::Certificate;
 use serde_json::{Map, Value, json};
 
 use super::data::write_private;

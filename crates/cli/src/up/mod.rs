@@ -36,8 +36,9 @@ use polis_api::karmada::Cluster;
 use polis_api::kube::api::ListParams;
 use polis_api::kube::{Api, ResourceExt as _};
 use polis_api::labels::TOPOLOGY_CITY_CODE;
-use polis_apiserver::{Access, Authority, Server, ServerTls, Storage};
+use polis_apiserver::{Access, Server, Storage};
 use polis_runtime::Isolation;
+use polis_tls::{Authority, ServerTls};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -215,11 +216,11 @@ async fn server(
     logs: logs::Reader,
 ) -> Result<Server> {
     let storage = if flags.ephemeral { Storage::Memory } else { Storage::Redb(data.path("store.redb")) };
-    let access =
-        Access::default().authority(authority.pem()).token_keys(data.token_keys(flags.rotate_token_key)?);
     // A tenant with every right on its plane must not act as the platform there.
-    let mut access =
-        access.reserve_groups([polis_apiserver::MASTERS, polis_apiserver::CONTROLLERS, groups::PREFIX]);
+    let reserved_groups = [polis_apiserver::MASTERS, polis_apiserver::CONTROLLERS, groups::PREFIX];
+    let mut access = Access::default().authority(authority.pem());
+    access.reserved_groups = reserved_groups.map(str::to_owned).to_vec();
+    access.token_keys = data.token_keys(flags.rotate_token_key)?;
     if let Some(audit) = flags.audit.open(data.folder())? {
         access = access.audit(audit);
     }

@@ -221,7 +221,7 @@ impl PlaneProvisioner for EmbeddedPlaneProvisioner {
                 Err(error) => return Err(error.into()),
             }
             // A new project has a network, which the first workload can use.
-            let client = Client::new(self.server.project_service(project), "default");
+            let client = Client::new(self.server.plane_service(&project_plane(project)), "default");
             let network = Network {
                 metadata: ObjectMeta { name: Some("default".to_owned()), ..ObjectMeta::default() },
                 ..Network::default()

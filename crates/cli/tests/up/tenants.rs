@@ -11,8 +11,9 @@ use polis_api::kube::client::Body;
 use polis_api::kube::config::{KubeConfigOptions, Kubeconfig};
 use polis_api::kube::core::{ApiResource, GroupVersionKind};
 use polis_api::kube::{Api, Client, Config, ResourceExt as _};
-use polis_apiserver::{Authority, kubeconfig};
+use polis_apiserver::kubeconfig;
 use polis_runtime::Isolation;
+use polis_tls::Authority;
 use serde_json::{Value, json};
 
 use crate::installation::{Installation, eventually, mk_workload};

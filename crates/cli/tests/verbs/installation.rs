@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use polis_api::kube::{Api, Client};
 use polis_api::{crds, k8s_openapi::api::core::v1::Namespace};
-use polis_apiserver::{Access, Authority, PlaneSpec, Server};
+use polis_apiserver::{Access, PlaneSpec, Server, project_plane};
 use polis_testing::{TlsSocket, create_untyped};
+use polis_tls::Authority;
 use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -105,7 +106,7 @@ impl Installation {
             std::fs::write(dir.path().join(name), text).unwrap();
         }
         std::fs::write(dir.path().join("kubeconfig"), kubeconfig(&socket.address, &plain_url)).unwrap();
-        let client = Client::new(server.project_service("default"), "default");
+        let client = Client::new(server.plane_service(&project_plane("default")), "default");
         let tasks = vec![
             tokio::spawn(log_server::serve(server.clone(), plain)),
             tokio::spawn(fake_controllers::run(client)),
@@ -174,7 +175,7 @@ impl Installation {
 
     /// A client of a project with the rights of an administrator.
     pub fn project(&self, name: &str) -> Client {
-        Client::new(self.server.project_service(name), "default")
+        Client::new(self.server.plane_service(&project_plane(name)), "default")
     }
 
     /// A client of the hub or a cell with the rights of an administrator.
@@ -190,7 +191,7 @@ async fn install_objects(server: &Server) {
     }
     for project in ["default", "shop"] {
         server.create_plane(PlaneSpec::project(project, "projects")).await.unwrap();
-        let client = Client::new(server.project_service(project), "default");
+        let client = Client::new(server.plane_service(&project_plane(project)), "default");
         apply(
             &client,
             "networking.datumapis.com/v1alpha",

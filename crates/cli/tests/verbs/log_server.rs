@@ -20,7 +20,9 @@ pub async fn serve(server: Server, listener: TcpListener) {
                 let service = service.clone();
                 async move {
                     Ok::<_, std::convert::Infallible>(match log_of(&request) {
-                        Some(text) => Response::new(ResponseBody::full(Bytes::from(text))),
+                        Some(text) => {
+                            Response::new(ResponseBody::stream(futures::stream::iter([Bytes::from(text)])))
+                        }
                         None => service.handle(request).await,
                     })
                 }

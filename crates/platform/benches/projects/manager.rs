@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use polis_api::kube::Config;
 use polis_api::kube::config::{KubeConfigOptions, Kubeconfig};
-use polis_apiserver::{Authority, Server, ServerTls, kubeconfig};
+use polis_apiserver::{Server, kubeconfig};
 use polis_core::cities::TenancyMode;
 use polis_engine::{Clock, Engine, MiloProjects, Plane};
+use polis_tls::{Authority, ServerTls};
 use serde::{Deserialize, Serialize};
 
 /// Delay before memory is read: the first lists are decoded and reconciled, and the allocator has returned

@@ -185,16 +185,19 @@ impl TestCell {
     }
 }
 
+fn refused(message: String) -> StatusError {
+    StatusError::new(400, "BadRequest", message)
+}
+
 /// The `log` subresource, as a program with server and runtime embeds it.
 async fn serve_log(
     logs: LogReader,
     request: SubresourceRequest,
 ) -> Result<http::Response<ResponseBody>, StatusError> {
     let uid = request.object["metadata"]["uid"].as_str().unwrap_or_default();
-    let log_request = LogRequest::from_parameters(|name| request.parameter(name), Timestamp::now())
-        .map_err(StatusError::bad_request)?;
-    let text =
-        logs.respond(uid, &log_request).await.map_err(|error| StatusError::bad_request(error.to_string()))?;
+    let log_request =
+        LogRequest::from_parameters(|name| request.parameter(name), Timestamp::now()).map_err(refused)?;
+    let text = logs.respond(uid, &log_request).await.map_err(|error| refused(error.to_string()))?;
     Ok(http::Response::new(ResponseBody::stream(text)))
 }
 

@@ -33,7 +33,7 @@ mod tests {
 
     #[test]
     fn a_certificate_has_an_expiry() {
-        let authority = polis_apiserver::Authority::new().unwrap();
+        let authority = polis_tls::Authority::new().unwrap();
         let pair = authority.server(&["127.0.0.1"]).unwrap();
         assert!(certificate_ends(pair.cert.as_bytes()).unwrap() > Timestamp::now());
         assert_eq!(certificate_ends(b"no certificate"), None);

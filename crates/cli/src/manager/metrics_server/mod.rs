@@ -14,8 +14,8 @@ use anyhow::{Context, Result};
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
-use polis_apiserver::ServerTls;
 use polis_engine::{CertificateSecret, Engine, Handle, Metrics};
+use polis_tls::ServerTls;
 use polis_tls::{AcceptorProvider, ConnectionLimits, RequestBody};
 use tokio::net::TcpListener;
 
