@@ -203,15 +203,15 @@ async fn kubectl_prints_the_expected_columns() {
     let (cluster, client) = plane().await;
     namespace(&client, "columns").await;
     let shown = [
-        ("Workload", vec![], "NAME AGE AVAILABLE REASON DEPLOYMENTS REPLICAS READY DESIRED UP-TO-DATE"),
-        ("WorkloadDeployment", vec![], "NAME AGE AVAILABLE REASON REPLICAS READY DESIRED UP-TO-DATE"),
+        ("Workload", vec![], "NAME AVAILABLE REASON DEPLOYMENTS REPLICAS READY DESIRED UP-TO-DATE AGE"),
+        ("WorkloadDeployment", vec![], "NAME AVAILABLE REASON REPLICAS READY DESIRED UP-TO-DATE CITY AGE"),
         (
             "WorkloadDeployment",
             vec!["-owide"],
-            "NAME AGE AVAILABLE REASON REPLICAS READY DESIRED UP-TO-DATE LOCATION NAMESPACE LOCATION NAME",
+            "NAME AVAILABLE REASON REPLICAS READY DESIRED UP-TO-DATE CITY AGE LOCATION NAMESPACE LOCATION NAME",
         ),
-        ("Instance", vec![], "NAME AGE READY REASON NETWORK IP EXTERNAL IP"),
-        ("Instance", vec!["-owide"], "NAME AGE READY REASON NETWORK IP EXTERNAL IP MESSAGE QUOTA"),
+        ("Instance", vec![], "NAME READY REASON NETWORK IP EXTERNAL IP CITY AGE"),
+        ("Instance", vec!["-owide"], "NAME READY REASON NETWORK IP EXTERNAL IP CITY AGE MESSAGE QUOTA"),
     ];
     for (kind, flags, columns) in shown {
         let path = collection(kind, "columns");
