@@ -92,6 +92,30 @@ impl ControllerBuilder<'_> {
         self
     }
 
+    /// Queues the keys of the mapper when the plane becomes unreachable, and when it is reachable again.
+    pub fn watches_reachability(
+        self,
+        plane: &Plane,
+        mapper: impl Fn() -> Result<Vec<Key>, Unresolved> + Send + Sync + 'static,
+    ) -> Self {
+        let (sender, keys) = mpsc::unbounded_channel();
+        let plane = plane.clone();
+        self.engine.background.push(Box::pin(async move {
+            let (mut changes, mut reachable) = (plane.health().outages(), true);
+            loop {
+                reachable = !reachable;
+                plane.health().wait_until_reachable(reachable, &mut changes).await;
+                tracing::info!(plane = %plane.name(), reachable, "the reachability of the plane has changed");
+                match mapper() {
+                    // The receiver is gone once the engine stops.
+                    Ok(keys) => keys.into_iter().for_each(|key| drop(sender.send(key))),
+                    Err(why) => tracing::warn!(plane = %plane.name(), %why, "failed to queue the keys of a plane that has changed its reachability"),
+                }
+            }
+        }));
+        self.external_source(keys)
+    }
+
     fn source(mut self, source: Source) -> Self {
         self.controller_mut().sources.push(source);
         self

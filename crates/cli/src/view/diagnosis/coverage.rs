@@ -93,6 +93,8 @@ fn mk_scene(kind: &str, type_: &str, entry: &ReasonEntry) -> Evidence {
         (Severity::Ok, false) | (Severity::Progressing | Severity::Blocked, true) => "True",
         _ => "False",
     };
+    let lost = [CELL_SILENT, HUB_UNREACHABLE].contains(&entry.reason) && type_ == READY;
+    let status = if lost { "Unknown" } else { status };
     let condition = mk_condition(type_, status, entry.reason, "the message of the object", BEGINS);
     let set = |conditions: &mut Vec<Condition>| {
         conditions.retain(|existing| existing.type_ != type_);
