@@ -80,8 +80,8 @@ pub const CELL_UNREACHABLE: &str = "CellUnreachable";
 pub const AWAITING_CELL: &str = "AwaitingCell";
 /// The hub has not finished the deletion yet.
 pub const AWAITING_HUB: &str = "AwaitingHub";
-/// The hub does not respond. Also Ready, Available, Progressing and Degraded of a deployment that is not being
-/// deleted, and of its Workload; and the reason of events on the Workload and on an Instance of a cell.
+/// The hub does not respond. Also Ready, Available, Progressing and Degraded of a deployment that is not
+/// being deleted, and of its Workload; and the reason of events on the Workload and on an Instance of a cell.
 pub const HUB_UNREACHABLE: &str = "HubUnreachable";
 
 // === Instance: Programmed, Running, Available, Ready ===

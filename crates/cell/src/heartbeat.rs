@@ -5,8 +5,8 @@
 //!
 //! Keys are the cities that the deployments of the cell name: usually one. While the cell has a deployment of
 //! a city, it renews its Lease for the city once a minute; an idle cell makes no other request. Without a
-//! deployment it releases the Lease, and makes none at all. The city is part of the name of the Lease, because
-//! a cell may write on the hub only what is of its city.
+//! deployment it releases the Lease, and makes none at all. The city is part of the name of the Lease: a cell
+//! may write on the hub only what is of its city.
 //!
 //! A renewal that fails is tried again after seconds and reported only by metrics of the plane: the hub finds
 //! out that it is missing.
@@ -40,8 +40,17 @@ struct CellHeartbeat {
     /// Name of the cell.
     name: String,
     clock: Clock,
-    /// The Leases as the hub has them, by city. Only this controller writes them.
-    renewed: Mutex<BTreeMap<String, Lease>>,
+    /// By city.
+    renewed: Mutex<BTreeMap<String, Renewal>>,
+}
+
+/// The Lease of a city.
+#[derive(Clone, Default)]
+struct Renewal {
+    /// As the hub has it; none if it has to be read. Only this controller writes it.
+    lease: Option<Lease>,
+    /// Events of deployments do not repeat an attempt that has failed before this time.
+    retry_at: Option<Time>,
 }
 
 impl Reconciler for CellHeartbeat {
@@ -50,29 +59,25 @@ impl Reconciler for CellHeartbeat {
     async fn reconcile(&self, key: &Key) -> Result<Action, Error> {
         let needed = self.cell.any_with::<WorkloadDeployment>(&networks::by_city(), &key.name)?;
         let now = Time(self.clock.now());
-        let known = self.renewed.lock().get(&*key.name).cloned();
-        let due = heartbeat::next_renewal(known.as_ref(), &now);
-        match (needed, &known) {
-            (false, None) => return Ok(Action::AwaitChange),
-            (true, Some(_)) if !due.is_zero() => return Ok(Action::RequeueAfter(due)),
-            _ => {}
+        let Some(known) = self.renewed.lock().get(&*key.name).cloned().or(needed.then(Renewal::default))
+        else {
+            return Ok(Action::AwaitChange);
+        };
+        let wait = known.wait(needed, &now);
+        if !wait.is_zero() {
+            return Ok(Action::RequeueAfter(wait));
         }
-        match self.write(&key.name, needed, known, &now).await {
-            Ok(lease) => {
-                let mut renewed = self.renewed.lock();
-                match lease.filter(|_| needed) {
-                    Some(lease) => _ = renewed.insert(key.name.to_string(), lease),
-                    None => _ = renewed.remove(&*key.name),
-                }
-            }
+        match self.write(&key.name, needed, known.lease, &now).await {
+            Ok(lease) if needed => self.remember(key, Renewal { lease, retry_at: None }),
+            Ok(_) => _ = self.renewed.lock().remove(&*key.name),
             Err(error) => {
-                // Another writer has changed the Lease: it is read again.
-                self.renewed.lock().remove(&*key.name);
                 tracing::debug!(city = &*key.name, %error, "failed to renew the heartbeat on the hub");
                 let retry = match ErrorClass::of(&error) {
                     ErrorClass::Forbidden | ErrorClass::NotFound => heartbeat::INTERVAL,
                     _ => RETRY_INTERVAL,
                 };
+                // Another writer may have changed the Lease: it is read again.
+                self.remember(key, Renewal { lease: None, retry_at: Some(Time(now.0 + retry)) });
                 return Ok(Action::RequeueAfter(retry));
             }
         }
@@ -80,7 +85,23 @@ impl Reconciler for CellHeartbeat {
     }
 }
 
+impl Renewal {
+    /// How long until the next attempt.
+    fn wait(&self, needed: bool, now: &Time) -> Duration {
+        let retry = self.retry_at.as_ref().map(|at| at.0.duration_since(now.0));
+        let retry = retry.and_then(|left| Duration::try_from(left).ok()).unwrap_or_default();
+        match &self.lease {
+            Some(lease) if needed => retry.max(heartbeat::next_renewal(Some(lease), now)),
+            _ => retry,
+        }
+    }
+}
+
 impl CellHeartbeat {
+    fn remember(&self, key: &Key, renewal: Renewal) {
+        self.renewed.lock().insert(key.name.to_string(), renewal);
+    }
+
     /// Renews or releases the Lease of a city. Returns the Lease as the hub has it.
     async fn write(
         &self,

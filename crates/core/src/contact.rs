@@ -3,7 +3,7 @@
 //! There is evidence of two kinds: the [`heartbeat`] of the cell's controllers, and the condition `Ready` of
 //! the Cluster, by which the federation says whether it reaches the API server of the cell. Each is enough:
 //! without the controllers the copies of the Instances are not current, and without the API server the status
-//! of the deployment is not. A cell without a heartbeat, of an earlier version, is judged by its Cluster only.
+//! of the deployment is not. Of a cell without a heartbeat, of an earlier version, only the Cluster counts.
 //!
 //! The status of a deployment whose cell is silent keeps what the cell has reported last. Its conditions are
 //! Unknown since the last word. So they are a function of the evidence: nothing is written while it stays.
@@ -25,7 +25,7 @@ use crate::{Time, canonical};
 
 /// After the hub was away, or after a start, a heartbeat may be old only because none could arrive. Every
 /// cell renews its Lease within this time.
-pub const SETTLING: Duration = Duration::from_secs(70);
+pub const RENEWAL_WINDOW: Duration = Duration::from_secs(70);
 
 /// Contact that is lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ pub enum Contact {
 
 /// What is known of the cells of the city of a deployment.
 #[derive(Clone, Copy, Debug)]
-pub struct Evidence<'a> {
+pub struct ContactEvidence<'a> {
     /// The heartbeats of the cells of the city.
     pub heartbeats: &'a [Heartbeat],
     /// The members of the city.
@@ -61,11 +61,11 @@ pub struct Evidence<'a> {
     pub listening_since: Option<Timestamp>,
 }
 
-/// How long a heartbeat may still last; zero if its cell is silent. None while that cannot be told.
+/// How long a heartbeat may still last; zero if its cell is silent. None while that is not known.
 pub fn time_left(heartbeat: &Heartbeat, listening_since: Option<Timestamp>, now: &Time) -> Option<Duration> {
     let left = left(heartbeat.heard_at, now);
-    let settled = listening_since.is_some_and(|since| elapsed(since, now) >= SETTLING);
-    (!left.is_zero() || settled).then_some(left)
+    let complete = listening_since.is_some_and(|since| elapsed(since, now) >= RENEWAL_WINDOW);
+    (!left.is_zero() || complete).then_some(left)
 }
 
 /// Decides on the contact with the cell of a deployment. `copy` is its hub copy, which names the cell, and
@@ -73,7 +73,7 @@ pub fn time_left(heartbeat: &Heartbeat, listening_since: Option<Timestamp>, now:
 pub fn with_cell(
     source: &WorkloadDeployment,
     copy: Option<&WorkloadDeployment>,
-    evidence: &Evidence,
+    evidence: &ContactEvidence,
     now: &Time,
 ) -> Contact {
     let cell = copy.and_then(|copy| copy.status.as_ref()?.cell.as_deref());
@@ -87,7 +87,7 @@ pub fn with_cell(
 fn heartbeat_contact(
     source: &WorkloadDeployment,
     cell: Option<&str>,
-    evidence: &Evidence,
+    evidence: &ContactEvidence,
     now: &Time,
 ) -> Contact {
     let heard = Contact::Heard { recheck: None };
@@ -199,7 +199,8 @@ fn elapsed(since: Timestamp, now: &Time) -> Duration {
     Duration::try_from(now.0.duration_since(since)).unwrap_or_default()
 }
 
-const _: () = assert!(SETTLING.as_secs() > heartbeat::INTERVAL.as_secs(), "every cell renews once meanwhile");
+const _: () =
+    assert!(RENEWAL_WINDOW.as_secs() > heartbeat::INTERVAL.as_secs(), "every cell renews once meanwhile");
 
 #[cfg(test)]
 mod tests {
@@ -237,7 +238,7 @@ mod tests {
 
     /// `-` with contact, `N` with contact and a check in N seconds, `silent N` since second N.
     fn decide(cell: Option<&str>, heartbeats: &[Heartbeat], clusters: &[Cluster], now: i64) -> String {
-        let evidence = Evidence { heartbeats, clusters, listening_since: Some(at(0).0) };
+        let evidence = ContactEvidence { heartbeats, clusters, listening_since: Some(at(0).0) };
         shown_contact(&with_cell(&mk_deployment("web"), Some(&mk_copy(cell)), &evidence, &at(now)))
     }
 
@@ -267,16 +268,58 @@ mod tests {
             ("no cell has reported; both are silent", None, &both, &[], 1300, "silent 1100"),
             ("a ready Cluster", Some("dfw-1"), &[], &cluster("dfw-1", "True", 0), 9999, "-"),
             ("a Cluster without a status", Some("dfw-1"), &[], &[Cluster::default()], 9999, "-"),
-            ("a Cluster that is away for a moment", Some("dfw-1"), &[], &cluster("dfw-1", "False", 1000), 1100, "50"),
-            ("a Cluster that is away", Some("dfw-1"), &[], &cluster("dfw-1", "False", 1000), 1150, "silent 1000"),
-            ("a Cluster that is not known", Some("dfw-1"), &[], &cluster("dfw-1", "Unknown", 1000), 1150, "silent 1000"),
-            ("a Cluster of another name", Some("dfw-1"), &[], &cluster("member", "False", 1000), 1150, "silent 1000"),
+            (
+                "a Cluster that is away for a moment",
+                Some("dfw-1"),
+                &[],
+                &cluster("dfw-1", "False", 1000),
+                1100,
+                "50",
+            ),
+            (
+                "a Cluster that is away",
+                Some("dfw-1"),
+                &[],
+                &cluster("dfw-1", "False", 1000),
+                1150,
+                "silent 1000",
+            ),
+            (
+                "a Cluster that is not known",
+                Some("dfw-1"),
+                &[],
+                &cluster("dfw-1", "Unknown", 1000),
+                1150,
+                "silent 1000",
+            ),
+            (
+                "a Cluster of another name",
+                Some("dfw-1"),
+                &[],
+                &cluster("member", "False", 1000),
+                1150,
+                "silent 1000",
+            ),
             ("one Cluster of the city is ready", Some("dfw-1"), &[], &two, 9999, "-"),
             ("the cell's Cluster of two", Some("a"), &[], &two, 9999, "silent 100"),
             ("no Cluster of the city is ready", None, &[], &two_down, 1050, "silent 900"),
             ("a Cluster that leaves", Some("dfw-1"), &[], &gone, 9999, "-"),
-            ("heartbeats without the API server", Some("a"), &[mk_heartbeat("a", 9990)], &two, 9999, "silent 100"),
-            ("the API server without heartbeats", Some("b"), &[mk_heartbeat("b", 100)], &two, 9999, "silent 100"),
+            (
+                "heartbeats without the API server",
+                Some("a"),
+                &[mk_heartbeat("a", 9990)],
+                &two,
+                9999,
+                "silent 100",
+            ),
+            (
+                "the API server without heartbeats",
+                Some("b"),
+                &[mk_heartbeat("b", 100)],
+                &two,
+                9999,
+                "silent 100",
+            ),
         ];
         for (what, cell, heartbeats, clusters, now, expected) in table {
             assert_eq!(decide(*cell, heartbeats, clusters, *now), *expected, "{what}");
@@ -295,7 +338,7 @@ mod tests {
         ] {
             let source = if was_silent { mk_silent_source() } else { mk_deployment("web") };
             let listening_since = listening_since.map(|since| at(since).0);
-            let evidence = Evidence { heartbeats: &heartbeats, clusters: &[], listening_since };
+            let evidence = ContactEvidence { heartbeats: &heartbeats, clusters: &[], listening_since };
             let contact = with_cell(&source, Some(&mk_copy(Some("dfw-1"))), &evidence, &at(5000));
             assert_eq!(shown_contact(&contact), expected, "{what}");
         }

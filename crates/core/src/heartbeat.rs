@@ -117,7 +117,7 @@ mod tests {
         };
         let first = heard(None, 100, 130);
         assert_eq!(first.heard_at, at(100).0, "the first one may be old");
-        assert_eq!(heard(Some(&first), 100, 200).heard_at, at(100).0, "the same again is no news");
+        assert_eq!(heard(Some(&first), 100, 200).heard_at, at(100).0, "the same again changes nothing");
         assert_eq!(heard(Some(&first), 160, 200).heard_at, at(200).0, "the clock of the cell is behind");
         assert_eq!(heard(None, 900, 200).heard_at, at(200).0, "the clock of the cell is ahead");
     }
@@ -128,7 +128,14 @@ mod tests {
         assert_eq!(Heartbeat::observe(None, &released(&lease), &at(100)), None);
         let mut renamed = lease.clone();
         renamed.metadata.name = Some("ord.dfw-1".into());
-        assert_eq!(Heartbeat::observe(None, &renamed, &at(100)), None, "of a city that its label does not name");
-        assert_eq!(Heartbeat::observe(None, &Lease { metadata: lease.metadata.clone(), spec: None }, &at(1)), None);
+        assert_eq!(
+            Heartbeat::observe(None, &renamed, &at(100)),
+            None,
+            "of a city that its label does not name"
+        );
+        assert_eq!(
+            Heartbeat::observe(None, &Lease { metadata: lease.metadata.clone(), spec: None }, &at(1)),
+            None
+        );
     }
 }

@@ -243,9 +243,9 @@ fn mirrored(source: &WorkloadDeployment) -> Map {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::contact::Silence;
     use crate::metadata::map;
     use crate::tenant::mk_tenant;
-    use crate::contact::Silence;
     use crate::testing::{at, deleting, mk_condition, mk_deployment, mk_meta, mk_template};
 
     const HEARD: Contact = Contact::Heard { recheck: None };

@@ -561,7 +561,10 @@ mod tests {
         assert_eq!(store.names_by_index(0, "ord", "a"), ["z"]);
         assert_eq!(store.names_by_index(0, "df", "a"), [""; 0]);
         assert_eq!(store.names_by_index(0, "dfw", ""), ["w"]);
-        assert_eq!(["dfw", "ord", "df", "lhr"].map(|city| store.has_index(0, city)), [true, true, false, false]);
+        assert_eq!(
+            ["dfw", "ord", "df", "lhr"].map(|city| store.has_index(0, city)),
+            [true, true, false, false]
+        );
     }
 
     #[test]

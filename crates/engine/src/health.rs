@@ -3,8 +3,11 @@
 //! Every response is recorded by its verb. A response that shows that the plane works (also a refusal such as
 //! a conflict) ends the back-off of the plane's watches at once: a person who has repaired a plane does not
 //! wait for timers. A verb that gets only errors for a minute is named in `/readyz` and in a metric, for
-//! example a write verb that is missing in a role. A plane that has answered no request at all for
-//! [`UNREACHABLE_AFTER`] is unreachable ([`Reachability`]).
+//! example a write verb that is missing in a role.
+//!
+//! A plane that has answered no request at all for [`UNREACHABLE_AFTER`], and then not a probe either, is
+//! unreachable ([`Reachability`]). The probe matters for an idle plane: the only requests to it may be those
+//! for one kind whose aggregated API server is away.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -48,6 +51,8 @@ struct Outage {
     began: Instant,
     /// The wall clock at that time.
     since: Timestamp,
+    /// It has lasted, and a probe had no answer either.
+    confirmed: bool,
 }
 
 /// The last responses of one plane.
@@ -120,10 +125,12 @@ impl PlaneHealth {
     fn record_outage(&self, unavailable: bool, wall_clock: impl Fn() -> Timestamp) {
         let mut outage = self.outage.lock();
         match (*outage, unavailable) {
-            (None, true) => *outage = Some(Outage { began: Instant::now(), since: wall_clock() }),
+            (None, true) => {
+                *outage = Some(Outage { began: Instant::now(), since: wall_clock(), confirmed: false })
+            }
             (Some(ended), false) => {
                 *outage = None;
-                if ended.began.elapsed() >= UNREACHABLE_AFTER {
+                if ended.confirmed {
                     *self.returned.lock() = Some(wall_clock());
                 }
             }
@@ -136,32 +143,43 @@ impl PlaneHealth {
     /// Whether the plane answers requests.
     pub(crate) fn reachability(&self) -> Reachability {
         match *self.outage.lock() {
-            Some(outage) if outage.began.elapsed() >= UNREACHABLE_AFTER => {
-                Reachability::Unreachable { since: outage.since }
-            }
+            Some(Outage { confirmed: true, since, .. }) => Reachability::Unreachable { since },
             _ => Reachability::Reachable { since: *self.returned.lock() },
         }
     }
 
-    /// Waits until the plane is reachable or unreachable. `changes` is from [`PlaneHealth::outages`].
-    pub(crate) async fn wait_until_reachable(&self, reachable: bool, changes: &mut Subscription) {
-        while self.is_reachable() != reachable {
-            let unreachable_at = self.outage.lock().map(|outage| outage.began + UNREACHABLE_AFTER);
-            match unreachable_at.filter(|_| !reachable) {
+    /// Waits until no request has been answered for [`UNREACHABLE_AFTER`]. `changes` is from
+    /// [`PlaneHealth::outages`].
+    pub(crate) async fn wait_for_outage(&self, changes: &mut Subscription) {
+        loop {
+            let began = self.outage.lock().map(|outage| outage.began);
+            match began {
+                Some(began) if began.elapsed() >= UNREACHABLE_AFTER => return,
                 // A timeout is an ordinary end of the wait.
-                Some(at) => drop(timeout_at(at, changes.changed()).await),
+                Some(began) => drop(timeout_at(began + UNREACHABLE_AFTER, changes.changed()).await),
                 None => changes.changed().await,
             }
+        }
+    }
+
+    /// A probe had no answer: the plane is unreachable, unless it has answered meanwhile. Returns whether it
+    /// is.
+    pub(crate) fn confirm_outage(&self) -> bool {
+        let mut outage = self.outage.lock();
+        let lasting = outage.as_mut().filter(|outage| outage.began.elapsed() >= UNREACHABLE_AFTER);
+        lasting.map(|outage| outage.confirmed = true).is_some()
+    }
+
+    /// Waits until the plane answers. `changes` is from [`PlaneHealth::outages`].
+    pub(crate) async fn wait_for_answer(&self, changes: &mut Subscription) {
+        while self.outage.lock().is_some() {
+            changes.changed().await;
         }
     }
 
     /// A subscription to the beginnings and ends of outages.
     pub(crate) fn outages(&self) -> Subscription {
         self.outage_changed.subscribe()
-    }
-
-    fn is_reachable(&self) -> bool {
-        matches!(self.reachability(), Reachability::Reachable { .. })
     }
 
     /// The last error of a verb was expected.
@@ -282,11 +300,14 @@ mod tests {
         };
         let observer = async {
             assert_eq!(health.reachability(), Reachability::Reachable { since: None });
-            health.wait_until_reachable(false, &mut changes).await;
+            health.wait_for_outage(&mut changes).await;
+            assert_eq!(health.reachability(), Reachability::Reachable { since: None }, "not probed yet");
+            assert!(health.confirm_outage());
             assert_eq!(started.elapsed(), Duration::from_secs(130));
             assert_eq!(health.reachability(), Reachability::Unreachable { since: at(100) });
-            health.wait_until_reachable(true, &mut changes).await;
+            health.wait_for_answer(&mut changes).await;
             assert_eq!(health.reachability(), Reachability::Reachable { since: Some(at(140)) });
+            assert!(!health.confirm_outage(), "it has answered");
         };
         tokio::join!(observer, requests);
     }

@@ -17,9 +17,10 @@ use polis_api::compute::WorkloadDeployment;
 use polis_api::k8s_openapi::api::coordination::v1::Lease;
 use polis_api::k8s_openapi::jiff::Timestamp;
 use polis_api::karmada::Cluster;
-use polis_core::contact::{self, Contact, Evidence, SETTLING};
-use polis_core::heartbeat::{self, Heartbeat};
+use polis_api::{ObjectExt, labels, names};
 use polis_core::Time;
+use polis_core::contact::{self, Contact, ContactEvidence, RENEWAL_WINDOW};
+use polis_core::heartbeat::{self, Heartbeat};
 use polis_engine::{Action, Clock, Engine, Key, Plane, Reachability, Reconciler, Watch};
 use tokio::sync::mpsc;
 
@@ -76,12 +77,34 @@ impl Contacts {
             true => hub.find::<Cluster>(&city_guard::by_city(), city)?,
             false => Vec::new(),
         };
+        let cell = copy.and_then(|copy| copy.status.as_ref()?.cell.as_deref());
+        self.note_missing(hub, city, cell, now)?;
         let listening_since = self.listening_since(hub, now);
         let state = self.0.lock();
         let of_city = state.cells.values().map(|cell| &cell.heartbeat).filter(|it| it.city == *city);
         let heartbeats: Vec<Heartbeat> = of_city.cloned().collect();
-        let evidence = Evidence { heartbeats: &heartbeats, clusters: &clusters, listening_since };
+        let evidence = ContactEvidence { heartbeats: &heartbeats, clusters: &clusters, listening_since };
         Ok(contact::with_cell(source, copy, &evidence, now))
+    }
+
+    /// Notes the Leases of a city, or of its one cell, that the controller has not reconciled yet: after a
+    /// start the first decision must not be that a cell without a known heartbeat is not silent.
+    fn note_missing(&self, hub: &Plane, city: &str, cell: Option<&str>, now: &Time) -> Result<(), Error> {
+        let leases = match cell.map(|cell| names::heartbeat(city, cell)) {
+            Some(name) if self.0.lock().cells.contains_key(&name) => return Ok(()),
+            Some(name) => {
+                hub.get::<Lease>((heartbeat::NAMESPACE, name.as_str()))?.into_iter().collect::<Vec<_>>()
+            }
+            None => hub.list_within::<Lease>(heartbeat::NAMESPACE)?,
+        };
+        let mut state = self.0.lock();
+        for lease in leases.iter().filter(|lease| lease.label(labels::CITY_CODE) == Some(city)) {
+            if let Some(heartbeat) = Heartbeat::observe(None, lease, now) {
+                let known = || KnownCell { heartbeat, silent: false };
+                state.cells.entry(lease.name().to_owned()).or_insert_with(known);
+            }
+        }
+        Ok(())
     }
 
     /// Since when heartbeats can arrive; none while the hub does not respond.
@@ -94,7 +117,13 @@ impl Contacts {
     }
 
     /// Notes a Lease. Returns its heartbeat, and whether its cell has fallen silent or is heard of again.
-    fn observe(&self, name: &str, lease: Option<&Lease>, listening_since: Option<Timestamp>, now: &Time) -> Observed {
+    fn observe(
+        &self,
+        name: &str,
+        lease: Option<&Lease>,
+        listening_since: Option<Timestamp>,
+        now: &Time,
+    ) -> Observed {
         let mut state = self.0.lock();
         let before = state.cells.remove(name);
         let heartbeat =
@@ -112,7 +141,7 @@ impl Contacts {
         let action = match left {
             Some(left) if left.is_zero() => Action::AwaitChange,
             Some(left) => Action::RequeueAfter(left),
-            None => Action::RequeueAfter(SETTLING),
+            None => Action::RequeueAfter(RENEWAL_WINDOW),
         };
         state.cells.insert(name.to_owned(), KnownCell { heartbeat, silent });
         Observed { changed_city: (silent != was_silent).then_some(city), action }

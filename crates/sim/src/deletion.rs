@@ -1,5 +1,5 @@
-//! Deletion matrix: a workload is deleted while one part of the installation is away, before, during and after
-//! the deletion; an abandoned cell; and a cell that returns after a week.
+//! Deletion matrix: a workload is deleted while one part of the installation is away, before, during and
+//! after the deletion; an abandoned cell; and a cell that returns after a week.
 //!
 //! An observer checks all along that a container runs only while its project shows the workload or a
 //! deployment of it. Two exceptions are by design, and both are recorded in an event: a cell whose
@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use crate::invariants::{self, rest};
-use crate::journal::{Detail, Journal, Violation};
+use crate::journal::{Detail, Entry, Journal, Violation};
 use crate::machines::Phase;
 use crate::plan::{
     FEDERATION, HUB, LinkFault, MANAGEMENT, Noise, PLATFORM, Plan, PlanEvent, Teardown, UserOperation,
@@ -116,8 +116,17 @@ fn refuse_all(simulation: &Simulation, host: &str, lasts: Duration) {
     }
 }
 
-/// Deletes a workload with an outage. Returns the broken invariants.
-pub fn delete_with_outage(outage: Outage, moment: Moment) -> Result<Vec<Violation>> {
+/// What a case found.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The broken invariants.
+    pub violations: Vec<Violation>,
+    /// The writes of all processes.
+    pub entries: Vec<Entry>,
+}
+
+/// Deletes a workload with an outage.
+pub fn delete_with_outage(outage: Outage, moment: Moment) -> Result<Outcome> {
     in_simulated_time(format!("{outage:?} {moment:?}"), async move || {
         let mut scenario = Scenario::start().await?;
         let observer = scenario.observe(outage.releases_unconfirmed().then_some(TEARDOWN_UNCONFIRMED));
@@ -140,7 +149,7 @@ pub fn delete_with_outage(outage: Outage, moment: Moment) -> Result<Vec<Violatio
 }
 
 /// An operator abandons the city of a cell that is away. The cell returns with the instances that it had.
-pub fn abandon() -> Result<Vec<Violation>> {
+pub fn abandon() -> Result<Outcome> {
     in_simulated_time("abandon".to_owned(), async || {
         let mut scenario = Scenario::start().await?;
         let observer = scenario.observe(Some(CELL_ABANDONED));
@@ -160,7 +169,7 @@ pub fn abandon() -> Result<Vec<Violation>> {
 /// A cell is away for this long, with its controllers and its API server. Meanwhile its workload is deleted;
 /// after half of the time an operator abandons the city, and a user creates a workload of the same name. The
 /// cell returns with the old instances, and must end with the new ones alone.
-pub fn return_of_a_cell(after: Duration) -> Result<Vec<Violation>> {
+pub fn return_of_a_cell(after: Duration) -> Result<Outcome> {
     in_simulated_time("return of a cell".to_owned(), async move || {
         let mut scenario = Scenario::start().await?;
         let before: Vec<String> = scenario.running();
@@ -201,7 +210,7 @@ impl Scenario {
             teardown: Teardown::Nothing,
             planted: None,
         };
-        let simulation = Simulation::create(&plan, Journal::new(Detail::Timeline)).await?;
+        let simulation = Simulation::create(&plan, Journal::new(Detail::Write)).await?;
         simulation.start_all()?;
         until_ready(&simulation).await?;
         let mut scenario = Self { simulation, users: Users::default() };
@@ -286,13 +295,14 @@ impl Scenario {
     }
 
     /// Waits for rest, and checks that nothing is left.
-    async fn end(mut self, observer: JoinHandle<()>) -> Result<Vec<Violation>> {
+    async fn end(mut self, observer: JoinHandle<()>) -> Result<Outcome> {
         if until_rest(&self.simulation, &mut self.users).await {
             rest::check(&self.simulation).await;
             rest::check_nothing_left(&self.simulation).await;
         }
         observer.abort();
-        Ok(self.simulation.journal().violations())
+        let journal = self.simulation.journal();
+        Ok(Outcome { violations: journal.violations(), entries: journal.entries() })
     }
 }
 

@@ -141,8 +141,8 @@ impl RecordedRequest {
         }
     }
 
-    /// Whether it is a write that counts as a crash point. Events and heartbeats are not: their number depends
-    /// on timing.
+    /// Whether it is a write that counts as a crash point. Events and heartbeats are not: their number
+    /// depends on timing.
     pub fn is_counted_write(&self) -> bool {
         self.verb.is_write() && self.resource != "events" && !self.is_heartbeat()
     }

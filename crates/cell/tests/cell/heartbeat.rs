@@ -60,7 +60,8 @@ async fn an_idle_cell_makes_one_small_write_each_minute_and_no_other_request() {
 async fn a_cell_without_deployments_releases_its_lease_and_makes_no_request() {
     let env = TestEnv::with_heartbeat().await;
     env.undeploy("web").await;
-    let released = async || env.lease().await.filter(|lease| Heartbeat::observe(None, lease, &env.now()).is_none());
+    let released =
+        async || env.lease().await.filter(|lease| Heartbeat::observe(None, lease, &env.now()).is_none());
     eventually("the Lease is released", released).await;
     env.hub.clear();
     env.idle(HOUR).await;

@@ -75,7 +75,8 @@ impl WorkloadSnapshot {
             let conditions = of.and_then(|it| it.status.as_ref()).map(|status| &status.conditions);
             conditions.is_none_or(|conditions| contact::lost(conditions).is_none())
         };
-        let ready = self.instances.iter().filter(known).filter(|instance| instances::is_ready(instance)).count();
+        let ready =
+            self.instances.iter().filter(known).filter(|instance| instances::is_ready(instance)).count();
         let wanted = self.wanted_sites().iter().map(|site| self.wanted_at(site)).sum();
         (ready, wanted)
     }

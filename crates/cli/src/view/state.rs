@@ -152,7 +152,11 @@ mod tests {
         workload.status.as_mut().unwrap().ready_replicas = 2;
         assert_eq!(of_workload(&workload, &[], &[ready]).word, "ready");
         workload.metadata.uid = Some("another".into());
-        assert_eq!(of_workload(&workload, &[], &[crashing]).word, "ready", "the instance of another workload");
+        assert_eq!(
+            of_workload(&workload, &[], &[crashing]).word,
+            "ready",
+            "the instance of another workload"
+        );
     }
 
     #[test]
@@ -160,10 +164,12 @@ mod tests {
         let silent = mk_silent(mk_deployment("dfw", 1), 60);
         let (workload, instance) = (mk_workload(&["dfw"], 1), mk_ready(mk_instance("dfw", 0)));
         let (silent, instances) = ([silent], [instance]);
-        for state in
-            [of_known_instance(&instances[0], &silent), of_workload(&workload, &silent, &instances)]
+        for state in [of_known_instance(&instances[0], &silent), of_workload(&workload, &silent, &instances)]
         {
-            assert_eq!((state.word, state.severity, state.reason.as_str()), ("unknown", Severity::Blocked, "CellSilent"));
+            assert_eq!(
+                (state.word, state.severity, state.reason.as_str()),
+                ("unknown", Severity::Blocked, "CellSilent")
+            );
             assert_eq!(state.label(now(300)), "unknown for 4m");
         }
         let heard = [mk_deployment("dfw", 1)];

@@ -107,7 +107,9 @@ pub fn mk_deployment(city: &str, replicas: i32) -> WorkloadDeployment {
 pub fn mk_silent(mut deployment: WorkloadDeployment, last_word: i64) -> WorkloadDeployment {
     let conditions = &mut deployment.status.get_or_insert_default().conditions;
     *conditions = ["Available", "Ready"]
-        .map(|kind| mk_condition(kind, "Unknown", "CellSilent", "nothing has been heard of cell dfw", last_word))
+        .map(|kind| {
+            mk_condition(kind, "Unknown", "CellSilent", "nothing has been heard of cell dfw", last_word)
+        })
         .into();
     deployment
 }

@@ -8,7 +8,7 @@ use polis_api::k8s_openapi::api::coordination::v1::Lease;
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use polis_api::karmada::Cluster;
 use polis_api::{ObjectExt as _, names};
-use polis_core::contact::SETTLING;
+use polis_core::contact::RENEWAL_WINDOW;
 use polis_core::heartbeat::{self, INTERVAL, SILENCE_LIMIT};
 use polis_testing::builders::{condition, mk_condition, mk_namespace};
 use polis_testing::{HUB, PlaneExt as _, RequestFault, consistently, eventually};
@@ -90,7 +90,10 @@ impl TestEnv {
     /// The writes of the status of deployments since that number of writes.
     fn status_writes(&self, since: usize) -> usize {
         let writes = self.writes().split_off(since);
-        writes.iter().filter(|write| write.starts_with("acme: update workloaddeployments/")).count()
+        let of_status = |write: &&String| {
+            write.starts_with("acme: update workloaddeployments/") && write.ends_with("/status")
+        };
+        writes.iter().filter(of_status).count()
     }
 }
 
@@ -102,7 +105,10 @@ async fn a_cell_without_heartbeats_is_silent_and_its_deployments_recover_within_
     env.stays_ready_as("heartbeats may be missing", "RolloutComplete", SILENCE_LIMIT - SECONDS).await;
     let silent = env.until_deployment("web", "Unknown", "CellSilent").await;
     let status = silent.status.unwrap();
-    assert_eq!((status.ready_replicas, condition(&status.conditions, "Available")), (2, Some(("Unknown", "CellSilent"))));
+    assert_eq!(
+        (status.ready_replicas, condition(&status.conditions, "Available")),
+        (2, Some(("Unknown", "CellSilent")))
+    );
     let ready = status.conditions.iter().find(|it| it.type_ == "Ready").unwrap();
     assert_eq!(ready.last_transition_time.0.as_second(), last.0.as_second(), "since the last word");
     assert!(ready.message.contains("cell dfw-1 since 2026-01-01T00:"), "{}", ready.message);
@@ -134,7 +140,8 @@ async fn a_workload_counts_what_is_known_and_records_the_silence() {
         .await;
     }
     env.beat().await;
-    env.until_workload("shop", |it| it.status.as_ref().is_some_and(|status| status.ready_replicas == 2)).await;
+    env.until_workload("shop", |it| it.status.as_ref().is_some_and(|status| status.ready_replicas == 2))
+        .await;
     let is = |workload: &Workload, ready: i32, reason: &str| {
         let status = workload.status.as_ref().unwrap();
         status.ready_replicas == ready
@@ -255,7 +262,7 @@ async fn a_hub_that_is_away_costs_one_write_for_each_deployment_and_is_forgotten
         // The cell could not renew its Lease meanwhile, and has time for it now.
         env.idle(SECONDS).await;
         env.beat().await;
-        env.beat_for(2 * SETTLING).await;
+        env.beat_for(2 * RENEWAL_WINDOW).await;
         env.stays_ready_as("the cell is heard of", "RolloutComplete", SECONDS).await;
         assert!(env.status_writes(before) <= 7, "{outage:?}: {:?}", env.writes().split_off(before));
     }
@@ -281,4 +288,15 @@ async fn a_short_outage_of_the_hub_is_not_reported() {
     env.stays_ready_as("the hub restarts", "RolloutComplete", Duration::from_secs(20)).await;
     hub.restore();
     env.stays_ready_as("the hub is back", "RolloutComplete", LONG).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_api_of_the_hub_that_is_away_is_not_the_hub() {
+    let mut env = TestEnv::with_cell().await;
+    env.stop().await;
+    let hub = env.requests_to(HUB);
+    // As Karmada's aggregated API server, which serves Clusters.
+    hub.inject(RequestFault::Refuse, |request| request.resource == "clusters");
+    env.start();
+    env.stays_ready_as("the hub answers", "RolloutComplete", LONG).await;
 }
