@@ -27,8 +27,8 @@
 //!
 //! The time without a report counts from the mark, from when the Cluster became ready, from when `Applied`
 //! changed, or from when the spec of the Work changed, whichever is last: a cell that returns, and a
-//! federation, has the whole time again. A Work lacks the mark while the federation is stopped. A Cluster that does not exist,
-//! or is being deleted, counts as ready: its Works go with it.
+//! federation, has the whole time again. A Work lacks the mark while the federation is stopped. A Cluster
+//! that does not exist, or is being deleted, counts as ready: its Works go with it.
 //!
 //! A cell that never returns is let go by an explicit act: the annotation `abandon` names its city. The Work
 //! stays on the hub, and the federation deletes the copy in the cell when the cell returns.

@@ -118,7 +118,7 @@ fn refuse_all(simulation: &Simulation, host: &str, lasts: Duration) {
 
 /// What a case found.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct CaseReport {
     /// The broken invariants.
     pub violations: Vec<Violation>,
     /// The writes of all processes.
@@ -126,7 +126,7 @@ pub struct Outcome {
 }
 
 /// Deletes a workload with an outage.
-pub fn delete_with_outage(outage: Outage, moment: Moment) -> Result<Outcome> {
+pub fn delete_with_outage(outage: Outage, moment: Moment) -> Result<CaseReport> {
     in_simulated_time(format!("{outage:?} {moment:?}"), async move || {
         let mut scenario = Scenario::start().await?;
         let observer = scenario.observe(outage.releases_unconfirmed().then_some(TEARDOWN_UNCONFIRMED));
@@ -149,7 +149,7 @@ pub fn delete_with_outage(outage: Outage, moment: Moment) -> Result<Outcome> {
 }
 
 /// An operator abandons the city of a cell that is away. The cell returns with the instances that it had.
-pub fn abandon() -> Result<Outcome> {
+pub fn abandon() -> Result<CaseReport> {
     in_simulated_time("abandon".to_owned(), async || {
         let mut scenario = Scenario::start().await?;
         let observer = scenario.observe(Some(CELL_ABANDONED));
@@ -169,7 +169,7 @@ pub fn abandon() -> Result<Outcome> {
 /// A cell is away for this long, with its controllers and its API server. Meanwhile its workload is deleted;
 /// after half of the time an operator abandons the city, and a user creates a workload of the same name. The
 /// cell returns with the old instances, and must end with the new ones alone.
-pub fn return_of_a_cell(after: Duration) -> Result<Outcome> {
+pub fn return_of_a_cell(after: Duration) -> Result<CaseReport> {
     in_simulated_time("return of a cell".to_owned(), async move || {
         let mut scenario = Scenario::start().await?;
         let before: Vec<String> = scenario.running();
@@ -295,14 +295,14 @@ impl Scenario {
     }
 
     /// Waits for rest, and checks that nothing is left.
-    async fn end(mut self, observer: JoinHandle<()>) -> Result<Outcome> {
+    async fn end(mut self, observer: JoinHandle<()>) -> Result<CaseReport> {
         if until_rest(&self.simulation, &mut self.users).await {
             rest::check(&self.simulation).await;
             rest::check_nothing_left(&self.simulation).await;
         }
         observer.abort();
         let journal = self.simulation.journal();
-        Ok(Outcome { violations: journal.violations(), entries: journal.entries() })
+        Ok(CaseReport { violations: journal.violations(), entries: journal.entries() })
     }
 }
 

@@ -1,20 +1,20 @@
 //! Deletions with a part of the installation away: nothing runs that is not shown, and nothing is shown that
 //! is gone.
 
-use polis_sim::deletion::{Moment, Outage, Outcome, WEEK, abandon, delete_with_outage, return_of_a_cell};
+use polis_sim::deletion::{CaseReport, Moment, Outage, WEEK, abandon, delete_with_outage, return_of_a_cell};
 
 /// The broken invariants of a case, with the writes before.
-fn broken(what: &str, found: anyhow::Result<Outcome>) -> Option<String> {
-    let Outcome { violations, entries } = found.unwrap_or_else(|error| panic!("{what}: {error:#}"));
+fn broken(what: &str, found: anyhow::Result<CaseReport>) -> Option<String> {
+    let CaseReport { violations, entries } = found.unwrap_or_else(|error| panic!("{what}: {error:#}"));
     let lines: Vec<String> = violations.iter().map(|violation| format!("{what}: {violation}")).collect();
     let last = violations.iter().map(|violation| violation.step).max()?;
     let before = entries.iter().filter(|entry| entry.step <= last);
-    let story: Vec<String> = before.map(ToString::to_string).collect();
-    let story = &story[story.len().saturating_sub(80)..];
-    Some(format!("{}\n{}", story.join("\n"), lines.join("\n")))
+    let writes: Vec<String> = before.map(ToString::to_string).collect();
+    let writes = &writes[writes.len().saturating_sub(80)..];
+    Some(format!("{}\n{}", writes.join("\n"), lines.join("\n")))
 }
 
-fn assert_holds(what: &str, found: anyhow::Result<Outcome>) {
+fn assert_holds(what: &str, found: anyhow::Result<CaseReport>) {
     if let Some(broken) = broken(what, found) {
         panic!("{broken}");
     }

@@ -25,8 +25,8 @@ use polis_api::conditions::{
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use polis_api::karmada::ResourceBinding;
 use polis_api::reasons::{
-    CELL_SILENT, CELL_UNREACHABLE, HUB_UNREACHABLE, INSTANCE_CRASHING, LOCATION_LOST, NETWORK_NOT_FOUND,
-    PENDING_QUOTA, SCHEDULING_GATES_PRESENT, STARTING,
+    CELL_UNREACHABLE, HUB_UNREACHABLE, INSTANCE_CRASHING, LOCATION_LOST, NETWORK_NOT_FOUND, PENDING_QUOTA,
+    SCHEDULING_GATES_PRESENT, STARTING,
 };
 use polis_api::{ObjectExt, annotations, names};
 use polis_core::cities::Cities;

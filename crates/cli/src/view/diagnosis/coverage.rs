@@ -3,6 +3,7 @@
 //! `docs/dev/why-coverage.md`.
 
 use polis_api::compute::{WorkloadPlacementStatus, WorkloadStatus};
+use polis_api::reasons::CELL_SILENT;
 use polis_core::metadata;
 
 use super::overdue::deadline;
