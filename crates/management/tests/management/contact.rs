@@ -48,7 +48,7 @@ impl TestEnv {
         let name = names::heartbeat("dfw", CELL);
         let renew = |lease: &mut Lease| *lease = heartbeat::renewed(Some(lease), "dfw", CELL, &now);
         match hub.read::<Lease>((heartbeat::NAMESPACE, name.as_str())).await {
-            Some(_) => drop(hub.change::<Lease>((heartbeat::NAMESPACE, name.as_str()), renew).await),
+            Some(_) => hub.change::<Lease>((heartbeat::NAMESPACE, name.as_str()), renew).await,
             None => drop(hub.create(&heartbeat::renewed(None, "dfw", CELL, &now)).await.unwrap()),
         }
     }
