@@ -100,6 +100,17 @@ pub fn policy(city: &str) -> String {
     join(["city".to_owned(), dns_part(city, city_length), fingerprint([city])])
 }
 
+/// Name of the Lease by which a cell shows the hub that its controllers run: city and cell, each in lower
+/// case and with dashes for all that is neither a letter nor a digit. Admission on the hub uses the same
+/// rule.
+pub fn heartbeat(city: &str, cell: &str) -> String {
+    let part = |name: &str| -> String {
+        let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+        name.chars().map(plain).collect()
+    };
+    format!("{}.{}", part(city), part(cell))
+}
+
 /// Name of the location of a city: the city itself if it is a DNS label, else its usable characters and a
 /// fingerprint, so that cities that differ only in case are two locations.
 pub fn location(city: &str) -> String {

@@ -57,6 +57,12 @@ pub const PROGRESS_DEADLINE_EXCEEDED: &str = "ProgressDeadlineExceeded";
 /// Nothing is degraded. Also the reason of the event when a degradation ends.
 pub const AS_EXPECTED: &str = "AsExpected";
 
+// === Workload, WorkloadDeployment of a project: Ready, Available, Progressing, Degraded ===
+
+/// Nothing has been heard of the cell for too long: what runs there is not known. A cell that is silent on a
+/// deleted deployment has the reason [`CELL_UNREACHABLE`]. Also the reason of the event on the Workload.
+pub const CELL_SILENT: &str = "CellSilent";
+
 // === WorkloadDeployment: Federated ===
 
 /// The hub namespace of the deployment has the labels of another tenant. Also the reason of the event.
@@ -74,7 +80,8 @@ pub const CELL_UNREACHABLE: &str = "CellUnreachable";
 pub const AWAITING_CELL: &str = "AwaitingCell";
 /// The hub has not finished the deletion yet.
 pub const AWAITING_HUB: &str = "AwaitingHub";
-/// The hub does not respond. Also the reason of an event on an Instance of a cell.
+/// The hub does not respond. Also Ready, Available, Progressing and Degraded of a deployment that is not
+/// being deleted, and of its Workload; and the reason of events on the Workload and on an Instance of a cell.
 pub const HUB_UNREACHABLE: &str = "HubUnreachable";
 
 // === Instance: Programmed, Running, Available, Ready ===

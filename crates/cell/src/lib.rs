@@ -2,8 +2,9 @@
 //!
 //! `DeploymentController` creates and deletes the instances of each WorkloadDeployment that the federation
 //! copies into the cell, and requests their networks. `InstanceController` claims quota for each instance,
-//! sets its conditions and copies it to the hub. The two communicate only through objects of the cell. Each
-//! module declares its controller and names the watches it needs; [`declare`] registers both with an engine.
+//! sets its conditions and copies it to the hub. The two communicate only through objects of the cell. The
+//! heartbeat shows the hub that they run. Each module declares its controller and names the watches it needs;
+//! [`declare`] registers all of them with an engine.
 //!
 //! ```text
 //!   federation ─► WorkloadDeployment ─► DeploymentController ─► Instance ◄─ runtime
@@ -21,6 +22,7 @@
 mod circuit_breaker;
 mod deployment;
 mod error;
+mod heartbeat;
 mod hub_namespaces;
 mod instance;
 mod metrics;
@@ -75,9 +77,11 @@ pub fn declare(engine: &mut Engine, clock: Clock, cell: CellConfig) -> Result<()
     let metrics = Metrics::register(&engine.handle().registry());
     let plane = engine.plane("cell", plane, watches(networks, quota.is_some()));
     let quota = QuotaEnforcement::declare(engine, quota, &name, &clock, &metrics);
-    let write_back = WriteBack::declare(engine, hub, name.clone(), metrics);
+    let hub = engine.plane("hub", hub, []);
+    let write_back = WriteBack::declare(engine, hub.clone(), name.clone(), metrics);
 
     let finalizers = [instance::finalizers(&quota), instance_finalizers].concat();
+    heartbeat::declare(engine, &plane, hub, &clock, name.clone());
     deployment::declare(engine, &plane, &clock, name, networks, finalizers);
     instance::declare(engine, &plane, clock, networks, quota, write_back);
     Ok(())

@@ -77,9 +77,8 @@ struct CopyTarget {
 }
 
 impl WriteBack {
-    /// Declares the planes of the hub on an engine.
+    /// Declares the watched namespaces of the hub on an engine.
     pub(crate) fn declare(engine: &mut Engine, hub: Plane, cell: String, metrics: Metrics) -> Self {
-        let hub = engine.plane("hub", hub, []);
         let namespaces = HubNamespaces::default();
         let provider = WatchedNamespaces { namespaces: namespaces.clone(), hub: hub.clone() };
         let copies = Watch::of::<Instance>().labels(format!("{}={cell}", labels::SOURCE_CLUSTER));

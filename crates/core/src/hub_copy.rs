@@ -11,7 +11,8 @@
 //! The status is copied whole from the one cell that runs the deployment, except the observed generations:
 //! they count changes on another plane. The project gets the generation of its own deployment that the cell
 //! has acted on, which the source revision tells: a client that compares it with the project's generation
-//! waits exactly as long as the cell needs.
+//! waits exactly as long as the cell needs. While contact with the cell is lost, the conditions say so (see
+//! [`contact`](crate::contact)).
 
 use polis_api::annotations::{
     EXPECTED_REFERENCED_DATA, FEDERATION_NAMESPACE, SOURCE_REVISION, SUSPENDED, WITHDRAWN_AT,
@@ -22,6 +23,7 @@ use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use polis_api::{ObjectExt, finalizers, labels, reasons};
 
 use crate::conditions::{self, DesiredCondition};
+use crate::contact::{self, Contact};
 use crate::deployments::InitialMetadata;
 use crate::metadata::{self, Map};
 use crate::rollout::{self, Cause, RolloutState};
@@ -166,6 +168,7 @@ pub fn plan(
 pub fn project_status(
     source: &WorkloadDeployment,
     copy: &WorkloadDeployment,
+    contact: &Contact,
 ) -> Option<WorkloadDeploymentStatus> {
     let mut status = copy.status.clone()?;
     let observed = source_revision::observed_generation(source, status.source_revision.as_deref());
@@ -173,8 +176,20 @@ pub fn project_status(
     for condition in &mut status.conditions {
         condition.observed_generation = observed;
     }
+    if let Contact::Silent(silence) = contact {
+        contact::apply(&mut status, silence, observed);
+    }
     let existing = source.status.as_ref();
     (!existing.is_some_and(|existing| canonical::same(existing, &status))).then_some(status)
+}
+
+/// The status of a deployment without a reported status: its cell has not answered yet. `None` if it is up to
+/// date.
+pub fn unreported_status(source: &WorkloadDeployment, contact: &Contact) -> Option<WorkloadDeploymentStatus> {
+    let Contact::Silent(silence) = contact else { return contact::regained(source) };
+    let mut status = source.status.clone().unwrap_or_default();
+    contact::apply(&mut status, silence, source.metadata.generation);
+    (!source.status.as_ref().is_some_and(|existing| canonical::same(existing, &status))).then_some(status)
 }
 
 /// The status of a deployment without a reported status, in a city that no cell serves; `None` if it is up to
@@ -228,9 +243,12 @@ fn mirrored(source: &WorkloadDeployment) -> Map {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::contact::Silence;
     use crate::metadata::map;
     use crate::tenant::mk_tenant;
-    use crate::testing::{deleting, mk_condition, mk_deployment, mk_meta, mk_template};
+    use crate::testing::{at, deleting, mk_condition, mk_deployment, mk_meta, mk_template};
+
+    const HEARD: Contact = Contact::Heard { recheck: None };
 
     fn mk_copy(source: &WorkloadDeployment) -> WorkloadDeployment {
         let Ok(HubCopyAction::Create(mut copy)) = plan(source, "ns-1", &mk_tenant(), None) else { panic!() };
@@ -373,11 +391,11 @@ mod tests {
             ..Default::default()
         });
         copy.status.as_mut().unwrap().conditions[0].observed_generation = Some(9);
-        source.status = project_status(&source, &copy);
+        source.status = project_status(&source, &copy, &HEARD);
         let status = source.status.as_ref().unwrap();
         assert_eq!((status.replicas, status.cell.as_deref()), (2, Some("dfw-1")));
         assert_eq!((status.observed_generation, status.conditions[0].observed_generation), (None, None));
-        assert_eq!(project_status(&source, &copy), None);
+        assert_eq!(project_status(&source, &copy, &HEARD), None);
     }
 
     #[test]
@@ -386,7 +404,7 @@ mod tests {
         source.metadata.generation = Some(4);
         let mut copy = mk_copy(&source);
         let observed = |copy: &WorkloadDeployment| {
-            let status = project_status(&source, copy).unwrap();
+            let status = project_status(&source, copy, &HEARD).unwrap();
             (status.observed_generation, status.conditions[0].observed_generation)
         };
         for (revision, expected) in
@@ -407,7 +425,7 @@ mod tests {
         let mut source = mk_deployment("web");
         let copy = mk_copy(&source);
         source.status = Some(WorkloadDeploymentStatus { replicas: 1, ..Default::default() });
-        assert_eq!(project_status(&source, &copy), None);
+        assert_eq!(project_status(&source, &copy, &HEARD), None);
     }
 
     #[test]
@@ -418,5 +436,33 @@ mod tests {
         assert_eq!(status.conditions[0].reason, "NoMatchingLocation");
         source.status = Some(status);
         assert_eq!(unserved_status(&source, &now), None);
+    }
+
+    #[test]
+    fn a_silent_cell_makes_the_projected_conditions_unknown_until_it_is_heard_of_again() {
+        let mut source = mk_deployment("web");
+        let mut copy = mk_copy(&source);
+        let conditions = vec![mk_condition("Available", "True", "x"), mk_condition("Ready", "True", "x")];
+        copy.status = Some(WorkloadDeploymentStatus { ready_replicas: 2, conditions, ..Default::default() });
+        let silence = Silence { reason: reasons::CELL_SILENT, message: "m".into(), since: at(50).0 };
+        let silent = Contact::Silent(silence);
+        source.status = project_status(&source, &copy, &silent);
+        let status = source.status.clone().unwrap();
+        assert_eq!((contact::lost(&status.conditions).is_some(), status.ready_replicas), (true, 2));
+        assert_eq!(project_status(&source, &copy, &silent), None, "it is written once");
+        let again = project_status(&source, &copy, &HEARD).unwrap();
+        assert_eq!(again, copy.status.unwrap());
+    }
+
+    #[test]
+    fn a_deployment_without_a_report_says_that_its_cell_is_silent_until_contact_is_regained() {
+        let mut source = mk_deployment("web");
+        let silence = Silence { reason: reasons::CELL_SILENT, message: "m".into(), since: at(50).0 };
+        let silent = Contact::Silent(silence);
+        assert_eq!(unreported_status(&source, &HEARD), None);
+        source.status = unreported_status(&source, &silent);
+        assert!(source.status.is_some());
+        assert_eq!(unreported_status(&source, &silent), None, "it is written once");
+        assert_eq!(unreported_status(&source, &HEARD).unwrap().conditions, []);
     }
 }

@@ -24,6 +24,8 @@
 //! - [`hub_copy`]: the copy of a deployment on the hub, and the status that the project gets from it;
 //! - [`policy`]: the propagation policy of a city;
 //! - [`cell_access`]: the rights of a city's cells in a hub namespace;
+//! - [`heartbeat`]: the Lease by which a cell shows the hub that its controllers run;
+//! - [`contact`]: whether a cell has been heard of, and what its silence does to a status;
 //! - [`source_revision`]: which of two specs of a deployment is the newer one;
 //! - [`teardown`]: how a deleted deployment leaves the hub and its cells;
 //! - [`writeback`]: the copy of an instance on the hub.
@@ -52,11 +54,13 @@ pub mod canonical;
 pub mod cell_access;
 pub mod cities;
 pub mod conditions;
+pub mod contact;
 pub mod deadlines;
 pub mod deployment_status;
 pub mod deployments;
 pub mod gates;
 pub mod health;
+pub mod heartbeat;
 pub mod hub_copy;
 pub mod instance_events;
 pub mod instances;

@@ -35,6 +35,7 @@ pub fn needs_action(reason: &str) -> bool {
             | NO_MATCHING_LOCATION
             | HUB_NAMESPACE_TAKEN
             | CELL_UNREACHABLE
+            | CELL_SILENT
             | HUB_UNREACHABLE
             | PROGRESS_DEADLINE_EXCEEDED
             | CITY_CODE_MISMATCH

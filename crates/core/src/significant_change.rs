@@ -9,15 +9,15 @@ use polis_api::compute::{InstanceStatus, WorkloadDeploymentStatus, WorkloadStatu
 use polis_api::conditions::{AVAILABLE, READY, WITHDRAWN};
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use crate::conditions;
+use crate::{conditions, contact};
 
 /// Whether an instance becomes ready or stops being ready.
 pub fn of_instance(before: Option<&InstanceStatus>, after: &InstanceStatus) -> bool {
     changed(before.map(|status| &*status.conditions), &after.conditions, READY)
 }
 
-/// Whether the availability of a deployment, its number of ready instances or the state of its teardown
-/// changes.
+/// Whether the availability of a deployment, its number of ready instances, the state of its teardown or the
+/// contact with its cell changes.
 pub fn of_deployment(before: Option<&WorkloadDeploymentStatus>, after: &WorkloadDeploymentStatus) -> bool {
     let withdrawn = |conditions: &[Condition]| {
         conditions::find(conditions, WITHDRAWN).map(|condition| condition.status.clone())
@@ -25,12 +25,19 @@ pub fn of_deployment(before: Option<&WorkloadDeploymentStatus>, after: &Workload
     changed(before.map(|status| &*status.conditions), &after.conditions, AVAILABLE)
         || before.and_then(|status| withdrawn(&status.conditions)) != withdrawn(&after.conditions)
         || before.map_or(0, |status| status.ready_replicas) != after.ready_replicas
+        || contact_changed(before.map(|status| &*status.conditions), &after.conditions)
 }
 
-/// Whether the availability of a workload or its number of ready instances changes.
+/// Whether the availability of a workload, its number of ready instances or the contact with its cells
+/// changes.
 pub fn of_workload(before: Option<&WorkloadStatus>, after: &WorkloadStatus) -> bool {
     changed(before.map(|status| &*status.conditions), &after.conditions, AVAILABLE)
+        || contact_changed(before.map(|status| &*status.conditions), &after.conditions)
         || before.map_or(0, |status| status.ready_replicas) != after.ready_replicas
+}
+
+fn contact_changed(before: Option<&[Condition]>, after: &[Condition]) -> bool {
+    contact::lost(before.unwrap_or_default()) != contact::lost(after)
 }
 
 fn changed(before: Option<&[Condition]>, after: &[Condition], kind: &str) -> bool {
@@ -75,6 +82,18 @@ mod tests {
         ending.conditions.push(mk_condition(WITHDRAWN, "False", "InstancesEnding"));
         assert!(of_deployment(Some(&mk("False", 1, 0)), &ending), "the cell reports on a teardown");
         assert!(!of_deployment(Some(&ending), &ending.clone()));
+    }
+
+    #[test]
+    fn lost_contact_is_significant_even_if_nothing_was_available() {
+        let mk = |status: &str, reason: &str| WorkloadStatus {
+            conditions: vec![mk_condition(READY, status, reason)],
+            ..Default::default()
+        };
+        let (starting, silent) = (mk("False", "RolloutInProgress"), mk("Unknown", "CellSilent"));
+        assert!(of_workload(Some(&starting), &silent));
+        assert!(of_workload(Some(&silent), &starting));
+        assert!(!of_workload(Some(&silent), &silent));
     }
 
     #[test]

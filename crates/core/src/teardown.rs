@@ -19,13 +19,16 @@
 //! | not ready | any | ending or none | wait: `CellUnreachable` |
 //! | ready | any | ending for [`ENDING_LIMIT`] | delete the copy, unconfirmed |
 //! | ready | any | ending | wait: `InstancesEnding` |
+//! | ready | the Work lacks the mark | none for [`ENDING_LIMIT`] | delete the copy, unconfirmed |
+//! | ready | the Work lacks the mark | none | wait: `AwaitingHub` |
 //! | ready | True, or unknown | none for [`REPORT_LIMIT`] | delete the copy, unconfirmed |
 //! | ready | False | none for [`APPLY_LIMIT`] | delete the copy, unconfirmed |
 //! | ready | any | none | wait: `AwaitingCell` |
 //!
-//! The time without a report counts from the mark, from when the Cluster became ready, or from when `Applied`
-//! changed, whichever is last: a cell that returns has the whole time again. A Cluster that does not exist,
-//! or is being deleted, counts as ready: its Works go with it.
+//! The time without a report counts from the mark, from when the Cluster became ready, from when `Applied`
+//! changed, or from when the spec of the Work changed, whichever is last: a cell that returns, and a
+//! federation, has the whole time again. A Work lacks the mark while the federation is stopped. A Cluster
+//! that does not exist, or is being deleted, counts as ready: its Works go with it.
 //!
 //! A cell that never returns is let go by an explicit act: the annotation `abandon` names its city. The Work
 //! stays on the hub, and the federation deletes the copy in the cell when the cell returns.
@@ -280,6 +283,10 @@ fn plan_copy(copy: &WorkloadDeployment, input: &TeardownInput, now: &Time) -> Te
             let message = format!("{city}: {}", condition.message);
             (Some(condition.last_transition_time.0), ENDING_LIMIT, (INSTANCES_ENDING, message))
         }
+        _ if members.iter().any(|member| member.marked == Some(false)) => {
+            let message = "the federation has not brought the deletion to the cell yet".to_owned();
+            (None, ENDING_LIMIT, (AWAITING_HUB, message))
+        }
         _ => {
             let applied = members.iter().all(|member| member.applied != Some(false));
             let since = members.iter().filter_map(|member| member.since).max();
@@ -292,7 +299,9 @@ fn plan_copy(copy: &WorkloadDeployment, input: &TeardownInput, now: &Time) -> Te
         return delete(Some(format!("{}; the deletion continues without it", waiting.1)));
     }
     let (reason, message) = waiting;
-    TeardownAction::Wait(Waiting { reason, message, recheck: Some(left) })
+    // Works are not watched.
+    let recheck = if reason == AWAITING_HUB { left.min(RECHECK.1) } else { left };
+    TeardownAction::Wait(Waiting { reason, message, recheck: Some(recheck) })
 }
 
 /// The hub copy is gone: its binding and Works follow.
@@ -343,7 +352,9 @@ struct Member {
     unready: bool,
     /// Whether the member has the object; none if that is not known.
     applied: Option<bool>,
-    /// When its readiness or `Applied` changed last.
+    /// Whether the Work has the mark; none if it has no copy of the deployment.
+    marked: Option<bool>,
+    /// When its readiness, `Applied` or the spec of its Work changed last.
     since: Option<Timestamp>,
 }
 
@@ -357,7 +368,13 @@ impl Member {
             name: name.to_owned(),
             unready: cluster.is_some_and(|cluster| !is_ready(cluster)),
             applied: applied.map(|applied| applied.status != "False"),
-            since: [ready, applied].into_iter().flatten().map(|it| it.last_transition_time.0).max(),
+            marked: has_mark(work),
+            since: [ready, applied]
+                .into_iter()
+                .flatten()
+                .map(|it| it.last_transition_time.0)
+                .chain(spec_changed_at(work))
+                .max(),
         }
     }
 
@@ -368,6 +385,20 @@ impl Member {
             recheck: None,
         }
     }
+}
+
+/// Whether the copy of the deployment in a Work has the mark.
+fn has_mark(work: &Work) -> Option<bool> {
+    let manifests = &work.spec.workload.manifests;
+    let copy = manifests.iter().find(|manifest| manifest["kind"] == "WorkloadDeployment")?;
+    Some(copy["metadata"]["annotations"][WITHDRAWN_AT].is_string())
+}
+
+/// The last write to a Work, apart from its status.
+fn spec_changed_at(work: &Work) -> Option<Timestamp> {
+    let writes = work.metadata.managed_fields.iter().flatten();
+    let of_spec = writes.filter(|write| write.subresource.as_deref().unwrap_or_default() != "status");
+    of_spec.filter_map(|write| Some(write.time.as_ref()?.0)).max()
 }
 
 /// What the cell reports about the instances of a marked copy.

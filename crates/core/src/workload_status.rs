@@ -4,7 +4,8 @@
 //! placement of the spec is listed, sorted by name, even without a deployment; a placement that was removed
 //! from the spec is listed until its last deployment is gone. A placement is available when one of its
 //! deployments is, the workload when one of its placements is. Otherwise the reason is the worst cause; of
-//! equals, that of the first deployment by name.
+//! equals, that of the first deployment by name. If none is available and one has lost contact (see
+//! [`contact`]), `Available` is Unknown. Ready instances are counted only where there is contact.
 //!
 //! A placement that is available in one city may still lack another. From the first time that the project may
 //! not use a city of the placement, the condition `LocationsBound` reports this, and later that all cities
@@ -25,7 +26,7 @@ use crate::cities::{Cities, SkippedBinding, skipped_message};
 use crate::conditions::{self, ConditionStatus, DesiredCondition};
 use crate::ranking::NO_MATCHING_LOCATIONS;
 use crate::rollout::{self, Cause, Rollout, RolloutState};
-use crate::{Time, canonical, deployments, ranking, teardown};
+use crate::{Time, canonical, contact, deployments, ranking, teardown};
 
 /// The observed state that the status of a workload is computed from.
 #[derive(Clone, Copy, Debug)]
@@ -181,6 +182,9 @@ impl ObservedPlacement<'_> {
         if let Some(message) = self.unbound_message(input) {
             return DesiredCondition::new_false(AVAILABLE, NO_MATCHING_LOCATIONS, message);
         }
+        if let Some(unknown) = self.deployments.iter().find_map(|deployment| out_of_contact(deployment)) {
+            return unknown;
+        }
         let message = worst(&self.deployments).map(|cause| cause.message()).unwrap_or_default();
         DesiredCondition::new_false(AVAILABLE, reasons::NO_AVAILABLE_DEPLOYMENTS, message)
     }
@@ -265,6 +269,13 @@ impl UnavailableDeployment {
     }
 }
 
+/// The condition of a deployment with which contact is lost.
+fn out_of_contact(deployment: &WorkloadDeployment) -> Option<DesiredCondition> {
+    let ready = contact::lost(&deployment.status.as_ref()?.conditions)?;
+    let message = format!("{}: {}", deployment.name(), ready.message);
+    Some(DesiredCondition::new_unknown(AVAILABLE, ready.reason.clone(), message))
+}
+
 fn is_available(deployment: &WorkloadDeployment) -> bool {
     deployment.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, AVAILABLE))
 }
@@ -295,6 +306,9 @@ fn available(
         let message = format!("{available} of {} placements are available", placements.len());
         return DesiredCondition::new_true(AVAILABLE, reasons::AVAILABLE_PLACEMENT_FOUND, message);
     }
+    if let Some(unknown) = placements.iter().find(|it| it.status == ConditionStatus::Unknown) {
+        return unknown.clone();
+    }
     let unbound = placements.iter().find(|available| available.reason == NO_MATCHING_LOCATIONS);
     let unbound = unbound.map(|available| (NO_MATCHING_LOCATIONS.to_owned(), available.message.clone()));
     let cause = worst(owned).map(|cause| (cause.reason.clone(), cause.message()));
@@ -324,7 +338,9 @@ impl Sums {
             sums.current = sums.current.saturating_add(status.current_replicas);
             sums.updated = sums.updated.saturating_add(status.updated_replicas.unwrap_or_default());
             sums.desired = sums.desired.saturating_add(status.desired_replicas);
-            sums.ready = sums.ready.saturating_add(status.ready_replicas);
+            if contact::lost(&status.conditions).is_none() {
+                sums.ready = sums.ready.saturating_add(status.ready_replicas);
+            }
         }
         sums
     }
@@ -435,6 +451,25 @@ mod tests {
         assert_eq!(reason_of("NetworkFailedToCreate", "QuotaNotGranted"), "NetworkFailedToCreate");
         assert_eq!(reason_of("PendingQuota", "QuotaNotGranted"), "QuotaNotGranted"); // "a" comes first
         assert_eq!(reason_of("Unranked", "Other"), "NoAvailablePlacements");
+    }
+
+    #[test]
+    fn ready_instances_count_only_where_there_is_contact() {
+        let workload = mk_workload("web", &["dfw", "ord"]);
+        let mut silent = mk_of("a", "default", "dfw", "Unknown", "CellSilent");
+        let known = silent.status.as_mut().unwrap();
+        known.ready_replicas = 2;
+        known.conditions.push(mk_condition("Ready", "Unknown", "CellSilent"));
+        let heard = mk_of("b", "default", "ord", "True", "StableInstanceFound");
+        let both = status_of(&workload, &[silent.clone(), heard], &["dfw", "ord"]);
+        assert_eq!((both.replicas, both.ready_replicas), (4, 1));
+        assert_eq!(available_of(&both.conditions), ("True", "AvailablePlacementFound"));
+        let ready = conditions::find(&both.conditions, "Ready").unwrap();
+        assert_eq!((&*ready.status, &*ready.reason), ("Unknown", "CellSilent"));
+        let alone = status_of(&workload, &[silent], &["dfw"]);
+        assert_eq!(alone.ready_replicas, 0);
+        assert_eq!(available_of(&alone.conditions), ("Unknown", "CellSilent"));
+        assert_eq!(available_of(&alone.placements[0].conditions), ("Unknown", "CellSilent"));
     }
 
     #[test]

@@ -337,6 +337,11 @@ impl Store {
         names.map(str::to_owned).collect()
     }
 
+    pub(crate) fn has_index(&self, number: u8, value: &str) -> bool {
+        let from: (u8, Box<str>, Arc<str>) = (number, value.into(), Arc::from(""));
+        self.entries.range(from..).next().is_some_and(|(n, v, _)| *n == number && **v == *value)
+    }
+
     #[cfg(test)]
     pub(crate) fn entries(&self) -> &BTreeSet<(u8, Box<str>, Arc<str>)> {
         &self.entries
@@ -415,6 +420,11 @@ impl Plane {
     /// Whether the namespace contains an object of the kind.
     pub fn any_within<K: Object>(&self, namespace: &str) -> Result<bool, Error> {
         self.with_store(&Kind::of::<K>(), |store| store.within(namespace).next().is_some())
+    }
+
+    /// Whether any object has this value of an index, without decoding objects.
+    pub fn any_with<K: Object>(&self, index: &Index, value: &str) -> Result<bool, Error> {
+        self.with_index(&Kind::of::<K>(), index, |store, number| store.has_index(number, value))
     }
 
     /// The objects with an owner reference to `uid`. The watch must declare [`Index::Owner`].
@@ -551,6 +561,10 @@ mod tests {
         assert_eq!(store.names_by_index(0, "ord", "a"), ["z"]);
         assert_eq!(store.names_by_index(0, "df", "a"), [""; 0]);
         assert_eq!(store.names_by_index(0, "dfw", ""), ["w"]);
+        assert_eq!(
+            ["dfw", "ord", "df", "lhr"].map(|city| store.has_index(0, city)),
+            [true, true, false, false]
+        );
     }
 
     #[test]

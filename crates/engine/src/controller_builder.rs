@@ -1,12 +1,17 @@
 //! [`ControllerBuilder`]: the watches and other key sources of a controller.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 use crate::cache::{Change, decode, name_of_id};
 use crate::router::{Controller, MapError, Mapper, Source, SourceWatch, Unresolved};
 use crate::{Engine, Key, Kind, Object, Plane, PlaneSet};
+
+/// Timeout of the probe of a plane that may be unreachable.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Adds watches and other key sources to a controller. Made by [`Engine::controller`].
 pub struct ControllerBuilder<'e> {
@@ -90,6 +95,38 @@ impl ControllerBuilder<'_> {
     pub fn external_source(self, keys: mpsc::UnboundedReceiver<Key>) -> Self {
         self.engine.external_sources.push((self.engine.controllers.len() - 1, keys));
         self
+    }
+
+    /// Queues the keys of the mapper when the plane becomes unreachable, and when it is reachable again.
+    pub fn watches_reachability(
+        self,
+        plane: &Plane,
+        mapper: impl Fn() -> Result<Vec<Key>, Unresolved> + Send + Sync + 'static,
+    ) -> Self {
+        let (sender, keys) = mpsc::unbounded_channel();
+        let plane = plane.clone();
+        self.engine.background.push(Box::pin(async move {
+            let mut changes = plane.health().outages();
+            let queue = |reachable: bool| {
+                tracing::info!(plane = %plane.name(), reachable, "the reachability of the plane has changed");
+                match mapper() {
+                    // The receiver is gone once the engine stops.
+                    Ok(keys) => keys.into_iter().for_each(|key| drop(sender.send(key))),
+                    Err(why) => tracing::warn!(plane = %plane.name(), %why, "failed to queue the keys of a plane that has changed its reachability"),
+                }
+            };
+            loop {
+                plane.health().wait_for_outage(&mut changes).await;
+                // The answer, or that there is none, is recorded.
+                drop(timeout(PROBE_TIMEOUT, plane.uncached().raw("/version")).await);
+                if plane.health().confirm_outage() {
+                    queue(false);
+                    plane.health().wait_for_answer(&mut changes).await;
+                    queue(true);
+                }
+            }
+        }));
+        self.external_source(keys)
     }
 
     fn source(mut self, source: Source) -> Self {

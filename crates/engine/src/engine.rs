@@ -9,6 +9,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use futures::FutureExt;
+use futures::future::BoxFuture;
 use parking_lot::{Mutex, RwLock};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -88,6 +89,8 @@ pub struct Engine {
     providers: Vec<(usize, Box<dyn PlaneProvider>)>,
     pub(crate) controllers: Vec<Controller>,
     pub(crate) external_sources: Vec<(usize, mpsc::UnboundedReceiver<Key>)>,
+    /// Tasks that run as long as the engine.
+    pub(crate) background: Vec<BoxFuture<'static, ()>>,
     election: Option<LeaderElection>,
     admin: Option<SocketAddr>,
     metrics: Option<SocketAddr>,
@@ -126,6 +129,7 @@ impl Engine {
             providers: Vec::new(),
             controllers: Vec::new(),
             external_sources: Vec::new(),
+            background: Vec::new(),
             election: None,
             admin: None,
             metrics: None,
@@ -333,6 +337,9 @@ impl Engine {
         for (controller, keys) in self.external_sources {
             let router = router.clone();
             background.spawn(async move { router.run_external_source(controller, keys).await });
+        }
+        for task in self.background {
+            background.spawn(task);
         }
 
         let (elector, leadership) = match self.election {

@@ -69,7 +69,7 @@ pub use controller_builder::{ControllerBuilder, WatchedPlanes};
 pub use engine::{Engine, Handle};
 pub use error::{Error, ErrorClass, field_at};
 pub use event::EventRecorder;
-pub use health::FailingRequests;
+pub use health::{FailingRequests, Reachability};
 pub use index::Index;
 pub use key::{Key, NamespacedName, PlaneName};
 pub use kind::{Kind, Object, ResourceScope};

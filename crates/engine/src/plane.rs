@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use crate::cache::InformerStore;
 use crate::discovery::Discovery;
-use crate::health::PlaneHealth;
+use crate::health::{PlaneHealth, Reachability};
 use crate::metrics::Metrics;
 use crate::modify::ObjectLocks;
 use crate::transport::retry::{Failure, Retry, retry_delay};
@@ -168,6 +168,11 @@ impl Plane {
     /// The name of the plane.
     pub fn name(&self) -> &PlaneName {
         &self.core.name
+    }
+
+    /// Whether the plane answers the requests of this process.
+    pub fn reachability(&self) -> Reachability {
+        self.core.health.reachability()
     }
 
     /// Reads from the server instead of the cache, for decisions that a stale read would make wrong.
@@ -325,7 +330,7 @@ impl Plane {
             .as_ref()
             .map_or_else(|error| error.reason().to_owned(), |(status, ..)| status.as_str().to_owned());
         let status = response.as_ref().ok().map(|(status, ..)| status.as_u16());
-        self.core.health.record(call.verb, status, &code);
+        self.core.health.record(call.verb, status, &code, || self.core.env.clock.now());
         self.core.env.metrics.request(call.verb, code, self.core.role);
         response
     }
@@ -336,7 +341,7 @@ impl Plane {
             Err(error) => error.reason().to_owned(),
         };
         let status = response.as_ref().ok().map(|response| response.status().as_u16());
-        self.core.health.record(verb, status, &code);
+        self.core.health.record(verb, status, &code, || self.core.env.clock.now());
         self.core.env.metrics.request(verb, code, self.core.role);
     }
 

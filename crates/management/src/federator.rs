@@ -18,16 +18,20 @@ use polis_api::compute::{Workload, WorkloadDeployment};
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::karmada::{Cluster, PropagationPolicy};
 use polis_api::{ObjectExt, annotations, events, labels, names};
+use polis_core::contact::Contact;
 use polis_core::deployments::InitialMetadata;
 use polis_core::hub_copy::{self, CityError, RecordAction};
 use polis_core::tenant::{self, Tenant};
 use polis_core::{Time, policy, significant_change};
 use polis_engine::{
-    Action, Clock, Engine, EventRecorder, Index, Key, ListOptions, Plane, PlaneSet, Reconciler,
+    Action, Clock, Engine, EventRecorder, Index, Key, ListOptions, Plane, PlaneSet, Reachability, Reconciler,
     StatusCoalescer, Unresolved, Watch,
 };
+use tokio::sync::mpsc;
 
 use crate::city_guard::{self, city_of};
+use crate::contact::Contacts;
+use crate::hub_contact;
 use crate::propagation_latency::{PropagationLatency, Stage};
 use crate::unresolved_objects::{self, UnresolvedObjects};
 use crate::{Error, Management};
@@ -51,8 +55,8 @@ pub(crate) fn hub_watches() -> Vec<Watch> {
     ]
 }
 
-/// Registers the controller with an engine.
-pub(crate) fn declare(engine: &mut Engine, management: &Management) {
+/// Registers the controller with an engine. `keys` are deployments with whose cells the contact has changed.
+pub(crate) fn declare(engine: &mut Engine, management: &Management, keys: mpsc::UnboundedReceiver<Key>) {
     let (projects, hub) = (&management.projects, &management.hub);
     let federator = Federator {
         projects: projects.clone(),
@@ -61,8 +65,9 @@ pub(crate) fn declare(engine: &mut Engine, management: &Management) {
         clock: management.clock.clone(),
         coalescer: engine.handle().registry().status_coalescer("federator"),
         latency: management.latency.clone(),
+        contacts: management.contacts.clone(),
     };
-    let planes = projects.clone();
+    let [planes, all] = [(); 2].map(|()| projects.clone());
     let [of_copies, of_namespaces, of_policies, of_clusters] =
         [(); 4].map(|()| management.unresolved.clone());
     engine
@@ -76,7 +81,9 @@ pub(crate) fn declare(engine: &mut Engine, management: &Management) {
         .watches::<PropagationPolicy>(hub, move |hub, policy| {
             keys_of_policy(&planes, &of_policies, hub, policy)
         })
-        .watches::<Cluster>(hub, move |hub, cluster| keys_of_cluster(&of_clusters, hub, cluster));
+        .watches::<Cluster>(hub, move |hub, cluster| keys_of_cluster(&of_clusters, hub, cluster))
+        .watches_reachability(hub, move || hub_contact::all_deployments(&all))
+        .external_source(keys);
 }
 
 /// The metadata that a new deployment of a project is created with, so that the federator needs no further
@@ -88,7 +95,7 @@ pub(crate) fn initial_metadata(project: &Plane, key: &Key) -> Result<InitialMeta
 }
 
 /// Deployments by their city.
-fn by_city() -> Index {
+pub(crate) fn by_city() -> Index {
     Index::field("spec.cityCode")
 }
 
@@ -101,6 +108,7 @@ struct Federator {
     /// Delays insignificant status updates and tracks deployments that differ from their hub copies.
     coalescer: StatusCoalescer,
     latency: PropagationLatency,
+    contacts: Contacts,
 }
 
 impl Reconciler for Federator {
@@ -301,8 +309,9 @@ impl Federator {
         Ok(true)
     }
 
-    /// Copies the aggregated status from the hub to the project. Without a status, and if no cell serves the
-    /// city, reports that instead.
+    /// Copies the aggregated status from the hub to the project, and whether the cell is silent. Without a
+    /// status, and if no cell serves the city, reports that instead. While the hub is unreachable,
+    /// `hub_contact` reports.
     async fn sync_status(
         &self,
         project: &Plane,
@@ -310,16 +319,27 @@ impl Federator {
         deployment: &WorkloadDeployment,
         hub_namespace: &HubNamespace,
     ) -> Result<Action, Error> {
-        let copy = self.copy(&hub_namespace.name, deployment)?;
+        if let Reachability::Unreachable { .. } = self.hub.reachability() {
+            return Ok(Action::AwaitChange); // its return requeues the key
+        }
+        let (copy, now) = (self.copy(&hub_namespace.name, deployment)?, Time(self.clock.now()));
+        let contact = self.contacts.with_cell(&self.hub, deployment, copy.as_ref(), &now)?;
         let status = match copy.filter(|copy| copy.status.is_some()) {
             Some(copy) => {
                 self.latency.reached(&deployment.spec.workload_ref.uid, Stage::Cell);
-                hub_copy::project_status(deployment, &copy)
+                hub_copy::project_status(deployment, &copy, &contact)
             }
-            None if self.is_served(&deployment.spec.city_code)? => None,
-            None => hub_copy::unserved_status(deployment, &Time(self.clock.now())),
+            None if self.is_served(&deployment.spec.city_code)? => {
+                hub_copy::unreported_status(deployment, &contact)
+            }
+            None => hub_copy::unserved_status(deployment, &now),
         };
-        let Some(status) = status else { return Ok(Action::AwaitChange) };
+        let Some(status) = status else {
+            return Ok(match contact {
+                Contact::Heard { recheck: Some(left) } => Action::RequeueAfter(left),
+                _ => Action::AwaitChange,
+            });
+        };
         if let Some(delay) =
             self.coalescer.delay(key, significant_change::of_deployment(deployment.status.as_ref(), &status))
         {

@@ -4,9 +4,10 @@
 //! hub and their status back. The cell access controller gives the cells of a city rights in the hub
 //! namespaces of its deployments. The projector copies the Instances from the hub into their projects. The
 //! city guard reports hub members that lose their city label. Two diagnostics report project planes that do
-//! not serve LocationBinding, and hub namespaces of unknown projects. The controllers communicate only
-//! through objects of the projects and the hub. Each module declares its controller and names the watches it
-//! needs; [`declare`] registers all of them with an engine.
+//! not serve LocationBinding, and hub namespaces of unknown projects. Two controllers report lost contact:
+//! with a cell, for the federator to write, and with the hub. The controllers communicate through objects of
+//! the projects and the hub. Each module declares its controller and names the watches it needs; [`declare`]
+//! registers all of them with an engine.
 //!
 //! ```text
 //!   Workload ─► workload ─► WorkloadDeployment ─► federator ─► hub: WorkloadDeployment, policy
@@ -16,9 +17,11 @@
 
 mod cell_access;
 mod city_guard;
+mod contact;
 mod diagnostics;
 mod error;
 mod federator;
+mod hub_contact;
 mod projector;
 mod propagation_latency;
 mod unresolved_objects;
@@ -29,8 +32,10 @@ pub use error::Error;
 use polis_core::cities::TenancyMode;
 use polis_engine::{Clock, Engine, Plane, PlaneProvider, PlaneSet};
 
+use contact::Contacts;
 use diagnostics::{location_bindings, unknown_projects};
 use propagation_latency::PropagationLatency;
+use tokio::sync::mpsc;
 use unresolved_objects::UnresolvedObjects;
 
 /// What the controllers of the management role share.
@@ -44,6 +49,8 @@ struct Management {
     /// Measures the stages of each rollout.
     latency: PropagationLatency,
     unresolved: UnresolvedObjects,
+    /// The heartbeats of the cells.
+    contacts: Contacts,
 }
 
 /// Registers the planes and controllers of the management role with an engine. Returns the planes of the
@@ -68,6 +75,7 @@ pub fn declare(
         city_guard::watches(),
         cell_access::hub_watches(),
         unknown_projects::hub_watches(),
+        contact::watches(),
     ];
     let metrics = engine.handle().registry();
     let management = Management {
@@ -76,11 +84,15 @@ pub fn declare(
         tenancy,
         latency: PropagationLatency::new(clock.clone(), &metrics),
         unresolved: UnresolvedObjects::new(engine.recorder("unresolved-objects"), &metrics),
+        contacts: Contacts::default(),
         clock,
     };
+    let (federator, keys) = mpsc::unbounded_channel();
     workload::declare(engine, &management);
     location_bindings::declare(engine, &management);
-    federator::declare(engine, &management);
+    federator::declare(engine, &management, keys);
+    contact::declare(engine, &management, federator);
+    hub_contact::declare(engine, &management);
     city_guard::declare(engine, &management);
     cell_access::declare(engine, &management);
     unknown_projects::declare(engine, &management);

@@ -21,6 +21,7 @@
 //! | [`machines`] | the simulated container runtime of a cell |
 //! | [`users`] | applies the operations of users |
 //! | [`crash_points`] | scenarios with a crash after each write of each process |
+//! | [`deletion`] | deletions while one part of the installation is away |
 //! | [`invariants`] | what must hold all along, and what must hold at rest |
 //! | [`journal`] | everything that happened, in order, with its digest |
 //! | [`planted_bugs`] | defects that the simulation must find |
@@ -31,6 +32,7 @@
 //! on this one.
 
 pub mod crash_points;
+pub mod deletion;
 pub mod invariants;
 pub mod journal;
 pub mod machines;

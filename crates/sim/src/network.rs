@@ -65,7 +65,7 @@ struct State {
     /// Writes since the network became noisy.
     writes: BTreeMap<String, usize>,
     last_write: Instant,
-    /// The requests of an idle period other than watches and health probes.
+    /// The requests of an idle period other than watches, health probes and heartbeats.
     idle: Option<Vec<String>>,
     next_fault: u64,
 }
@@ -200,7 +200,7 @@ impl Network {
         self.0.state.lock().last_write
     }
 
-    /// Collects requests other than watches and health probes from now on.
+    /// Collects requests other than watches, health probes and heartbeats from now on.
     pub fn begin_idle(&self) {
         self.0.state.lock().idle = Some(Vec::new());
     }
@@ -353,7 +353,7 @@ impl NetworkClient {
         }
         let loses_events = tampering == Some(Tampering::EventsLost);
         journal.count(sent.verb.is_write());
-        if sent.verb != RequestVerb::Watch && sent.resource != "/readyz" {
+        if sent.verb != RequestVerb::Watch && sent.resource != "/readyz" && !sent.is_heartbeat() {
             let mut state = self.network.0.state.lock();
             state.idle.iter_mut().for_each(|requests| requests.push(what.clone()));
         }
@@ -397,7 +397,7 @@ impl NetworkClient {
         let changed = sent.is_counted_write() && head.status.is_success();
         let detail = if changed { Detail::Write } else { Detail::Trace };
         journal.add(detail, format!("{what} {}", head.status.as_u16()), &content);
-        if sent.verb.is_write() && head.status.is_success() {
+        if sent.verb.is_write() && !sent.is_heartbeat() && head.status.is_success() {
             self.network.0.state.lock().last_write = Instant::now();
             self.network.0.invariants.written(&self.process, &sent, &content);
         }

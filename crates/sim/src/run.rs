@@ -56,12 +56,20 @@ pub struct Report {
 /// Runs a plan. The journal keeps entries up to `keep`.
 pub fn run(plan: &Plan, keep: Detail) -> Result<Report> {
     let plan = plan.clone();
-    // A thread of its own: what other runs leave in thread-local state cannot affect the run.
-    let thread = std::thread::Builder::new().name(format!("seed-{}", plan.seed)).stack_size(8 << 20);
+    in_simulated_time(format!("seed-{}", plan.seed), async move || run_here(&plan, keep).await)
+}
+
+/// Runs a scenario on a paused clock, in a thread of its own: what other runs leave in thread-local state
+/// cannot affect the run.
+pub(crate) fn in_simulated_time<T: Send + 'static>(
+    name: String,
+    running: impl AsyncFnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let thread = std::thread::Builder::new().name(name).stack_size(8 << 20);
     let running = thread.spawn(move || {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
-        runtime.block_on(run_here(&plan, keep))
+        runtime.block_on(running())
     });
     let joined = running.context("failed to start the thread of the run")?.join();
     joined.unwrap_or_else(|panic| {
@@ -123,7 +131,7 @@ async fn run_here(plan: &Plan, keep: Detail) -> Result<Report> {
     })
 }
 
-async fn until_ready(simulation: &Simulation) -> Result<()> {
+pub(crate) async fn until_ready(simulation: &Simulation) -> Result<()> {
     let deadline = Instant::now() + READY_TIMEOUT;
     loop {
         let mut projects = true;
@@ -144,7 +152,7 @@ async fn until_ready(simulation: &Simulation) -> Result<()> {
 }
 
 /// Waits until nothing was written for a long time. False if that never happens.
-async fn until_rest(simulation: &Simulation, users: &mut Users) -> bool {
+pub(crate) async fn until_rest(simulation: &Simulation, users: &mut Users) -> bool {
     let deadline = Instant::now() + REST_TIMEOUT;
     let begin = Instant::now();
     loop {

@@ -22,7 +22,7 @@ use polis_api::{ObjectExt as _, names};
 use polis_apiserver::{Error as ServerError, PlaneSpec, Server, project_plane};
 use polis_cell::{CellConfig, NetworkMode, QuotaConfig, ResourceRefKind};
 use polis_core::cities::TenancyMode;
-use polis_core::conditions;
+use polis_core::{conditions, heartbeat};
 use polis_engine::{
     Clock, Engine, Handle, MiloProjects, Object, Plane, Preconditions, Random, anchored_clock,
 };
@@ -33,7 +33,7 @@ use polis_platform::networks::AddressPool;
 use polis_platform::projects::{BoxError, PlaneProvisioner, ProjectOptions};
 use polis_platform::quota::{DEFAULT_GRANT, DefaultAllowance, NAMESPACE as QUOTA_NAMESPACE};
 use polis_runtime::RuntimeConfig;
-use polis_testing::builders::{NETWORK, mk_member, mk_network, mk_project};
+use polis_testing::builders::{NETWORK, mk_member, mk_namespace, mk_network, mk_project};
 use polis_testing::{PlaneExt as _, create_untyped};
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -205,6 +205,7 @@ impl Simulation {
         for object in serde_saphyr::from_multiple::<Value>(INTERPRETER)? {
             create_untyped(&client, &object).await;
         }
+        hub.create(&mk_namespace(heartbeat::NAMESPACE)).await?;
         for city in &self.0.plan.cities {
             hub.create(&mk_member(city, Some(city))).await?;
         }

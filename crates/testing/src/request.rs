@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use http::Method;
 use polis_apimachinery::RequestVerb;
+use polis_core::heartbeat;
 use serde_json::Value;
 
 /// The path of a project's plane on Milo, from the root of the platform.
@@ -140,9 +141,16 @@ impl RecordedRequest {
         }
     }
 
-    /// Whether it is a write that counts as a crash point. Events are not: their number depends on timing.
+    /// Whether it is a write that counts as a crash point. Events and heartbeats are not: their number
+    /// depends on timing.
     pub fn is_counted_write(&self) -> bool {
-        self.verb.is_write() && self.resource != "events"
+        self.verb.is_write() && self.resource != "events" && !self.is_heartbeat()
+    }
+
+    /// Whether it is for the heartbeat of a cell, which is renewed while nothing happens. It is the only
+    /// request that an idle system makes, so checks of quiescence and budgets leave it out.
+    pub fn is_heartbeat(&self) -> bool {
+        self.resource == "leases" && self.namespace.as_deref() == Some(heartbeat::NAMESPACE)
     }
 
     /// Whether an informer or the discovery sends it: a watch, a list across namespaces, or a path without a

@@ -240,10 +240,19 @@ impl PlaneRequests {
         Self { log, plane: plane.to_owned(), faults: Arc::default() }
     }
 
-    /// The requests so far, as `<verb> <resource>/<name>`, without those of informers.
+    /// The requests so far, as `<verb> <resource>/<name>`, without those of informers and heartbeats.
     pub fn log(&self) -> Vec<String> {
+        self.select(|request| !request.is_informer() && !request.is_heartbeat())
+    }
+
+    /// The requests for heartbeats so far, as [`PlaneRequests::log`] returns them.
+    pub fn heartbeats(&self) -> Vec<String> {
+        self.select(|request| !request.is_informer() && request.is_heartbeat())
+    }
+
+    fn select(&self, selects: impl Fn(&RecordedRequest) -> bool) -> Vec<String> {
         let requests = self.log.requests.lock();
-        let own = requests.values().filter(|request| request.plane == self.plane && !request.is_informer());
+        let own = requests.values().filter(|request| request.plane == self.plane && selects(request));
         own.map(ToString::to_string).collect()
     }
 

@@ -13,6 +13,7 @@ use polis_api::compute::{Instance, InstanceControllerStatus, InstanceStatus, Wor
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use polis_api::{annotations, labels};
 use polis_core::cities::Cities;
+use polis_core::contact::Contact;
 use polis_core::deployment_status::{self, DeploymentStatusInput};
 use polis_core::networks::NetworkState;
 use polis_core::workload_status::{self, WorkloadStatusInput};
@@ -75,7 +76,9 @@ impl Rollout {
         if let Some(status) = deployment_status::status(&self.copy, &input, &now) {
             self.copy.status = Some(status);
         }
-        if let Some(status) = hub_copy::project_status(&self.deployment, &self.copy) {
+        if let Some(status) =
+            hub_copy::project_status(&self.deployment, &self.copy, &Contact::Heard { recheck: None })
+        {
             self.deployment.status = Some(status);
         }
         self.summed_up(seconds)

@@ -5,7 +5,10 @@ use polis_api::{
     groups::ADMINISTRATORS,
     k8s_openapi::{
         NamespaceResourceScope,
-        api::core::v1::{ConfigMap, Namespace, Secret},
+        api::{
+            coordination::v1::Lease,
+            core::v1::{ConfigMap, Namespace, Secret},
+        },
         apimachinery::pkg::apis::meta::v1::OwnerReference,
     },
     karmada::{Cluster, PropagationPolicy},
@@ -16,6 +19,7 @@ use polis_api::{
     labels,
     quota::ResourceClaim,
 };
+use polis_core::{Time, heartbeat};
 use polis_e2e::{
     builders::{deployment, mk_policy},
     identities::{CELLS, MANAGER, cell_user, city_group},
@@ -238,7 +242,7 @@ fn owner_of(meta: &mut ObjectMeta) -> &mut OwnerReference {
 }
 
 #[test]
-fn a_stolen_cell_credential_writes_only_instances() {
+fn a_stolen_cell_credential_writes_only_instances_and_heartbeats_of_its_city() {
     scenario(async |world| {
         let project = world.project("bank").await;
         project.deploy(deployment("a").to("dfw")).await;
@@ -280,6 +284,20 @@ fn a_stolen_cell_credential_writes_only_instances() {
             "a list of secrets",
             Api::<Secret>::all(dfw.clone()).list(&ListParams::default()).await,
         );
+        for (city, name, allowed) in [
+            ("dfw", "dfw.other", true),
+            ("ord", "ord.stolen", false),
+            ("dfw", "ord.stolen", false),
+            ("ord", "dfw.stolen", false),
+        ] {
+            let mut lease = heartbeat::renewed(None, city, "stolen", &Time(jiff::Timestamp::now()));
+            lease.metadata.name = Some(name.into());
+            let leases: Api<Lease> = Api::namespaced(dfw.clone(), heartbeat::NAMESPACE);
+            match leases.create(&PostParams::default(), &lease).await {
+                created if allowed => drop(created.expect("a Lease of its own city")),
+                created => assert_forbidden(&format!("Lease {name} of {city}"), created),
+            }
+        }
         let config = ConfigMap {
             metadata: ObjectMeta { name: Some("x".into()), ..Default::default() },
             ..Default::default()

@@ -19,12 +19,13 @@ const QUIET_WINDOW: Duration = Duration::from_secs(60);
 /// terminating, and updates of event counts are delayed by up to 30 s.
 const IDLE_TIME: Duration = Duration::from_secs(35);
 
-/// Requests other than watches.
+/// Requests other than watches and heartbeats. A cell renews its Lease once a minute, and makes no other
+/// request.
 fn requests(world: &World, since: Instant) -> Vec<(Role, RecordedRequest)> {
     world
         .requests_since(since)
         .into_iter()
-        .filter(|(_, request)| request.verb != RequestVerb::Watch)
+        .filter(|(_, request)| request.verb != RequestVerb::Watch && !request.is_heartbeat())
         .collect()
 }
 

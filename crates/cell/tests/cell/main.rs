@@ -4,6 +4,7 @@
 
 mod crashes;
 mod env;
+mod heartbeat;
 mod hub;
 mod instances;
 mod networks;

@@ -1,5 +1,6 @@
-//! Bootstrap manifests of the planes: the resource interpreters of Polis' kinds, the Clusters of the
-//! federation, the Projects. In a production installation the operator applies them.
+//! Bootstrap manifests of the planes: the resource interpreters of Polis' kinds, the namespace of the
+//! heartbeats, the Clusters of the federation, the Projects. In a production installation the operator
+//! applies them.
 
 use anyhow::{Context, Result};
 use polis_api::compute::Workload;
@@ -8,6 +9,7 @@ use polis_api::kube::core::{ApiResource, GroupVersionKind};
 use polis_api::kube::{Api, Client};
 use polis_api::labels;
 use polis_apiserver::project_plane;
+use polis_core::heartbeat;
 use serde_json::{Value, json};
 
 use super::planes::{PlaneBackend, Planes};
@@ -21,6 +23,7 @@ const FIELD_MANAGER: &str = "polis-up";
 pub async fn apply_all(planes: &Planes, projects: &[String]) -> Result<()> {
     if let PlaneBackend::Embedded(_) = planes.hub {
         let hub = planes.client(&planes.hub, FIELD_MANAGER);
+        apply(&hub, &heartbeats()).await?;
         for object in serde_saphyr::from_multiple::<Value>(INTERPRETER)? {
             apply(&hub, &object).await?;
         }
@@ -33,6 +36,11 @@ pub async fn apply_all(planes: &Planes, projects: &[String]) -> Result<()> {
         apply(&root, &mk_project(project)).await?;
     }
     Ok(())
+}
+
+/// The namespace of the cells' heartbeats.
+fn heartbeats() -> Value {
+    json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": heartbeat::NAMESPACE}})
 }
 
 fn member(city: &str) -> Value {

@@ -1,7 +1,8 @@
 //! `polis cities`: lists the cities that the project may use.
 
 use clap::Args;
-use polis_api::compute::Instance;
+use jiff::Timestamp;
+use polis_api::compute::{Instance, WorkloadDeployment};
 use polis_api::networking::LocationBinding;
 
 use crate::exit::{CliError, Exit};
@@ -28,7 +29,10 @@ pub async fn run(flags: Flags) -> Result<Exit, CliError> {
         terminal::note("This installation has no LocationBindings: every city code may be used.");
     }
     let instances = optional(session.api::<Instance>(), "instances").await?.unwrap_or_default();
-    let cities = lists::cities(&bindings.unwrap_or_default(), &instances);
-    flags.list.output.list("city", &cities, |wide| lists::city_table(&cities, wide))?;
+    // A user without permission to list deployments does not see whether their cells are silent.
+    let deployments = session.api::<WorkloadDeployment>().list(&Default::default()).await;
+    let deployments = deployments.map(|deployments| deployments.items).unwrap_or_default();
+    let cities = lists::cities(&bindings.unwrap_or_default(), &deployments, &instances);
+    flags.list.output.list("city", &cities, |wide| lists::city_table(&cities, Timestamp::now(), wide))?;
     Ok(Exit::Done)
 }

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use jiff::Timestamp;
-use polis_api::compute::Instance;
+use polis_api::compute::{Instance, WorkloadDeployment};
 
 use crate::exit::{CliError, Exit};
 use crate::session::Session;
@@ -28,19 +28,23 @@ pub struct Flags {
 /// Lists the instances.
 pub async fn run(flags: Flags) -> Result<Exit, CliError> {
     let session = Session::new(&flags.list.connection).await?;
-    let mut instances = match &flags.name {
-        Some(name) => session.snapshot(name).await?.0.instances,
+    let (mut instances, deployments) = match &flags.name {
+        Some(name) => {
+            let snapshot = session.snapshot(name).await?.0;
+            (snapshot.instances, snapshot.deployments)
+        }
         None => {
             let list = session.api::<Instance>().list(&Default::default()).await;
-            list.map_err(|error| CliError::request("failed to list instances", &error))?.items
+            let list = list.map_err(|error| CliError::request("failed to list instances", &error))?;
+            // A user without permission to list deployments does not see whether their cells are silent.
+            let deployments = session.api::<WorkloadDeployment>().list(&Default::default()).await;
+            (list.items, deployments.map(|deployments| deployments.items).unwrap_or_default())
         }
     };
     let asked = |instance: &Instance| flags.cities.iter().any(|city| city == city_of(instance));
     instances.retain(|instance| flags.cities.is_empty() || asked(instance));
     instances.sort_by_key(|instance| (deployment_of(instance).to_owned(), ordinal(instance)));
-    flags
-        .list
-        .output
-        .list("instance", &instances, |wide| lists::instances(&instances, Timestamp::now(), wide))?;
+    let table = |wide| lists::instances(&instances, &deployments, Timestamp::now(), wide);
+    flags.list.output.list("instance", &instances, table)?;
     Ok(Exit::Done)
 }

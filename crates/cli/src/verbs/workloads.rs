@@ -3,7 +3,7 @@
 use clap::Args;
 use futures::future;
 use jiff::Timestamp;
-use polis_api::compute::{Instance, Workload};
+use polis_api::compute::{Instance, Workload, WorkloadDeployment};
 use polis_api::kube::api::ListParams;
 
 use crate::exit::{CliError, Exit};
@@ -28,13 +28,15 @@ pub struct Flags {
 pub async fn run(flags: Flags) -> Result<Exit, CliError> {
     let session = Session::new(&flags.list.connection).await?;
     let (workloads, instances) = (session.api::<Workload>(), session.api::<Instance>());
-    let all = ListParams::default();
-    let (list, instances) = future::join(workloads.list(&all), instances.list(&all)).await;
+    let (deployments, all) = (session.api::<WorkloadDeployment>(), ListParams::default());
+    let (list, deployments, instances) =
+        future::join3(workloads.list(&all), deployments.list(&all), instances.list(&all)).await;
     let list = list.map_err(|error| CliError::request("failed to list workloads", &error))?;
-    // A user without permission to list instances sees the state of the workloads alone.
+    // A user without permission to list the others sees the state of the workloads alone.
+    let deployments = deployments.map(|deployments| deployments.items).unwrap_or_default();
     let instances = instances.map(|instances| instances.items).unwrap_or_default();
     let now = Timestamp::now();
-    let table = |wide| lists::workloads(&list.items, &instances, now, wide);
+    let table = |wide| lists::workloads(&list.items, &deployments, &instances, now, wide);
     flags.list.output.list("workload", &list.items, table)?;
     Ok(Exit::Done)
 }

@@ -30,7 +30,7 @@ use polis_api::reasons::{
 };
 use polis_api::{ObjectExt, annotations, names};
 use polis_core::cities::Cities;
-use polis_core::{conditions, instances, ranking, template};
+use polis_core::{conditions, contact, instances, ranking, template};
 use serde::Serialize;
 
 use super::reasons::{self, Actor};
@@ -407,6 +407,11 @@ fn deviations(evidence: &Evidence, site: &(String, String), about: &str, only: O
     };
     if deployment.is_deleting() {
         return vec![removal(evidence, deployment)];
+    }
+    // Nothing else that the project shows of the city is current.
+    let conditions = deployment.status.iter().flat_map(|status| &status.conditions);
+    if let Some(lost) = contact::lost(&conditions.cloned().collect::<Vec<_>>()) {
+        return vec![from_condition(about, "project", &deployment.metadata, lost)];
     }
     let name = deployment.name();
     if let Some(finding) = not_in_cell(evidence, deployment, about) {

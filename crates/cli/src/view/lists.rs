@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use polis_api::ObjectExt;
-use polis_api::compute::{Instance, Workload};
+use polis_api::compute::{Instance, Workload, WorkloadDeployment};
 use polis_api::conditions::{AVAILABLE, READY};
 use polis_api::labels::{TOPOLOGY_CITY_CODE, TOPOLOGY_REGION};
 use polis_api::milo::Project;
@@ -18,7 +18,13 @@ use super::table::Table;
 use super::{age, state};
 
 /// The table of `polis workloads`. The state is the worst of the workload and its instances.
-pub fn workloads(workloads: &[Workload], instances: &[Instance], now: Timestamp, wide: bool) -> Table {
+pub fn workloads(
+    workloads: &[Workload],
+    deployments: &[WorkloadDeployment],
+    instances: &[Instance],
+    now: Timestamp,
+    wide: bool,
+) -> Table {
     let mut heads = vec!["NAME", "READY", "CITIES", "STATE", "AGE"];
     if wide {
         heads.extend(["UP-TO-DATE", "IMAGE", "REASON", "MESSAGE"]);
@@ -27,13 +33,13 @@ pub fn workloads(workloads: &[Workload], instances: &[Instance], now: Timestamp,
         Table::new(&heads, "No workloads found. Create one with: polis deploy NAME --image I --city C");
     for workload in workloads {
         let status = workload.status.clone().unwrap_or_default();
-        let state = state::of_workload(workload, instances);
+        let state = state::of_workload(workload, deployments, instances);
         let made = workload.metadata.creation_timestamp.as_ref().map(|time| time.0);
         let mut cells = vec![
             workload.name().to_owned(),
             format!("{}/{}", status.ready_replicas, status.desired_replicas),
             cities_of(workload),
-            state.word.to_owned(),
+            state.label(now),
             age::since_or_dash(made, now),
         ];
         if wide {
@@ -67,19 +73,24 @@ fn images_of(workload: &Workload) -> String {
 }
 
 /// The table of `polis instances`.
-pub fn instances(instances: &[Instance], now: Timestamp, wide: bool) -> Table {
+pub fn instances(
+    instances: &[Instance],
+    deployments: &[WorkloadDeployment],
+    now: Timestamp,
+    wide: bool,
+) -> Table {
     let mut heads = vec!["NAME", "CITY", "STATE", "ADDRESS", "AGE"];
     if wide {
         heads.extend(["WORKLOAD", "REASON", "MESSAGE"]);
     }
     let mut table = Table::new(&heads, "No instances found.");
     for instance in instances {
-        let state = state::of_instance(instance);
+        let state = state::of_known_instance(instance, deployments);
         let made = instance.metadata.creation_timestamp.as_ref().map(|time| time.0);
         let mut cells = vec![
             instance.name().to_owned(),
             city_of(instance).to_owned(),
-            state.word.to_owned(),
+            state.label(now),
             address(instance),
             age::since_or_dash(made, now),
         ];
@@ -109,10 +120,18 @@ pub struct CityLine {
     pub ready: usize,
     /// Number of instances of the namespace in the city.
     pub instances: usize,
+    /// The last word from the city's cell, if contact with it is lost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_word: Option<Timestamp>,
 }
 
-/// The cities of the LocationBindings, with the number of instances.
-pub fn cities(bindings: &[LocationBinding], instances: &[Instance]) -> Vec<CityLine> {
+/// The cities of the LocationBindings, with the number of instances, and whether contact is lost with a cell
+/// that runs a deployment of the namespace.
+pub fn cities(
+    bindings: &[LocationBinding],
+    deployments: &[WorkloadDeployment],
+    instances: &[Instance],
+) -> Vec<CityLine> {
     let mut lines: Vec<CityLine> = bindings
         .iter()
         .map(|binding| {
@@ -120,6 +139,8 @@ pub fn cities(bindings: &[LocationBinding], instances: &[Instance]) -> Vec<CityL
             let text = |key: &str| spec.topology.get(key).cloned().unwrap_or_default();
             let name = text(TOPOLOGY_CITY_CODE);
             let there: Vec<_> = instances.iter().filter(|instance| city_of(instance) == name).collect();
+            let silent = deployments.iter().filter(|deployment| deployment.spec.city_code == name);
+            let silent = silent.filter_map(state::of_lost_contact);
             let condition = binding.status.as_ref().and_then(|s| conditions::find(&s.conditions, AVAILABLE));
             CityLine {
                 location: spec.location_ref.name.clone(),
@@ -130,6 +151,7 @@ pub fn cities(bindings: &[LocationBinding], instances: &[Instance]) -> Vec<CityL
                     && !binding.is_deleting(),
                 ready: there.iter().filter(|i| polis_core::instances::is_ready(i)).count(),
                 instances: there.len(),
+                last_word: silent.filter_map(|state| state.since).min(),
                 name,
             }
         })
@@ -139,7 +161,7 @@ pub fn cities(bindings: &[LocationBinding], instances: &[Instance]) -> Vec<CityL
 }
 
 /// The table of `polis cities`.
-pub fn city_table(cities: &[CityLine], wide: bool) -> Table {
+pub fn city_table(cities: &[CityLine], now: Timestamp, wide: bool) -> Table {
     let mut heads = vec!["CITY", "NAME", "AVAILABLE", "INSTANCES"];
     if wide {
         heads.extend(["REGION", "LOCATION"]);
@@ -150,8 +172,14 @@ pub fn city_table(cities: &[CityLine], wide: bool) -> Table {
         let mut cells = vec![
             city.name.clone(),
             city.display_name.clone(),
-            if city.available { "yes" } else { "no" }.to_owned(),
-            format!("{}/{} ready", city.ready, city.instances),
+            match city.last_word {
+                Some(last) => format!("unknown for {}", age::since(last, now)),
+                None => if city.available { "yes" } else { "no" }.to_owned(),
+            },
+            match city.last_word {
+                Some(_) => format!("?/{} ready", city.instances),
+                None => format!("{}/{} ready", city.ready, city.instances),
+            },
         ];
         if wide {
             cells.extend([city.region.clone(), city.location.clone()]);
@@ -302,7 +330,7 @@ pub fn project_table(lines: &[ProjectLine], wide: bool) -> Table {
 mod tests {
     use super::*;
     use crate::view::testing::{
-        mk_blocked, mk_condition, mk_instance, mk_ready, mk_snapshot, mk_workload, now,
+        mk_blocked, mk_condition, mk_instance, mk_ready, mk_silent, mk_snapshot, mk_workload, now,
     };
     use serde_json::json;
 
@@ -327,23 +355,42 @@ mod tests {
         let mut workload = mk_workload(&["dfw", "ord"], 2);
         let status = workload.status.as_mut().unwrap();
         (status.ready_replicas, status.desired_replicas, status.current_replicas) = (3, 4, 4);
-        insta::assert_snapshot!(workloads(&[workload.clone()], &[], now(600), false).draw(Some(80)));
-        insta::assert_snapshot!(workloads(&[workload], &[], now(600), true).draw(None));
+        insta::assert_snapshot!(workloads(&[workload.clone()], &[], &[], now(600), false).draw(Some(80)));
+        insta::assert_snapshot!(workloads(&[workload], &[], &[], now(600), true).draw(None));
     }
 
     #[test]
     fn instances_with_their_addresses() {
         let list =
             [mk_ready(mk_instance("dfw", 0)), mk_blocked(mk_instance("ord", 0), "PendingQuota", "full")];
-        insta::assert_snapshot!(instances(&list, now(600), false).draw(Some(80)));
-        insta::assert_snapshot!(instances(&list, now(600), true).draw(None));
+        insta::assert_snapshot!(instances(&list, &[], now(600), false).draw(Some(80)));
+        insta::assert_snapshot!(instances(&list, &[], now(600), true).draw(None));
     }
 
     #[test]
     fn a_city_is_available_unless_its_binding_is_not() {
         let bindings = [mk_binding("ord", Some("False")), mk_binding("dfw", None)];
-        let lines = cities(&bindings, &mk_snapshot(&["dfw"], 2).instances);
-        insta::assert_snapshot!(city_table(&lines, true).draw(Some(80)));
+        let lines = cities(&bindings, &[], &mk_snapshot(&["dfw"], 2).instances);
+        insta::assert_snapshot!(city_table(&lines, now(600), true).draw(Some(80)));
+    }
+
+    #[test]
+    fn lists_show_the_age_of_the_last_word_of_a_silent_cell() {
+        let snapshot = mk_snapshot(&["dfw"], 2);
+        let silent = [mk_silent(snapshot.deployments[0].clone(), 60)];
+        let cities = cities(&[mk_binding("dfw", None)], &silent, &snapshot.instances);
+        let row = |table: Table| table.draw(None).lines().nth(1).unwrap_or_default().to_owned();
+        let workload = snapshot.workload.clone().unwrap();
+        for (table, expected) in [
+            (city_table(&cities, now(300), false), "unknown for 4m"),
+            (city_table(&cities, now(300), false), "?/2 ready"),
+            (instances(&snapshot.instances, &silent, now(300), false), "unknown for 4m"),
+            (workloads(&[workload], &silent, &snapshot.instances, now(300), false), "unknown for 4m"),
+        ] {
+            let row = row(table);
+            assert!(row.contains(expected), "{row}");
+        }
+        assert_eq!(serde_json::to_value(&cities[0]).unwrap()["lastWord"], now(60).to_string());
     }
 
     #[test]

@@ -228,10 +228,17 @@ pub const TABLE: &[ReasonEntry] = &[
     ),
     blocked(
         "HubUnreachable",
-        "WorkloadDeployment, Workload Withdrawn",
-        "The workload is being deleted, and the hub does not respond. Its instances may still run, so the deletion waits.",
+        "WorkloadDeployment, Workload Ready, Withdrawn",
+        "The hub does not respond. Instances keep running, but no change and no deletion reaches the cities, and what the project shows of them is as old as the last word from the hub.",
         Actor::Operator,
         "Ask the platform operator to restore the hub.",
+    ),
+    blocked(
+        "CellSilent",
+        "WorkloadDeployment, Workload Ready",
+        "Nothing has been heard of the cell for 150 seconds: its controllers do not report to the hub, or the hub does not reach its API server. Its instances may keep running, but what the project shows of them is as old as the last word.",
+        Actor::Operator,
+        "Ask the platform operator to check the cell: that its manager runs and reaches the hub, and that its Cluster on the hub is ready. To serve elsewhere meanwhile, add a city to the workload.",
     ),
     progressing(
         "ProvisioningInstances",

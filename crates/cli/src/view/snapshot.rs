@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use polis_api::ObjectExt;
 use polis_api::compute::{Instance, NamedPort, Workload, WorkloadDeployment};
 use polis_api::labels;
-use polis_core::instances;
+use polis_core::{contact, instances};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -67,9 +67,16 @@ impl WorkloadSnapshot {
         })
     }
 
-    /// Number of ready and of desired instances in all cities.
+    /// Number of ready and of desired instances in all cities. Instances count as ready only where there is
+    /// contact with the cell.
     pub fn ready_of_wanted(&self) -> (usize, u32) {
-        let ready = self.instances.iter().filter(|instance| instances::is_ready(instance)).count();
+        let known = |instance: &&Instance| {
+            let of = self.deployments.iter().find(|it| it.name() == deployment_of(instance));
+            let conditions = of.and_then(|it| it.status.as_ref()).map(|status| &status.conditions);
+            conditions.is_none_or(|conditions| contact::lost(conditions).is_none())
+        };
+        let ready =
+            self.instances.iter().filter(known).filter(|instance| instances::is_ready(instance)).count();
         let wanted = self.wanted_sites().iter().map(|site| self.wanted_at(site)).sum();
         (ready, wanted)
     }

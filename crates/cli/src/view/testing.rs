@@ -103,6 +103,17 @@ pub fn mk_deployment(city: &str, replicas: i32) -> WorkloadDeployment {
     deployment
 }
 
+/// The deployment with a cell that was heard of last at this second.
+pub fn mk_silent(mut deployment: WorkloadDeployment, last_word: i64) -> WorkloadDeployment {
+    let conditions = &mut deployment.status.get_or_insert_default().conditions;
+    *conditions = ["Available", "Ready"]
+        .map(|kind| {
+            mk_condition(kind, "Unknown", "CellSilent", "nothing has been heard of cell dfw", last_word)
+        })
+        .into();
+    deployment
+}
+
 /// An instance of `web` without a status.
 pub fn mk_instance(city: &str, ordinal: u32) -> Instance {
     let deployment = mk_deployment(city, 1);

@@ -117,21 +117,27 @@ impl Tree {
         let available = conditions::find(&status.conditions, AVAILABLE);
         let mine: Vec<_> = snapshot.instances_of(deployment).collect();
         let ready = mine.iter().filter(|instance| instances::is_ready(instance)).count();
+        let lost = state::of_lost_contact(deployment);
+        let word = match &lost {
+            Some(lost) => lost.label(self.now),
+            None => format!("{ready}/{wanted} ready"),
+        };
+        let own = lost.unwrap_or_else(|| state::of_condition(&deployment.metadata, available, "starting"));
         self.add(Row {
             branch: branch.into(),
             name,
-            word: format!("{ready}/{wanted} ready"),
+            word,
             cell: status.cell.clone().unwrap_or_default(),
             made: made(&deployment.metadata),
-            ..Row::new(state::of_condition(&deployment.metadata, available, "starting"))
+            ..Row::new(own)
         });
         for (index, instance) in mine.iter().enumerate() {
             let twig = if index + 1 == mine.len() { "└─ " } else { "├─ " };
-            let state = state::of_instance(instance);
+            let state = state::of_known_instance(instance, std::slice::from_ref(deployment));
             self.add(Row {
                 branch: format!("{stem}{twig}"),
                 name: instance.name(),
-                word: state.word.to_owned(),
+                word: state.label(self.now),
                 reason: state.reason.clone(),
                 address: snapshot::address(instance),
                 made: made(&instance.metadata),

@@ -65,6 +65,41 @@ fn short(action: &TeardownAction) -> String {
     }
 }
 
+/// A Work whose copy of the deployment has the mark or not, and whose spec changed this many seconds ago.
+fn mk_propagated(marked: bool, ago: i64) -> Work {
+    use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
+    let mut work = mk_work("True", 9000);
+    let annotations = if marked { serde_json::json!({WITHDRAWN_AT: "x"}) } else { serde_json::json!({}) };
+    let manifest =
+        serde_json::json!({"kind": "WorkloadDeployment", "metadata": {"annotations": annotations}});
+    work.spec.workload.manifests = vec![manifest];
+    let write = |subresource: &str, ago| ManagedFieldsEntry {
+        time: Some(at(NOW - ago)),
+        subresource: Some(subresource.to_owned()).filter(|it| !it.is_empty()),
+        ..Default::default()
+    };
+    work.metadata.managed_fields = Some(vec![write("", ago), write("status", 0)]);
+    work
+}
+
+#[test]
+fn a_federation_that_is_stopped_gives_no_evidence_about_the_cell() {
+    let ready = [mk_cluster("True", 9000)];
+    for (what, marked_ago, work, expected) in [
+        ("the mark is on its way", 10, mk_propagated(false, 900), "AwaitingHub 10s"),
+        ("the federation is stopped", 250, mk_propagated(false, 900), "AwaitingHub 10s"),
+        ("for too long", 300, mk_propagated(false, 900), "delete copy, unconfirmed"),
+        ("it has brought the mark just now", 250, mk_propagated(true, 3), "AwaitingCell 7s"),
+        ("the cell has not reported since", 250, mk_propagated(true, 10), "delete copy, unconfirmed"),
+    ] {
+        let decision = decide(Some(&mk_marked(marked_ago)), &[work], &ready);
+        assert_eq!(short(&decision), expected, "{what}");
+    }
+    let ending = reported(mk_marked(20), "False", 8);
+    let decision = decide(Some(&ending), &[mk_propagated(false, 900)], &ready);
+    assert_eq!(short(&decision), "InstancesEnding 292s", "a report is evidence");
+}
+
 #[test]
 fn the_copy_is_marked_and_deleted_when_the_cell_has_reported_or_does_not_answer() {
     let ready = || mk_cluster("True", 9000);

@@ -5,6 +5,7 @@
 mod cell_access;
 mod city_guard;
 mod coalescing;
+mod contact;
 mod crashes;
 mod diagnostics;
 mod env;

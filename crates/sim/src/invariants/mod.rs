@@ -16,7 +16,7 @@ pub const TENANTS: &str = "tenants-never-meet";
 pub const OBSERVED: &str = "observed-generation";
 /// After the last fault the system comes to rest.
 pub const RESTS: &str = "comes-to-rest";
-/// At rest no process reads objects, lists or writes.
+/// At rest no process reads objects, lists or writes, apart from the heartbeats of the cells.
 pub const SILENT: &str = "idle-is-silent";
 /// At rest a workload has one deployment for each placement and city.
 pub const DEPLOYMENTS: &str = "deployments-match-placements";
@@ -43,6 +43,9 @@ pub const BUCKETS: &str = "buckets-match-claims";
 /// After everything is deleted nothing is left.
 pub const NOTHING_LEFT: &str = "nothing-left";
 
+/// A container runs only while its project shows the workload, unless an event says that it may be left.
+pub const NOTHING_UNSEEN: &str = "nothing-runs-unseen";
+
 /// All ids.
 pub const ALL: &[&str] = &[
     ONE_PER_SLOT,
@@ -64,4 +67,5 @@ pub const ALL: &[&str] = &[
     COUNTS,
     BUCKETS,
     NOTHING_LEFT,
+    NOTHING_UNSEEN,
 ];

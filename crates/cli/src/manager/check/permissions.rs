@@ -33,6 +33,8 @@ pub(super) const CELL_ON_HUB: Grant = grant!("deploy/components/rbac/hub/cell.ya
 /// The cell role in the hub namespaces where its city has deployments. The management role binds it there, so
 /// it cannot be checked for the whole hub.
 pub(super) const CELL_CITY_ON_HUB: Grant = grant!("deploy/components/rbac/hub/cell-city.yaml");
+/// The heartbeat of the cell role, in the namespace of the heartbeats on the hub.
+pub(super) const HEARTBEAT_ON_HUB: Grant = grant!("deploy/components/rbac/hub/cell-heartbeat.yaml");
 /// The management role on the hub.
 pub(super) const MANAGEMENT_ON_HUB: Grant = grant!("deploy/components/rbac/hub/management.yaml");
 /// The management role on the plane with the Project objects.
@@ -139,6 +141,7 @@ mod tests {
             PODS_APART,
             CELL_ON_HUB,
             CELL_CITY_ON_HUB,
+            HEARTBEAT_ON_HUB,
             MANAGEMENT_ON_HUB,
             PROJECTS,
             PROJECT,

@@ -12,6 +12,7 @@ use polis_api::karmada::ResourceInterpreterCustomization;
 use polis_api::kube::api::{Api, ListParams, PostParams};
 use polis_api::kube::{self, Client};
 use polis_api::milo::Project;
+use polis_core::heartbeat;
 use polis_engine::{Plane, TransportError};
 use serde_json::Value;
 
@@ -94,6 +95,7 @@ pub(super) async fn examine(flags: &Flags, config: &Config, findings: &mut Findi
             when(management, permissions::MANAGEMENT_ON_HUB),
             when(cell, permissions::CELL_ON_HUB),
             when(cell, permissions::CELL_CITY_ON_HUB),
+            when(cell, permissions::HEARTBEAT_ON_HUB),
         ]
         .into_iter()
         .flatten()
@@ -253,8 +255,11 @@ async fn served(check: &PlaneCheck, client: &Client, findings: &mut Findings) {
 async fn granted(check: &PlaneCheck, client: &Client, flags: &Flags, findings: &mut Findings) {
     let by_namespace = permissions::CELL_CITY_ON_HUB.file;
     for grant in check.grants.iter().filter(|grant| grant.file != by_namespace) {
-        let namespace =
-            (grant.file == permissions::LEASES.file).then_some(flags.leader_elect_namespace.as_str());
+        let namespace = match grant.file {
+            file if file == permissions::LEASES.file => Some(flags.leader_elect_namespace.as_str()),
+            file if file == permissions::HEARTBEAT_ON_HUB.file => Some(heartbeat::NAMESPACE),
+            _ => None,
+        };
         review(check, client, grant, grant.permissions(), namespace, findings).await;
     }
 }

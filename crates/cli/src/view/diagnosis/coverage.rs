@@ -3,6 +3,7 @@
 //! `docs/dev/why-coverage.md`.
 
 use polis_api::compute::{WorkloadPlacementStatus, WorkloadStatus};
+use polis_api::reasons::CELL_SILENT;
 use polis_core::metadata;
 
 use super::overdue::deadline;
@@ -93,6 +94,8 @@ fn mk_scene(kind: &str, type_: &str, entry: &ReasonEntry) -> Evidence {
         (Severity::Ok, false) | (Severity::Progressing | Severity::Blocked, true) => "True",
         _ => "False",
     };
+    let lost = [CELL_SILENT, HUB_UNREACHABLE].contains(&entry.reason) && type_ == READY;
+    let status = if lost { "Unknown" } else { status };
     let condition = mk_condition(type_, status, entry.reason, "the message of the object", BEGINS);
     let set = |conditions: &mut Vec<Condition>| {
         conditions.retain(|existing| existing.type_ != type_);
