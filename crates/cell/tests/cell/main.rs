@@ -8,3 +8,4 @@ mod hub;
 mod instances;
 mod networks;
 mod quota;
+mod referenced_data;
