@@ -5,7 +5,7 @@ use json_patch::jsonptr::PointerBuf;
 use json_patch::{AddOperation, Patch, PatchOperation};
 use polis_api::ObjectExt;
 use polis_api::compute::Workload;
-use polis_core::admission;
+use polis_core::{admission, referenced_data};
 use polis_engine::Metrics;
 use serde::Deserialize;
 use serde_json::Value;
@@ -81,6 +81,13 @@ impl Webhook {
         if !uses.is_empty() {
             let access = access::review_access(&project.plane, &request.user_info, uses).await;
             errors.extend(admission::access_errors(access));
+        }
+        let new = admission::new_references(&workload, before.as_ref());
+        if !new.is_empty() {
+            let all = referenced_data::references(&workload.spec.template.spec);
+            let (user, namespace) = (&request.user_info, workload.namespace());
+            let checked = access::check_references(&project.plane, user, namespace, all, &new).await;
+            errors.extend(admission::reference_errors(&checked));
         }
         let name = Some(workload.name()).filter(|name| !name.is_empty()).unwrap_or(&request.name);
         AdmissionError::of(name, &errors).map_or(Ok(()), Err)

@@ -23,14 +23,23 @@ pub const SOURCE_REVISION: &str = "compute.datumapis.com/source-revision";
 pub const ABANDON: &str = "compute.datumapis.com/abandon";
 /// `true` or `false`, on a WorkloadDeployment; copied from the project through the hub to the cell.
 pub const SUSPENDED: &str = "compute.datumapis.com/suspended";
-/// JSON array of sorted `Kind/name` tokens that a WorkloadDeployment waits for.
+/// On the hub copy of a WorkloadDeployment whose template refers to config maps or secrets, and through the
+/// federation in the cell: JSON array of sorted `Kind/name@hash` tokens, one for each companion that the
+/// deployment needs, with its content hash. The federation propagates them with the deployment. Only the
+/// federator sets it.
 pub const EXPECTED_REFERENCED_DATA: &str = "compute.datumapis.com/expected-referenced-data";
-/// JSON `{reason, message}` on a WorkloadDeployment whose referenced data can never be resolved.
+/// Beside [`EXPECTED_REFERENCED_DATA`]: JSON `{reason, message}` while a source is missing, too large or
+/// unreadable, or lacks a key. Only the federator sets it.
 pub const REFERENCED_DATA_ERROR: &str = "compute.datumapis.com/referenced-data-error";
 /// RFC 3339 time at which an Instance started to wait for referenced data.
 pub const REFERENCED_DATA_GATE_START: &str = "compute.datumapis.com/referenced-data-gate-start";
 /// JSON array of sorted `namespace/name` keys of the deployments that use a copied config map or secret.
 pub const REFERENCED_BY: &str = "compute.datumapis.com/referenced-by";
+/// On a companion: name of the config map or secret of the project that it is a copy of.
+pub const SOURCE_NAME: &str = "compute.datumapis.com/source-name";
+/// On a companion: hash of the UID of its source and of its content. The UID is random, so that the hash says
+/// nothing to a client that may not read the source.
+pub const CONTENT_HASH: &str = "compute.datumapis.com/content-hash";
 
 /// On the Pod of an Instance: the hash of the template that the Pod was created from.
 pub const TEMPLATE_HASH: &str = "compute.datumapis.com/template-hash";

@@ -20,7 +20,8 @@ pub const INSTANCE_UID: &str = "compute.datumapis.com/instance-uid";
 pub const SOURCE_CLUSTER: &str = "compute.datumapis.com/source-cluster";
 /// Namespace, on the cell, of the Instance that a ResourceClaim is for.
 pub const INSTANCE_NAMESPACE: &str = "compute.datumapis.com/instance-namespace";
-/// Marks copies of config maps and secrets that are propagated with deployments; the value is `true`.
+/// Marks companions: copies of config maps and secrets that are propagated with deployments; the value is
+/// `true`.
 pub const REFERENCED_DATA: &str = "compute.datumapis.com/referenced-data";
 /// Runtime class. On hub deployments and Instances of later versions.
 pub const RUNTIME_CLASS: &str = "compute.datumapis.com/runtime-class";

@@ -18,6 +18,10 @@ const WORKLOAD_PART: usize = 30;
 const FINGERPRINT: usize = 10;
 /// Maximum length of the city: 63 minus workload, fingerprint, two dashes, and `-999` of the instance.
 const CITY_PART: usize = MAX_LABEL - WORKLOAD_PART - FINGERPRINT - 2 - 4;
+/// Maximum length of the source's part of the name of a companion.
+const COMPANION_PART: usize = 22;
+/// Hex digits of the digest in the name of a companion.
+const COMPANION_DIGEST: usize = 32;
 /// Prefix of a project's name in a label value.
 const CLUSTER_PREFIX: &str = "cluster-";
 
@@ -141,6 +145,15 @@ pub fn subnet_claim(network_context: &str) -> String {
     format!("{network_context}-0")
 }
 
+/// Name of the companion of a config map or secret, on the hub and in cells.
+///
+/// The prefix keeps it apart from objects that clusters create themselves, such as `kube-root-ca.crt`. The
+/// digest has 128 bits, so that no source can be given a name whose companion is that of another source.
+pub fn companion(kind: &str, source: &str) -> String {
+    let digest = digest(&[kind, source]);
+    join(["data".to_owned(), dns_part(source, COMPANION_PART), digest[..COMPANION_DIGEST].to_owned()])
+}
+
 /// Name of the quota claim of an instance, in the project.
 pub fn resource_claim(instance: &str) -> String {
     format!("instance-{instance}")
@@ -191,9 +204,13 @@ fn join<const N: usize>(parts: [String; N]) -> String {
 
 /// The first digits of SHA-256 over the parts, NUL between them.
 fn fingerprint<const N: usize>(parts: [&str; N]) -> String {
+    digest(&parts)[..FINGERPRINT].to_owned()
+}
+
+/// SHA-256 over the parts, NUL between them, in hex.
+fn digest(parts: &[&str]) -> String {
     let digest = Sha256::digest(parts.join("\0").as_bytes());
-    let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-    hex[..FINGERPRINT].to_owned()
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]
@@ -264,6 +281,15 @@ mod tests {
         assert_eq!(network_context("default", None, "dfw"), "default-dfw");
         assert_ne!(network_context("default", Some("other"), "dfw"), "default-dfw");
         assert!(is_dns_label(&network_context(&"n".repeat(63), None, &"l".repeat(63))));
+    }
+
+    #[test]
+    fn a_companion_is_never_named_like_its_source() {
+        let name = companion("ConfigMap", "kube-root-ca.crt");
+        assert!(name.starts_with("data-kube-root-ca-crt-") && is_dns_label(&name), "{name}");
+        assert_ne!(name, companion("Secret", "kube-root-ca.crt"));
+        assert_ne!(companion("Secret", "a.b"), companion("Secret", "a-b"));
+        assert!(is_dns_label(&companion("Secret", &"a".repeat(253))));
     }
 
     #[test]

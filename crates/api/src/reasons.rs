@@ -43,7 +43,7 @@ pub const REFERENCED_DATA_NOT_READY: &str = "ReferencedDataNotReady";
 pub const QUOTA_EXCEEDED: &str = "QuotaExceeded";
 /// Nothing blocks the replicas.
 pub const REPLICAS_AVAILABLE: &str = "ReplicasAvailable";
-/// Referenced data is being propagated.
+/// Referenced data is being propagated. Also ReferencedDataReady of Instances and deployments.
 pub const AWAITING_PROPAGATION: &str = "AwaitingPropagation";
 
 // === Workload, WorkloadDeployment: Progressing, Degraded, Ready, Reconciling, Stalled ===
@@ -154,6 +154,8 @@ pub const QUOTA_PROJECT_ID_UNRESOLVABLE: &str = "QuotaProjectIDUnresolvable";
 pub const RESOLVING: &str = "Resolving";
 /// A config map or secret does not exist.
 pub const SOURCE_NOT_FOUND: &str = "SourceNotFound";
+/// A config map or secret lacks a key that a container or a volume needs.
+pub const KEY_NOT_FOUND: &str = "KeyNotFound";
 /// A config map or secret is too large to propagate.
 pub const SOURCE_TOO_LARGE: &str = "SourceTooLarge";
 /// A config map or secret may not be read.

@@ -1,11 +1,12 @@
 //! Deployment controller: creates, replaces and deletes the instances of a WorkloadDeployment, and reports
 //! its status.
 //!
-//! Reads   cell: WorkloadDeployment, Instance; with networks also Location, NetworkBinding, NetworkContext,
-//!         SubnetClaim, Subnet
-//! Writes  cell: Instance (create, delete, linking labels, gate `Network`), NetworkBinding (create),
-//!         SubnetClaim (create), WorkloadDeployment (status), Event
-//! Order   networks → labels and gates of existing instances → at most one create or delete → status.
+//! Reads   cell: WorkloadDeployment, Instance, ConfigMap and Secret (companions); with networks also
+//!         Location, NetworkBinding, NetworkContext, SubnetClaim, Subnet
+//! Writes  cell: Instance (create, delete, linking labels, gates `Network` and `ReferencedData`),
+//!         NetworkBinding (create), SubnetClaim (create), WorkloadDeployment (status), Event
+//! Order   networks, referenced data → labels and gates of existing instances → at most one create or delete
+//!         → status.
 //!
 //! A new instance has its labels, owner, finalizers and the gates that are still closed from its first write.
 //! The deployment has no finalizer of its own: the garbage collector deletes its instances, and each instance
@@ -16,30 +17,35 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use polis_api::compute::{
-    GATE_NETWORK, GATE_QUOTA, Instance, LocationReference, WorkloadDeployment, WorkloadDeploymentStatus,
+    GATE_QUOTA, Instance, LocationReference, WorkloadDeployment, WorkloadDeploymentStatus,
 };
 use polis_api::conditions::WITHDRAWN;
+use polis_api::k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use polis_api::networking::{Location, NetworkBinding, NetworkContext, Subnet, SubnetClaim};
 use polis_api::{ObjectExt, events, finalizers, labels, names};
 use polis_core::deployment_status::{self, DeploymentStatusInput};
 use polis_core::instances::{self, DeleteReason, InstanceAction, InstanceDefaults, InstancePlan, WaitReason};
 use polis_core::networks::{self, NetworkState};
 use polis_core::owner::{DeletionPlan, ObjectRef};
+use polis_core::referenced_data::{DataObject, DeliveryState};
 use polis_core::{Time, conditions, gates, owner, significant_change, source_revision, teardown};
 use polis_engine::{
-    Action, Clock, Engine, EventRecorder, Index, Key, ListOptions, Plane, Reconciler, StatusCoalescer,
-    Unresolved, Watch,
+    Action, Clock, Engine, EventRecorder, Index, Key, ListOptions, Object, Plane, Reconciler,
+    StatusCoalescer, Unresolved, Watch,
 };
 
 use crate::networks::NetworkObjects;
-use crate::{Error, NetworkMode};
+use crate::{Error, NetworkMode, referenced_data};
 
 /// The watches of the controller in the cell.
 pub(crate) fn watches(networks: NetworkMode) -> Vec<Watch> {
     let mut watches = vec![
-        Watch::of::<WorkloadDeployment>().index(crate::networks::by_city()),
+        Watch::of::<WorkloadDeployment>()
+            .index(crate::networks::by_city())
+            .index(referenced_data::by_companion()),
         Watch::of::<Instance>().index(Index::Owner).index(by_deployment_uid()),
     ];
+    watches.extend(referenced_data::watches());
     if networks == NetworkMode::WhenServed {
         watches.extend(crate::networks::watches());
     }
@@ -67,7 +73,9 @@ pub(crate) fn declare(
     let controller = engine
         .controller("deployment", cell, deployment)
         .for_kind::<WorkloadDeployment>()
-        .watches::<Instance>(cell, keys_of_instance);
+        .watches::<Instance>(cell, keys_of_instance)
+        .watches::<ConfigMap>(cell, keys_of_companion)
+        .watches::<Secret>(cell, keys_of_companion);
     if networks == NetworkMode::WhenServed {
         controller
             .watches::<Location>(cell, crate::networks::keys_of_location)
@@ -121,11 +129,13 @@ impl DeploymentController {
             return self.withdraw(key, &deployment, existing).await;
         }
         let (networks, location) = self.ensure_networks(&deployment).await?;
-        let plan = instances::plan(&deployment, &existing, &self.initial_metadata(&networks, location));
-        self.update_existing(&existing, &plan, &networks).await?;
+        let data = referenced_data::state(&self.cell, &deployment)?;
+        let closed = gates::of_deployment(&networks, &data);
+        let plan = instances::plan(&deployment, &existing, &self.initial_metadata(&closed, location));
+        self.update_existing(&existing, &plan, &closed).await?;
         let applied = self.apply_next(key, &deployment, &existing, &plan).await;
         let existing = self.existing_instances(key, &deployment)?;
-        let action = self.update_status(key, &deployment, &existing, &networks, plan.next()).await?;
+        let action = self.update_status(key, &deployment, &existing, &networks, &data, plan.next()).await?;
         applied.map(|()| action)
     }
 
@@ -182,23 +192,22 @@ impl DeploymentController {
     /// Gates, finalizers and location of a new instance.
     fn initial_metadata(
         &self,
-        networks: &NetworkState,
+        closed: &[&'static str],
         location: Option<LocationReference>,
     ) -> InstanceDefaults {
-        let network = (*networks != NetworkState::Ready).then_some(GATE_NETWORK);
         InstanceDefaults {
-            gates: network.into_iter().chain([GATE_QUOTA]).map(str::to_owned).collect(),
+            gates: closed.iter().copied().chain([GATE_QUOTA]).map(str::to_owned).collect(),
             finalizers: self.finalizers.iter().copied().map(str::to_owned).collect(),
             location,
         }
     }
 
-    /// Corrects labels and removes the network gate of existing instances, with one write per instance.
+    /// Corrects labels and removes the open gates of existing instances, with one write per instance.
     async fn update_existing(
         &self,
         existing: &[Instance],
         plan: &InstancePlan,
-        networks: &NetworkState,
+        closed: &[&'static str],
     ) -> Result<(), Error> {
         for instance in existing {
             let backfilled =
@@ -208,13 +217,13 @@ impl DeploymentController {
                 continue;
             }
             if let Some(desired) = backfilled {
-                let ungated = gates::without_network_gate(desired, networks);
+                let ungated = gates::without_open_gates(desired, closed);
                 self.cell.update(instance, ungated.as_ref().unwrap_or(desired)).await?;
-            } else if gates::without_network_gate(instance, networks).is_some() {
+            } else if gates::without_open_gates(instance, closed).is_some() {
                 // The instance controller and the runtime write the same instance.
                 let change = |current: &Instance| {
                     let same = current.uid() == instance.uid();
-                    same.then(|| gates::without_network_gate(current, networks)).flatten()
+                    same.then(|| gates::without_open_gates(current, closed)).flatten()
                 };
                 self.cell.modify((instance.namespace(), instance.name()), change).await?;
             }
@@ -284,11 +293,13 @@ impl DeploymentController {
         deployment: &WorkloadDeployment,
         existing: &[Instance],
         networks: &NetworkState,
+        data: &DeliveryState,
         action: Option<&InstanceAction>,
     ) -> Result<Action, Error> {
         let input = DeploymentStatusInput {
             instances: existing,
             networks,
+            data,
             cell: Some(&self.name),
             city: None,
             action,
@@ -318,7 +329,8 @@ impl DeploymentController {
     ) -> Result<Action, Error> {
         let note = "The hub shows an older spec than this cell has acted on; the instances are kept until the federator has written the newer one";
         self.recorder.warn(&self.cell, deployment, events::SPEC_OUTDATED, "Scale", note);
-        self.update_status(key, deployment, existing, &NetworkState::Ready, None).await
+        let data = referenced_data::state(&self.cell, deployment)?;
+        self.update_status(key, deployment, existing, &NetworkState::Ready, &data, None).await
     }
 
     /// The project has deleted the deployment: deletes all instances at once, and reports how many are left.
@@ -343,7 +355,8 @@ impl DeploymentController {
         if let DeletionPlan::Delete(objects) = plan {
             self.delete_instances(key, objects).await?;
         }
-        self.update_status(key, deployment, &existing, &NetworkState::Ready, None).await
+        let data = referenced_data::state(&self.cell, deployment)?;
+        self.update_status(key, deployment, &existing, &NetworkState::Ready, &data, None).await
     }
 
     async fn delete_instances(&self, key: &Key, objects: Vec<ObjectRef>) -> Result<(), Error> {
@@ -408,4 +421,10 @@ fn keys_of_instance(cell: &Plane, instance: &Instance) -> Result<Vec<Key>, Unres
     let names: BTreeSet<&str> = labelled.into_iter().chain(owned).chain(slot.map(|(stem, _)| stem)).collect();
     let named = names.into_iter().filter(|name| !name.is_empty());
     Ok(named.map(|name| Key::new(cell.name().clone(), instance.namespace(), name)).collect())
+}
+
+/// Maps a companion to the deployments that expect it.
+fn keys_of_companion<K: Object + DataObject>(cell: &Plane, companion: &K) -> Result<Vec<Key>, Unresolved> {
+    let users = referenced_data::users(cell, companion)?;
+    Ok(users.iter().map(|user| Key::new(cell.name().clone(), companion.namespace(), user)).collect())
 }

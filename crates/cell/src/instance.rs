@@ -1,6 +1,6 @@
 //! Instance controller: claims quota for each instance, sets its conditions and copies it to the hub.
 //!
-//! Reads   cell: Instance, WorkloadDeployment, NetworkBinding, Namespace
+//! Reads   cell: Instance, WorkloadDeployment, ConfigMap and Secret (companions), NetworkBinding, Namespace
 //!         project: ResourceClaim, AllowanceBucket
 //!         hub: Instance (the copies of this cell, in the namespaces of its instances);
 //!         uncached WorkloadDeployment, Namespace
@@ -15,26 +15,31 @@
 use std::time::Duration;
 
 use polis_api::compute::{Instance, WorkloadDeployment};
-use polis_api::conditions::{QUOTA_GRANTED, READY};
-use polis_api::k8s_openapi::api::core::v1::Namespace;
+use polis_api::conditions::{QUOTA_GRANTED, READY, REFERENCED_DATA_READY};
+use polis_api::k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use polis_api::networking::NetworkBinding;
 use polis_api::quota::{AllowanceBucket, ResourceClaim};
 use polis_api::{ObjectExt, finalizers, labels};
 use polis_core::conditions::{self, DesiredCondition};
+use polis_core::referenced_data::{DataObject, DeliveryState, instance_condition};
 use polis_core::{Time, gates, metadata, networks, owner, ready, suspension};
 use polis_engine::{
-    Action, Clock, Engine, EventRecorder, Index, Key, Plane, PlaneName, Reconciler, Unresolved, Watch,
+    Action, Clock, Engine, EventRecorder, Index, Key, Object, Plane, PlaneName, Reconciler, Unresolved, Watch,
 };
 
 use crate::networks::bindings;
 use crate::quota::{self, QuotaEnforcement};
 use crate::writeback::WriteBack;
-use crate::{Error, NetworkMode};
+use crate::{Error, NetworkMode, referenced_data};
 
 /// The watches of the controller in the cell.
 pub(crate) fn watches(networks: NetworkMode, quota: bool) -> Vec<Watch> {
-    let mut watches = vec![Watch::of::<Instance>().index(Index::Owner), Watch::of::<WorkloadDeployment>()];
+    let mut watches = vec![
+        Watch::of::<Instance>().index(Index::Owner),
+        Watch::of::<WorkloadDeployment>().index(referenced_data::by_companion()),
+    ];
+    watches.extend(referenced_data::watches());
     if networks == NetworkMode::WhenServed {
         watches.push(Watch::of::<NetworkBinding>());
     }
@@ -67,6 +72,8 @@ pub(crate) fn declare(
         .controller("instance", cell, instance)
         .for_kind::<Instance>()
         .watches::<WorkloadDeployment>(cell, keys_of_deployment)
+        .watches::<ConfigMap>(cell, keys_of_companion)
+        .watches::<Secret>(cell, keys_of_companion)
         .watches::<Instance>(&hub, move |_, copy| Ok(key_of_copy(&here, copy)));
     if networks == NetworkMode::WhenServed {
         controller = controller.watches::<NetworkBinding>(cell, keys_of_binding);
@@ -140,6 +147,10 @@ impl InstanceController {
     ) -> Result<(), Error> {
         let deployment = self.deployment(instance)?;
         let network_failure = self.network_failure(instance)?;
+        let data = match &deployment {
+            Some(deployment) => Some(referenced_data::state(&self.cell, deployment)?),
+            None => None,
+        };
         let now = Time(self.clock.now());
         let mut before = None;
         let change = |current: &Instance| {
@@ -152,7 +163,8 @@ impl InstanceController {
                 deployment.as_ref().and_then(|deployment| suspension::status(current, deployment));
             let mut desired = current.clone();
             desired.status = suspension.or(desired.status);
-            ready::status(&desired, quota, network_failure.as_deref(), &now).or(desired.status)
+            let data = data.as_ref().and_then(|state| instance_condition(current, state));
+            ready::status(&desired, quota, data.as_ref(), network_failure.as_deref(), &now).or(desired.status)
         };
         let updated = self.cell.modify_status(key, change).await?.into_object();
         if let (Some(before), Some(updated)) = (before, updated) {
@@ -275,11 +287,38 @@ fn key_of_copy(cell: &PlaneName, copy: &Instance) -> Vec<Key> {
     vec![Key::new(cell.clone(), copy.namespace(), copy.name())]
 }
 
-/// Maps a deployment to the instances whose suspension differs from its spec. No other field of the
-/// deployment concerns them.
+/// Maps a deployment to the instances whose suspension or referenced data differs from it. No other field of
+/// the deployment concerns them.
 fn keys_of_deployment(cell: &Plane, deployment: &WorkloadDeployment) -> Result<Vec<Key>, Unresolved> {
     let instances = cell.owned_by::<Instance>(deployment.uid())?;
-    Ok(keys(cell, instances.iter().filter(|instance| suspension::status(instance, deployment).is_some())))
+    let data = referenced_data::state(cell, deployment)?;
+    let differs = |instance: &&Instance| {
+        suspension::status(instance, deployment).is_some() || reports_other_data(instance, &data)
+    };
+    Ok(keys(cell, instances.iter().filter(differs)))
+}
+
+/// Whether the condition of an instance differs from the state of its deployment's data.
+fn reports_other_data(instance: &Instance, state: &DeliveryState) -> bool {
+    let Some(desired) = instance_condition(instance, state) else { return false };
+    let status = instance.status.as_ref();
+    let existing = status.and_then(|status| conditions::find(&status.conditions, REFERENCED_DATA_READY));
+    existing.is_none_or(|existing| {
+        (existing.status.as_str(), existing.reason.as_str()) != (desired.status.as_str(), &desired.reason)
+            || existing.message != desired.message
+    })
+}
+
+/// Maps a companion to the instances that wait for it, or that no longer do.
+fn keys_of_companion<K: Object + DataObject>(cell: &Plane, companion: &K) -> Result<Vec<Key>, Unresolved> {
+    let mut keys = Vec::new();
+    for user in referenced_data::users(cell, companion)? {
+        let deployment = cell.get::<WorkloadDeployment>((companion.namespace(), user.as_str()))?;
+        if let Some(deployment) = deployment {
+            keys.extend(keys_of_deployment(cell, &deployment)?);
+        }
+    }
+    Ok(keys)
 }
 
 /// Maps a binding to the gated instances of its deployment, which a rejected network holds back.

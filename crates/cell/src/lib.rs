@@ -28,6 +28,7 @@ mod instance;
 mod metrics;
 mod networks;
 mod quota;
+mod referenced_data;
 mod writeback;
 
 pub use error::Error;

@@ -14,12 +14,15 @@
 use std::time::Duration;
 
 use polis_api::compute::{Instance, WorkloadDeployment, WorkloadDeploymentStatus};
-use polis_api::conditions::{AVAILABLE, PROGRAMMED, QUOTA_GRANTED, READY, REPLICAS_READY, WITHDRAWN};
+use polis_api::conditions::{
+    AVAILABLE, PROGRAMMED, QUOTA_GRANTED, READY, REFERENCED_DATA_READY, REPLICAS_READY, WITHDRAWN,
+};
 use polis_api::{ObjectExt, labels, reasons};
 
 use crate::conditions::{self, DesiredCondition};
 use crate::instances::{self, InstanceAction, WaitReason};
 use crate::networks::NetworkState;
+use crate::referenced_data::{self, DeliveryState};
 use crate::rollout::{self, DeploymentRollout, Rollout};
 use crate::{Time, canonical, ranking, source_revision, suspension, teardown, template};
 
@@ -30,6 +33,8 @@ pub struct DeploymentStatusInput<'a> {
     pub instances: &'a [Instance],
     /// The state of its networks.
     pub networks: &'a NetworkState,
+    /// The state of the config maps and secrets that it refers to.
+    pub data: &'a DeliveryState,
     /// Name of the cell.
     pub cell: Option<&'a str>,
     /// The city that the cell serves, if it is known.
@@ -64,6 +69,10 @@ pub fn status(
     let generation = deployment.metadata.generation;
     for condition in [available(deployment, &owned, input), replicas_ready(&owned)] {
         conditions::set(&mut status.conditions, &condition, generation, now);
+    }
+    match referenced_data::deployment_condition(input.data, &owned) {
+        Some(data) => _ = conditions::set(&mut status.conditions, &data, generation, now),
+        None => status.conditions.retain(|condition| condition.type_ != REFERENCED_DATA_READY),
     }
     let rollout = rollout_of(deployment, input, &owned, updated.len(), now);
     rollout::apply(&mut status.conditions, &rollout.state, generation, now);
@@ -174,6 +183,9 @@ fn outside_causes(
         NetworkState::Unserved(message) => causes.push((reasons::NO_MATCHING_LOCATION, message.clone())),
         NetworkState::Refused(message) => causes.push((reasons::NETWORK_FAILED_TO_CREATE, message.clone())),
     }
+    if let Some(why) = input.data.cause() {
+        causes.push((reasons::REFERENCED_DATA_NOT_READY, why.message.clone()));
+    }
     if denied_quota(owned) > 0 {
         causes.push((
             reasons::QUOTA_NOT_GRANTED,
@@ -234,11 +246,13 @@ mod tests {
     use polis_api::annotations::{SUSPENDED, WITHDRAWN_AT};
 
     const READY_NETWORKS: NetworkState = NetworkState::Ready;
+    const NO_DATA: DeliveryState = DeliveryState::Unused;
 
     fn input(instances: &[Instance]) -> DeploymentStatusInput<'_> {
         DeploymentStatusInput {
             instances,
             networks: &READY_NETWORKS,
+            data: &NO_DATA,
             cell: Some("dfw-1"),
             city: None,
             action: None,

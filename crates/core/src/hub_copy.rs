@@ -2,8 +2,9 @@
 //!
 //! The copy has the name and the whole spec of the project's deployment, a city label that the propagation
 //! policy selects by, and the annotations that the cell reads. An annotation that is removed in the project
-//! is removed on the hub. Other labels, annotations, owner references and finalizers of the project are not
-//! copied, and metadata that Karmada wrote on the hub is kept.
+//! is removed on the hub. The list of the companions that the deployment needs follows from its template and
+//! never from an annotation of the project. Other labels, annotations, owner references and finalizers of the
+//! project are not copied, and metadata that Karmada wrote on the hub is kept.
 //!
 //! The hub namespace is recorded on the project's deployment, together with the finalizer, in one write
 //! before the first write on the hub. The finalizer uses only this record, so the record is never changed.
@@ -15,7 +16,8 @@
 //! [`contact`](crate::contact)).
 
 use polis_api::annotations::{
-    EXPECTED_REFERENCED_DATA, FEDERATION_NAMESPACE, SOURCE_REVISION, SUSPENDED, WITHDRAWN_AT,
+    EXPECTED_REFERENCED_DATA, FEDERATION_NAMESPACE, REFERENCED_DATA_ERROR, SOURCE_REVISION, SUSPENDED,
+    WITHDRAWN_AT,
 };
 use polis_api::compute::{WorkloadDeployment, WorkloadDeploymentStatus};
 use polis_api::conditions::{AVAILABLE, FEDERATED};
@@ -26,16 +28,18 @@ use crate::conditions::{self, DesiredCondition};
 use crate::contact::{self, Contact};
 use crate::deployments::InitialMetadata;
 use crate::metadata::{self, Map};
+use crate::referenced_data::Resolution;
 use crate::rollout::{self, Cause, RolloutState};
 use crate::tenant::{Tenant, TenantError};
 use crate::{Time, canonical, source_revision};
 
 /// Annotations of the project's deployment that are copied to the hub because the cell reads them.
-pub const MIRRORED_ANNOTATIONS: [&str; 2] = [SUSPENDED, EXPECTED_REFERENCED_DATA];
+pub const MIRRORED_ANNOTATIONS: [&str; 1] = [SUSPENDED];
 
 /// Annotations of the hub copy that only the federator sets. The mark of a teardown is removed from the
 /// copy of a deployment that lives, for example after the hub or the project was restored.
-const OWNED_ANNOTATIONS: [&str; 3] = [SUSPENDED, EXPECTED_REFERENCED_DATA, WITHDRAWN_AT];
+const OWNED_ANNOTATIONS: [&str; 4] =
+    [SUSPENDED, EXPECTED_REFERENCED_DATA, REFERENCED_DATA_ERROR, WITHDRAWN_AT];
 
 /// What to do about the hub copy.
 #[derive(Clone, Debug, PartialEq)]
@@ -123,15 +127,17 @@ pub fn check_city(deployment: &WorkloadDeployment) -> Result<(), CityError> {
     metadata::is_label_value(city).then_some(()).ok_or(CityError::NoLabel { deployment, city: city.clone() })
 }
 
-/// Plans the copy of `source` in the hub namespace.
+/// Plans the copy of `source` in the hub namespace. `data` has the companions that it needs.
 pub fn plan(
     source: &WorkloadDeployment,
     hub_namespace: &str,
     tenant: &Tenant,
+    data: &Resolution,
     existing: Option<&WorkloadDeployment>,
 ) -> Result<HubCopyAction, CityError> {
     check_city(source)?;
     let (labels, mut annotations) = (copy_labels(source, tenant), mirrored(source));
+    annotations.extend(data.annotations());
     let spec_changed = existing.is_none_or(|existing| !canonical::same(&source.spec, &existing.spec));
     if let Some(revision) = source_revision::of_copy(source, existing, spec_changed) {
         annotations.insert(SOURCE_REVISION.to_owned(), revision);
@@ -251,7 +257,11 @@ mod tests {
     const HEARD: Contact = Contact::Heard { recheck: None };
 
     fn mk_copy(source: &WorkloadDeployment) -> WorkloadDeployment {
-        let Ok(HubCopyAction::Create(mut copy)) = plan(source, "ns-1", &mk_tenant(), None) else { panic!() };
+        let Ok(HubCopyAction::Create(mut copy)) =
+            plan(source, "ns-1", &mk_tenant(), &Resolution::default(), None)
+        else {
+            panic!()
+        };
         let made = std::mem::take(&mut copy.metadata);
         copy.metadata =
             ObjectMeta { labels: made.labels, annotations: made.annotations, ..mk_meta("ns-1", "web") };
@@ -259,7 +269,7 @@ mod tests {
     }
 
     fn after(source: &WorkloadDeployment, copy: &WorkloadDeployment) -> HubCopyAction {
-        plan(source, "ns-1", &mk_tenant(), Some(copy)).unwrap()
+        plan(source, "ns-1", &mk_tenant(), &Resolution::default(), Some(copy)).unwrap()
     }
 
     #[test]
@@ -268,7 +278,11 @@ mod tests {
         source.metadata.labels = Some(map([("private", "yes")]));
         source.metadata.annotations = Some(map([("note", "mine"), (SUSPENDED, "true")]));
         source.metadata.finalizers = Some(vec!["compute.datumapis.com/federator".into()]);
-        let Ok(HubCopyAction::Create(copy)) = plan(&source, "ns-9", &mk_tenant(), None) else { panic!() };
+        let Ok(HubCopyAction::Create(copy)) =
+            plan(&source, "ns-9", &mk_tenant(), &Resolution::default(), None)
+        else {
+            panic!()
+        };
         assert_eq!(copy.spec, source.spec);
         assert_eq!(
             copy.metadata,
@@ -322,6 +336,22 @@ mod tests {
     }
 
     #[test]
+    fn the_list_of_companions_follows_from_the_template_alone() {
+        let mut source = mk_deployment("web");
+        let forged = [(EXPECTED_REFERENCED_DATA, r#"["Secret/other@0"]"#), (REFERENCED_DATA_ERROR, "{}")];
+        source.metadata.annotations = Some(map(forged));
+        let copy = mk_copy(&source);
+        assert_eq!(copy.metadata.annotations, Some(map([(SOURCE_REVISION, "uid-web.1")])));
+        let expected = vec!["Secret/data-db-1@ab".to_owned()];
+        let data = Resolution { has_references: true, expected, ..Resolution::default() };
+        let listed = plan(&source, "ns-1", &mk_tenant(), &data, Some(&copy)).unwrap();
+        let HubCopyAction::Update(listed) = listed else { panic!() };
+        assert_eq!(listed.annotation(EXPECTED_REFERENCED_DATA), Some(r#"["Secret/data-db-1@ab"]"#));
+        let HubCopyAction::Update(new) = after(&source, &listed) else { panic!() };
+        assert_eq!(new.metadata.annotations, copy.metadata.annotations, "no reference is left");
+    }
+
+    #[test]
     fn the_mark_of_a_teardown_is_removed_from_the_copy_of_a_living_deployment() {
         let mut source = mk_deployment("web");
         let mut copy = mk_copy(&source);
@@ -351,7 +381,7 @@ mod tests {
         for city in ["", "new york", "-dfw", "dfw.", "Zürich", &"x".repeat(64)] {
             let mut source = mk_deployment("web");
             source.spec.city_code = city.into();
-            assert!(plan(&source, "ns-1", &mk_tenant(), None).is_err(), "{city}");
+            assert!(plan(&source, "ns-1", &mk_tenant(), &Resolution::default(), None).is_err(), "{city}");
         }
     }
 

@@ -22,6 +22,7 @@
 //! Hub
 //! - [`tenant`]: the project that a hub namespace belongs to;
 //! - [`hub_copy`]: the copy of a deployment on the hub, and the status that the project gets from it;
+//! - [`referenced_data`]: the config maps and secrets of a deployment, from the project to the cell;
 //! - [`policy`]: the propagation policy of a city;
 //! - [`cell_access`]: the rights of a city's cells in a hub namespace;
 //! - [`heartbeat`]: the Lease by which a cell shows the hub that its controllers run;
@@ -75,6 +76,7 @@ pub mod quantity;
 pub mod quota;
 pub mod ranking;
 pub mod ready;
+pub mod referenced_data;
 pub mod rollout;
 pub mod significant_change;
 pub mod source_revision;

@@ -99,6 +99,8 @@ pub fn desired(namespace: &str, city: &str) -> PropagationPolicy {
         label_selector: Some(of_city.clone()),
         ..Default::default()
     }];
+    // The companions of referenced config maps and secrets are dependencies of the deployments.
+    policy.spec.propagate_deps = true;
     policy.spec.placement.cluster_affinity =
         Some(ClusterAffinity { label_selector: Some(of_city), ..Default::default() });
     policy.spec.placement.spread_constraints = vec![SpreadConstraint {
@@ -117,6 +119,7 @@ pub fn restored(existing: &PropagationPolicy, desired: &PropagationPolicy) -> Pr
     if !same_selectors(&spec.resource_selectors, desired) {
         spec.resource_selectors = target.resource_selectors.clone();
     }
+    spec.propagate_deps = target.propagate_deps;
     spec.placement.cluster_affinity = target.placement.cluster_affinity.clone();
     spec.placement.cluster_affinities.clear();
     spec.placement.spread_constraints = target.placement.spread_constraints.clone();
@@ -238,13 +241,14 @@ mod tests {
     #[test]
     fn fields_that_polis_sets_are_corrected_and_others_are_kept() {
         type Edit = fn(&mut PropagationPolicy);
-        let edits: [Edit; 6] = [
+        let edits: [Edit; 7] = [
             |p| p.spec.resource_selectors.clear(),
             |p| p.spec.resource_selectors.push(Default::default()),
             |p| p.spec.resource_selectors[0].name = Some("only-this".into()),
             |p| p.spec.placement.cluster_affinity.as_mut().unwrap().cluster_names = vec!["x".into()],
             |p| p.spec.placement.spread_constraints.clear(),
             |p| p.spec.preserve_resources_on_deletion = Some(true),
+            |p| p.spec.propagate_deps = false,
         ];
         for edit in edits {
             let mut policy = mk_policy("dfw");
@@ -279,6 +283,7 @@ mod tests {
                     "kind": "WorkloadDeployment",
                     "labelSelector": {"matchLabels": {"topology.datum.net/city-code": "DFW"}},
                 }],
+                "propagateDeps": true,
                 "placement": {
                     "clusterAffinity": {"labelSelector": {"matchLabels": {"topology.datum.net/city-code": "DFW"}}},
                     "spreadConstraints": [{"spreadByField": "cluster", "minGroups": 1, "maxGroups": 1}],

@@ -15,7 +15,7 @@ pub fn rank(reason: &str) -> u8 {
         PROVISIONING_NETWORK | "NetworkProvisioning" | NO_MATCHING_LOCATION => 2,
         QUOTA_NOT_GRANTED | PENDING_QUOTA => 3,
         REFERENCED_DATA_NOT_READY | AWAITING_PROPAGATION | RESOLVING => 4,
-        SOURCE_NOT_FOUND | SOURCE_TOO_LARGE | SOURCE_UNAUTHORIZED | SOURCE_NAME_TOO_LONG => 5,
+        SOURCE_NOT_FOUND | KEY_NOT_FOUND | SOURCE_TOO_LARGE | SOURCE_UNAUTHORIZED | SOURCE_NAME_TOO_LONG => 5,
         IMAGE_UNAVAILABLE | INSTANCE_CRASHING | CONFIGURATION_ERROR | INSUFFICIENT_CAPACITY => 5,
         NETWORK_NOT_FOUND | NO_MATCHING_LOCATIONS => 6,
         NETWORK_FAILED_TO_CREATE | "RuntimeClassNotServed" => 7,
@@ -48,7 +48,10 @@ pub fn needs_action(reason: &str) -> bool {
             | "AmbiguousServingLocation"
             | "RuntimeClassNotServed"
     ) || is_quota_denial(reason)
-        || matches!(reason, SOURCE_NOT_FOUND | SOURCE_TOO_LARGE | SOURCE_UNAUTHORIZED | SOURCE_NAME_TOO_LONG)
+        || matches!(
+            reason,
+            SOURCE_NOT_FOUND | KEY_NOT_FOUND | SOURCE_TOO_LARGE | SOURCE_UNAUTHORIZED | SOURCE_NAME_TOO_LONG
+        )
         || matches!(reason, LOCATION_NOT_AVAILABLE | PROJECT_UNRESOLVED)
         || matches!(
             reason,

@@ -2,16 +2,18 @@
 //!
 //! `Ready` is always derived from the other state, in this order: suspension, gates, `Programmed`, `Running`,
 //! and `ContainersReady`, which a provider writes for containers with readiness probes.
-//! With gates left, the reason is the cause that waiting does not resolve: a rejected network before denied
-//! quota before gates alone. Providers of later versions write `Available` instead of `Running`; the schema
-//! default then leaves an untouched `Running` in the status, which is ignored.
+//! With gates left, the reason is the cause that waiting does not resolve: a rejected network before missing
+//! data before denied quota before gates alone. Providers of later versions write `Available` instead of
+//! `Running`; the schema default then leaves an untouched `Running` in the status, which is ignored.
 //!
 //! While quota is denied and the `Quota` gate exists, Polis sets `Programmed` and `Running` to
 //! `PendingQuota`, and resets them to `Pending` when the denial ends. An instance without that gate was
 //! admitted before; its readiness depends on its provider only.
 
-use polis_api::compute::{GATE_NETWORK, GATE_QUOTA, Instance, InstanceStatus};
-use polis_api::conditions::{AVAILABLE, CONTAINERS_READY, PROGRAMMED, QUOTA_GRANTED, READY, RUNNING};
+use polis_api::compute::{GATE_NETWORK, GATE_QUOTA, GATE_REFERENCED_DATA, Instance, InstanceStatus};
+use polis_api::conditions::{
+    AVAILABLE, CONTAINERS_READY, PROGRAMMED, QUOTA_GRANTED, READY, REFERENCED_DATA_READY, RUNNING,
+};
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use polis_api::reasons;
 
@@ -20,11 +22,12 @@ use crate::{Time, gates, ranking};
 
 /// The status of an instance with all conditions that Polis sets, or `None` when nothing changes.
 ///
-/// `quota` is the `QuotaGranted` condition of its claim, `refusal` the message of the network service if it
-/// rejected a network.
+/// `quota` is the `QuotaGranted` condition of its claim, `data` the condition of the config maps and secrets
+/// that it refers to, `refusal` the message of the network service if it rejected a network.
 pub fn status(
     instance: &Instance,
     quota: &DesiredCondition,
+    data: Option<&DesiredCondition>,
     refusal: Option<&str>,
     now: &Time,
 ) -> Option<InstanceStatus> {
@@ -32,6 +35,9 @@ pub fn status(
     let generation = instance.metadata.generation;
     let list = &mut instance.status.get_or_insert_default().conditions;
     let mut changed = conditions::set(list, quota, generation, now);
+    if let Some(data) = data {
+        changed |= conditions::set(list, data, generation, now);
+    }
     for condition in provider_conditions(&instance) {
         let list = &mut instance.status.get_or_insert_default().conditions;
         changed |= conditions::set(list, &condition, generation, now);
@@ -110,8 +116,12 @@ fn gated(instance: &Instance, conditions: &[Condition], refusal: Option<&str>) -
         quota_denied(instance, conditions).map(|quota| (reasons::PENDING_QUOTA, quota.message.clone()));
     let network = refusal.filter(|_| gates::has(instance, GATE_NETWORK));
     let network = network.map(|message| (reasons::NETWORK_FAILED_TO_CREATE, message.to_owned()));
-    let causes = std::iter::once(waiting.clone()).chain(quota).chain(network);
-    let (reason, message) = ranking::worst(causes, |(reason, _)| reason).unwrap_or(waiting);
+    let data = conditions::find(conditions, REFERENCED_DATA_READY);
+    let data = data.filter(|data| data.status == "False" && gates::has(instance, GATE_REFERENCED_DATA));
+    let cause = |(reason, message): (&str, String)| (reason.to_owned(), message);
+    let causes = std::iter::once(waiting.clone()).chain(quota).chain(network).map(cause);
+    let causes = causes.chain(data.map(|data| (data.reason.clone(), data.message.clone())));
+    let (reason, message) = ranking::worst(causes, |(reason, _)| reason).unwrap_or_else(|| cause(waiting));
     DesiredCondition::new_false(READY, reason, message)
 }
 
@@ -262,6 +272,20 @@ mod tests {
     }
 
     #[test]
+    fn missing_data_outranks_denied_quota_while_its_gate_exists() {
+        for (reason, gates, expected) in [
+            ("SourceNotFound", &["Quota", "ReferencedData"][..], "SourceNotFound"),
+            ("AwaitingPropagation", &["Quota", "ReferencedData"], "AwaitingPropagation"),
+            ("SourceNotFound", &["Quota"], "PendingQuota"),
+        ] {
+            let missing = ("ReferencedDataReady", "False", reason);
+            assert_eq!(ready(&mk_gated(gates, &[DENIED, missing]), None).1, expected, "{reason} {gates:?}");
+        }
+        let delivered = ("ReferencedDataReady", "True", "Ready");
+        assert_eq!(ready(&mk_gated(&["ReferencedData"], &[delivered]), None).1, "SchedulingGatesPresent");
+    }
+
+    #[test]
     fn a_suspended_instance_is_not_ready() {
         let mut instance = mk_gated(&[], &[PROGRAMMED_TRUE, ("Running", "True", "Running")]);
         instance.status.as_mut().unwrap().suspended = Some(true);
@@ -279,14 +303,14 @@ mod tests {
     fn denied_quota_sets_the_conditions_of_the_provider_until_it_ends() {
         let denied = quota::condition(ClaimState::Failed(&ClaimError::BackendUnavailable("down".into())));
         let mut instance = mk_gated(&["Quota"], &[UNTOUCHED]);
-        instance.status = status(&instance, &denied, None, &at(5));
+        instance.status = status(&instance, &denied, None, None, &at(5));
         let reason = |instance: &Instance, kind| {
             conditions::find(&instance.status.as_ref().unwrap().conditions, kind).unwrap().reason.clone()
         };
         for kind in ["Programmed", "Running", "Ready"] {
             assert_eq!(reason(&instance, kind), "PendingQuota", "{kind}");
         }
-        instance.status = status(&instance, &quota::condition(ClaimState::Disabled), None, &at(6));
+        instance.status = status(&instance, &quota::condition(ClaimState::Disabled), None, None, &at(6));
         for kind in ["Programmed", "Running"] {
             assert_eq!(reason(&instance, kind), "Pending", "{kind}");
         }
@@ -305,7 +329,7 @@ mod tests {
     fn conditions_carry_the_generation_they_were_set_for() {
         let mut instance = mk_gated(&["Quota"], &[]);
         instance.metadata.generation = Some(4);
-        let status = status(&instance, &quota::condition(ClaimState::Disabled), None, &at(5)).unwrap();
+        let status = status(&instance, &quota::condition(ClaimState::Disabled), None, None, &at(5)).unwrap();
         assert!(status.conditions.iter().all(|condition| condition.observed_generation == Some(4)));
     }
 
@@ -332,10 +356,10 @@ mod tests {
             let down = ClaimError::BackendUnavailable("down".into());
             let quota = quota::condition([ClaimState::Disabled, ClaimState::Missing, ClaimState::Failed(&down)][quota]);
             let refusal = refused.then_some("no");
-            if let Some(status) = status(&instance, &quota, refusal, &at(5)) {
+            if let Some(status) = status(&instance, &quota, None, refusal, &at(5)) {
                 instance.status = Some(status);
             }
-            prop_assert_eq!(status(&instance, &quota, refusal, &at(6)), None);
+            prop_assert_eq!(status(&instance, &quota, None, refusal, &at(6)), None);
         }
 
         #[test]

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use polis_api::ObjectExt;
 use polis_api::compute::{Workload, WorkloadDeployment, WorkloadPlacementStatus, WorkloadStatus};
-use polis_api::conditions::{AVAILABLE, LOCATIONS_BOUND};
+use polis_api::conditions::{AVAILABLE, LOCATIONS_BOUND, REFERENCED_DATA_READY};
 use polis_api::reasons;
 
 use crate::cities::{Cities, SkippedBinding, skipped_message};
@@ -81,6 +81,10 @@ pub fn status(workload: &Workload, input: &WorkloadStatusInput, now: &Time) -> O
     status.observed_generation = generation;
     let available = available(&owned, &placements_available, input);
     conditions::set(&mut status.conditions, &available, generation, now);
+    match referenced_data(&owned) {
+        Some(data) => _ = conditions::set(&mut status.conditions, &data, generation, now),
+        None => status.conditions.retain(|condition| condition.type_ != REFERENCED_DATA_READY),
+    }
     let rollout = rollout_of(workload, &owned, &placements, input, now);
     rollout::apply(&mut status.conditions, &rollout.state, generation, now);
 
@@ -317,6 +321,28 @@ fn available(
             DesiredCondition::new_false(AVAILABLE, reason, message)
         }
         _ => DesiredCondition::new_false(AVAILABLE, reasons::NO_AVAILABLE_PLACEMENTS, ""),
+    }
+}
+
+/// The worst `ReferencedDataReady` of the deployments, True if all that have one are True.
+fn referenced_data(owned: &[&WorkloadDeployment]) -> Option<DesiredCondition> {
+    let of = |deployment: &&&WorkloadDeployment| {
+        let status = deployment.status.as_ref()?;
+        Some((
+            deployment.name().to_owned(),
+            conditions::find(&status.conditions, REFERENCED_DATA_READY)?.clone(),
+        ))
+    };
+    let reported: Vec<_> = owned.iter().filter_map(|deployment| of(&deployment)).collect();
+    let missing = reported.iter().filter(|(_, condition)| condition.status != "True");
+    match ranking::worst(missing, |(_, condition)| &condition.reason) {
+        Some((deployment, condition)) => Some(DesiredCondition::new_false(
+            REFERENCED_DATA_READY,
+            condition.reason.clone(),
+            format!("{deployment}: {}", condition.message),
+        )),
+        None if reported.is_empty() => None,
+        None => Some(DesiredCondition::new_true(REFERENCED_DATA_READY, reasons::READY, "")),
     }
 }
 

@@ -25,6 +25,7 @@ pub mod claim;
 mod clusters;
 pub mod conditions;
 mod controllers;
+mod dependents;
 pub mod division;
 mod error;
 mod finalizers;
@@ -133,6 +134,7 @@ pub fn declare(engine: &mut Engine, clock: Clock, config: FederationConfig) {
         kinds: TemplateKinds::new(hub.clone()),
         scripts: Scripts::new(hub.clone(), Interpreter::new(scripts)),
         results: Default::default(),
+        dependents: Default::default(),
         triggers: Default::default(),
         probe_every: config.probe_every,
         failure_threshold: config.failure_threshold,

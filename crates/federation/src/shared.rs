@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::clusters::{Clusters, Policies};
 use crate::controllers::BindingResults;
+use crate::dependents::Dependents;
 use crate::error::Error;
 use crate::hub::Hub;
 use crate::interpreter::{Interpreter, RuleSet, TypeMeta};
@@ -29,6 +30,7 @@ pub(crate) struct Shared {
     pub(crate) kinds: TemplateKinds,
     pub(crate) scripts: Scripts,
     pub(crate) results: BindingResults,
+    pub(crate) dependents: Dependents,
     pub(crate) triggers: Triggers,
     pub(crate) probe_every: Duration,
     pub(crate) failure_threshold: Duration,

@@ -4,8 +4,8 @@
 //!         hub: Namespace, WorkloadDeployment, PropagationPolicy, Cluster
 //! Writes  project: WorkloadDeployment (finalizer, hub namespace annotation, status), Event
 //!         hub: Namespace, WorkloadDeployment, PropagationPolicy
-//! Order   annotate the project object → hub namespace → policy → hub copy → status back.
-//!         Deletion: see `teardown`.
+//! Order   annotate the project object → hub namespace → policy → companions (see `resolver`) → hub copy →
+//!         status back. Deletion: see `teardown`.
 //!
 //! Keys are WorkloadDeployments of projects. Events of the hub (status of a copy, deletion of a policy) are
 //! mapped to the deployments they concern, and every reconcile compares the whole state; nothing is polled.
@@ -33,13 +33,14 @@ use crate::city_guard::{self, city_of};
 use crate::contact::Contacts;
 use crate::hub_contact;
 use crate::propagation_latency::{PropagationLatency, Stage};
+use crate::resolver::{self, Resolver};
 use crate::unresolved_objects::{self, UnresolvedObjects};
 use crate::{Error, Management};
 
 /// The watches of the controller in projects.
 pub(crate) fn project_watches() -> Vec<Watch> {
     vec![
-        Watch::of::<WorkloadDeployment>().index(by_city()),
+        Watch::of::<WorkloadDeployment>().index(by_city()).index(resolver::by_companion()),
         Watch::of::<Namespace>(),
         Watch::of::<Workload>(),
     ]
@@ -47,20 +48,24 @@ pub(crate) fn project_watches() -> Vec<Watch> {
 
 /// The watches of the controller on the hub.
 pub(crate) fn hub_watches() -> Vec<Watch> {
-    vec![
+    let mut watches = vec![
         unresolved_objects::watch(),
-        Watch::of::<WorkloadDeployment>().index(by_city()),
+        Watch::of::<WorkloadDeployment>().index(by_city()).index(resolver::by_companion()),
         Watch::of::<PropagationPolicy>(),
         Watch::of::<Cluster>().index(city_guard::by_city()),
-    ]
+    ];
+    watches.extend(resolver::hub_watches());
+    watches
 }
 
 /// Registers the controller with an engine. `keys` are deployments with whose cells the contact has changed.
 pub(crate) fn declare(engine: &mut Engine, management: &Management, keys: mpsc::UnboundedReceiver<Key>) {
     let (projects, hub) = (&management.projects, &management.hub);
+    let resolver = Resolver::new(hub.clone());
     let federator = Federator {
         projects: projects.clone(),
         hub: hub.clone(),
+        resolver: resolver.clone(),
         recorder: engine.recorder("federator"),
         clock: management.clock.clone(),
         coalescer: engine.handle().registry().status_coalescer("federator"),
@@ -70,7 +75,7 @@ pub(crate) fn declare(engine: &mut Engine, management: &Management, keys: mpsc::
     let [planes, all] = [(); 2].map(|()| projects.clone());
     let [of_copies, of_namespaces, of_policies, of_clusters] =
         [(); 4].map(|()| management.unresolved.clone());
-    engine
+    let controller = engine
         .controller("federator", projects, federator)
         .for_kind::<WorkloadDeployment>()
         .watches::<Workload>(projects, teardown::keys_of_abandoning)
@@ -84,6 +89,7 @@ pub(crate) fn declare(engine: &mut Engine, management: &Management, keys: mpsc::
         .watches::<Cluster>(hub, move |hub, cluster| keys_of_cluster(&of_clusters, hub, cluster))
         .watches_reachability(hub, move || hub_contact::all_deployments(&all))
         .external_source(keys);
+    resolver.watch(controller, projects, &management.unresolved);
 }
 
 /// The metadata that a new deployment of a project is created with, so that the federator needs no further
@@ -103,6 +109,8 @@ pub(crate) fn by_city() -> Index {
 struct Federator {
     projects: PlaneSet,
     hub: Plane,
+    /// Copies the config maps and secrets of deployments.
+    resolver: Resolver,
     recorder: EventRecorder,
     clock: Clock,
     /// Delays insignificant status updates and tracks deployments that differ from their hub copies.
@@ -129,6 +137,8 @@ impl Federator {
     async fn reconcile_key(&self, key: &Key) -> Result<Action, Error> {
         let project = self.projects.plane(key)?;
         let Some(deployment) = project.get::<WorkloadDeployment>(key)? else {
+            self.resolver.end_unused_watches(&project)?;
+            self.delete_unused_companion(&project, key).await?;
             return self.withdraw_unknown(&project, key).await;
         };
         if deployment.is_deleting() {
@@ -143,7 +153,7 @@ impl Federator {
         };
         self.ensure_namespace(&project, &hub_namespace, &deployment).await?;
         let ensured = self.ensure_policy(&project, &hub_namespace, &deployment).await?
-            && self.ensure_hub_copy(&hub_namespace, &deployment).await?;
+            && self.ensure_hub_copy(&project, &hub_namespace, &deployment).await?;
         if !ensured {
             return Ok(Action::AwaitChange); // an event of the hub requeues the key
         }
@@ -290,14 +300,14 @@ impl Federator {
 
     async fn ensure_hub_copy(
         &self,
+        project: &Plane,
         hub_namespace: &HubNamespace,
         deployment: &WorkloadDeployment,
     ) -> Result<bool, Error> {
-        let existing = self.copy(&hub_namespace.name, deployment)?;
-        match (
-            hub_copy::plan(deployment, &hub_namespace.name, &hub_namespace.tenant, existing.as_ref())?,
-            &existing,
-        ) {
+        let HubNamespace { name, tenant } = hub_namespace;
+        let existing = self.copy(name, deployment)?;
+        let data = self.resolver.ensure(project, name, deployment, existing.as_ref()).await?;
+        match (hub_copy::plan(deployment, name, tenant, &data, existing.as_ref())?, &existing) {
             (hub_copy::HubCopyAction::Create(desired), _) => _ = self.hub.create(&*desired).await?,
             (hub_copy::HubCopyAction::Update(desired), Some(existing)) => {
                 _ = self.hub.update(existing, &desired).await?

@@ -1,13 +1,13 @@
 //! The controllers of the management plane.
 //!
 //! The workload controller creates the WorkloadDeployments of each Workload. The federator copies them to the
-//! hub and their status back. The cell access controller gives the cells of a city rights in the hub
-//! namespaces of its deployments. The projector copies the Instances from the hub into their projects. The
-//! city guard reports hub members that lose their city label. Two diagnostics report project planes that do
-//! not serve LocationBinding, and hub namespaces of unknown projects. Two controllers report lost contact:
-//! with a cell, for the federator to write, and with the hub. The controllers communicate through objects of
-//! the projects and the hub. Each module declares its controller and names the watches it needs; [`declare`]
-//! registers all of them with an engine.
+//! hub and their status back, and the resolver in it the config maps and secrets that they refer to. The cell
+//! access controller gives the cells of a city rights in the hub namespaces of its deployments. The projector
+//! copies the Instances from the hub into their projects. The city guard reports hub members that lose their
+//! city label. Two diagnostics report project planes that do not serve LocationBinding, and hub namespaces of
+//! unknown projects. Two controllers report lost contact: with a cell, for the federator to write, and with
+//! the hub. The controllers communicate through objects of the projects and the hub. Each module declares its
+//! controller and names the watches it needs; [`declare`] registers all of them with an engine.
 //!
 //! ```text
 //!   Workload ─► workload ─► WorkloadDeployment ─► federator ─► hub: WorkloadDeployment, policy
@@ -24,6 +24,7 @@ mod federator;
 mod hub_contact;
 mod projector;
 mod propagation_latency;
+mod resolver;
 mod unresolved_objects;
 mod workload;
 

@@ -1,6 +1,6 @@
 //! Runtime controller: runs the Instances of a cell through a provider, and writes their status.
 //!
-//! Reads   cell: Instance, Namespace, ConfigMap, Secret, NetworkBinding, SubnetClaim
+//! Reads   cell: Instance, Namespace, ConfigMap and Secret (companions), NetworkBinding, SubnetClaim
 //!         provider: its instances
 //! Writes  cell: Instance (finalizer; status: `Programmed`, `Running`, template fingerprint, addresses)
 //! Order   finalizer, unless the Instance was created with it → run → status. Deletion: remove, then the
@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use polis_api::compute::{Instance, InstanceNetworkInterfaceStatus};
 use polis_api::k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
-use polis_api::kube::Resource;
 use polis_api::networking::{NetworkBinding, SubnetClaim};
 use polis_api::{ObjectExt, finalizers, labels, names, reasons};
 use polis_core::conditions::DesiredCondition;
+use polis_core::referenced_data::{self, DataObject};
 use polis_core::tenant::Tenant;
 use polis_core::{Time, gates};
 use polis_engine::{
@@ -50,10 +50,10 @@ pub fn instance_finalizers() -> Vec<&'static str> {
 /// declares the plane with the watches of all.
 pub fn watches() -> Vec<Watch> {
     vec![
-        Watch::of::<Instance>().index(by_config_map()).index(by_secret()),
+        Watch::of::<Instance>().index(by_companion()),
         Watch::of::<Namespace>(),
-        Watch::of::<ConfigMap>(),
-        Watch::of::<Secret>(),
+        Watch::of::<ConfigMap>().labels(labels::REFERENCED_DATA),
+        Watch::of::<Secret>().labels(labels::REFERENCED_DATA),
         Watch::of::<NetworkBinding>(),
         Watch::of::<SubnetClaim>(),
     ]
@@ -77,8 +77,8 @@ pub fn declare<P: Provider>(engine: &mut Engine, clock: Clock, runtime: RuntimeC
     engine
         .controller("runtime", &cell, controller)
         .for_kind::<Instance>()
-        .watches::<ConfigMap>(&cell, |cell, map: &ConfigMap| users(cell, &by_config_map(), map))
-        .watches::<Secret>(&cell, |cell, secret: &Secret| users(cell, &by_secret(), secret))
+        .watches::<ConfigMap>(&cell, users)
+        .watches::<Secret>(&cell, users)
         .external_source(receiver);
 }
 
@@ -86,21 +86,16 @@ fn key(plane: &PlaneName, namespace: &str, name: &str) -> Key {
     Key::new(plane.clone(), namespace, name)
 }
 
-/// Indexes instances by the config maps in their environment.
-fn by_config_map() -> Index {
-    Index::field("spec.runtime.sandbox.containers.env.valueFrom.configMapKeyRef.name")
+/// Indexes instances by the companions that they need.
+fn by_companion() -> Index {
+    Index::Computed("companion", referenced_data::index_values_of_instance)
 }
 
-/// Indexes instances by the secrets in their environment.
-fn by_secret() -> Index {
-    Index::field("spec.runtime.sandbox.containers.env.valueFrom.secretKeyRef.name")
-}
-
-/// Keys of the instances in the object's namespace that refer to it.
-fn users(cell: &Plane, index: &Index, object: &impl Resource) -> Result<Vec<Key>, Unresolved> {
-    let users = cell.find::<Instance>(index, object.name())?;
-    let same_namespace = users.iter().filter(|instance| instance.namespace() == object.namespace());
-    Ok(same_namespace.map(|instance| Key::of(cell, instance)).collect())
+/// Keys of the instances that need a companion.
+fn users<K: Object + DataObject>(cell: &Plane, companion: &K) -> Result<Vec<Key>, Unresolved> {
+    let (namespace, token) = (companion.namespace(), K::KIND.token(companion.name()));
+    let users = cell.names_within::<Instance>(namespace, &by_companion(), &token)?;
+    Ok(users.iter().map(|user| Key::new(cell.name().clone(), namespace, user)).collect())
 }
 
 /// The reconciler for Instances.
@@ -285,7 +280,7 @@ fn action(requeue_after: Option<Duration>) -> Action {
     requeue_after.map_or(Action::AwaitChange, Action::RequeueAfter)
 }
 
-/// Config maps and secrets of a namespace, from the cache.
+/// The companions of config maps and secrets of a workload's namespace, from the cache.
 struct CachedConfig<'a> {
     cell: &'a Plane,
     namespace: &'a str,
@@ -293,10 +288,17 @@ struct CachedConfig<'a> {
 
 impl ConfigData for CachedConfig<'_> {
     fn config_map(&self, name: &str) -> Result<Option<ConfigMap>, Error> {
-        Ok(self.cell.get((self.namespace, name))?)
+        self.companion(name)
     }
 
     fn secret(&self, name: &str) -> Result<Option<Secret>, Error> {
-        Ok(self.cell.get((self.namespace, name))?)
+        self.companion(name)
+    }
+}
+
+impl CachedConfig<'_> {
+    fn companion<K: Object + DataObject>(&self, source: &str) -> Result<Option<K>, Error> {
+        let name = names::companion(K::KIND.as_str(), source);
+        Ok(self.cell.get((self.namespace, name.as_str()))?)
     }
 }

@@ -65,7 +65,7 @@ pub struct RunRequest<'a> {
     /// The subnet of the first interface's network in this cell, if the cell has networks. Set only while the
     /// instance has no address.
     pub range: Option<AddressRange>,
-    /// Config maps and secrets of the instance's namespace.
+    /// The config maps and secrets that the instance names.
     pub data: &'a (dyn ConfigData + Sync),
 }
 
@@ -78,11 +78,11 @@ pub struct AddressRange {
     pub prefix: u8,
 }
 
-/// Config maps and secrets of an instance's namespace.
+/// Config maps and secrets of a workload's namespace, from their copies in the cell.
 pub trait ConfigData {
-    /// A config map by its name.
+    /// A config map by its name in the project.
     fn config_map(&self, name: &str) -> Result<Option<ConfigMap>, Error>;
-    /// A secret by its name.
+    /// A secret by its name in the project.
     fn secret(&self, name: &str) -> Result<Option<Secret>, Error>;
 }
 

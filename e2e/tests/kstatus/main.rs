@@ -16,6 +16,7 @@ use polis_core::cities::Cities;
 use polis_core::contact::Contact;
 use polis_core::deployment_status::{self, DeploymentStatusInput};
 use polis_core::networks::NetworkState;
+use polis_core::referenced_data::DeliveryState;
 use polis_core::workload_status::{self, WorkloadStatusInput};
 use polis_core::{Time, hub_copy, metadata, owner};
 use polis_testbed::{go, pins};
@@ -69,6 +70,7 @@ impl Rollout {
         let input = DeploymentStatusInput {
             instances: &self.instances,
             networks: &NetworkState::Ready,
+            data: &DeliveryState::Unused,
             cell: Some("dfw-1"),
             city: None,
             action: None,

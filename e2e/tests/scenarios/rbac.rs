@@ -15,7 +15,7 @@ use std::{
 use polis_api::{
     compute::{API_VERSION, Instance, WorkloadDeployment},
     finalizers,
-    k8s_openapi::api::core::v1::Namespace,
+    k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret},
     karmada::{PropagationPolicy, Work, WorkSpec, names as karmada},
     kube::{
         Api,
@@ -23,6 +23,7 @@ use polis_api::{
     },
     labels,
     milo::{EXTRA_PARENT_NAME, EXTRA_PARENT_TYPE, PROJECT_KIND},
+    names,
 };
 use polis_e2e::{
     builders::{deployment, workload},
@@ -103,6 +104,7 @@ async fn list_in_pages(world: &World) {
     let web = project.run(workload("web").placed("main", &["dfw"], 1)).await;
     let name = web.until_deployed_to(&["dfw"]).await.remove(0);
     rollout::until_running(world, &project, &name, "dfw", 1).await;
+    use_data(world, &project).await;
     world.processes().iter().for_each(|process| process.requests.clear_faults());
     restart().await;
 }
@@ -117,6 +119,7 @@ async fn exercise_everything(world: &World) {
     let name = web.until_deployed_to(&["dfw", "ord"]).await.remove(0);
     rollout::until_running(world, &project, &name, "dfw", 1).await;
     review(world, &project).await;
+    use_data(world, &project).await;
 
     // Changes by others are reverted.
     let first = format!("{name}-0");
@@ -165,6 +168,47 @@ async fn exercise_everything(world: &World) {
     repeat_events(world, &project).await;
     web.delete().await;
     view.until_gone(workload_named("web")).await;
+}
+
+/// Runs a workload that refers to a config map and a secret, changes both, and deletes it.
+async fn use_data(world: &World, project: &Project) {
+    let (view, hub) = (project.view(), world.hub().namespace_of(project));
+    let (maps, secrets) = (view.api::<ConfigMap>(), view.api::<Secret>());
+    let set = async |value: &str| {
+        let apply = PatchParams::apply("test").force();
+        let object = |kind: &str| json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": "shared"}, "immutable": false});
+        let (mut map, mut secret) = (object("ConfigMap"), object("Secret"));
+        (map["data"], secret["stringData"]) = (json!({"KEY": value}), json!({"TOKEN": value}));
+        retry("the config map", async || maps.patch("shared", &apply, &Patch::Apply(&map)).await).await;
+        retry("the secret", async || secrets.patch("shared", &apply, &Patch::Apply(&secret)).await).await;
+    };
+    set("one").await;
+    let mut uses = workload("uses-data").placed("main", &["dfw"], 1);
+    let sandbox = uses.0.spec.template.spec.runtime.sandbox.as_mut().expect("a sandbox");
+    let sources = json!([{"configMapRef": {"name": "shared"}}, {"secretRef": {"name": "shared"}}]);
+    sandbox.containers[0].env_from = serde_json::from_value(sources).expect("sources");
+    let uses = project.run(uses).await;
+    let name = uses.until_deployed_to(&["dfw"]).await.remove(0);
+    rollout::until_running(world, project, &name, "dfw", 1).await;
+    let (map, secret) = (names::companion("ConfigMap", "shared"), names::companion("Secret", "shared"));
+    let (map_copies, secret_copies) = (hub.api::<ConfigMap>(), hub.api::<Secret>());
+    let hashes = async || {
+        let map = map_copies.get_opt(&map).await?.and_then(|it| it.metadata.annotations);
+        let secret = secret_copies.get_opt(&secret).await?.and_then(|it| it.metadata.annotations);
+        Ok::<_, polis_api::kube::Error>((map, secret))
+    };
+    let (map_before, secret_before) = retry("read the companions", &hashes).await;
+    assert!(map_before.is_some() && secret_before.is_some(), "the companions are on the hub");
+    set("two").await;
+    let changed = until("the companions", "a change", TIMEOUT, async || {
+        let (map, secret) = retry("read the companions", &hashes).await;
+        Ok::<_, String>((map != map_before && secret != secret_before).then_some(()))
+    });
+    changed.await.unwrap_or_else(|err| panic!("{err}"));
+    uses.delete().await;
+    view.until_gone(workload_named("uses-data")).await;
+    let left = retry("read the companions", &hashes).await;
+    assert_eq!(left, (None, None), "the companions are gone with the workload");
 }
 
 /// Removes a label from a hub namespace, and lets the federator restore it once the cells have lost it, too.

@@ -69,6 +69,7 @@ impl TestEnv {
         for object in [
             json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "builder"}, "rules": [
                 {"apiGroups": ["compute.datumapis.com"], "resources": ["workloads"], "verbs": ["*"]},
+                {"apiGroups": [""], "resources": ["configmaps", "secrets"], "resourceNames": ["open", "large"], "verbs": ["get"]},
                 {"apiGroups": ["networking.datumapis.com"], "resources": ["networks"], "resourceNames": ["blue"], "verbs": ["use"]}]}),
             json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "builder"},
                 "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "builder"},

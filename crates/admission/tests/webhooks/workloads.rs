@@ -146,6 +146,58 @@ async fn each_network_is_reviewed_once_with_all_user_info() {
     }
 }
 
+/// A workload with these sources of variables.
+fn mk_user(sources: Value) -> Value {
+    let mut workload = mk_sandbox("web", &["dfw"]);
+    workload["spec"]["template"]["spec"]["runtime"]["sandbox"]["containers"][0]["envFrom"] = sources;
+    workload
+}
+
+fn secret(name: &str) -> Value {
+    json!({"secretRef": {"name": name}})
+}
+
+#[tokio::test]
+async fn the_author_of_a_workload_must_have_the_right_to_read_what_it_refers_to() {
+    let env = TestEnv::new().await;
+    let api = env.workloads("shop");
+    let large = "x".repeat(300_000);
+    for (name, value) in [("open", "planted"), ("closed", "planted"), ("large", large.as_str())] {
+        let object = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": "default"},
+            "stringData": {"key": value}});
+        env.put("project:shop", &object).await;
+    }
+    env.proxy.take_reviews();
+    let sources =
+        json!([secret("closed"), secret("open"), {"configMapRef": {"name": "open", "optional": true}}]);
+    let denied = create(&api, &mk_user(sources)).await.expect_err("ada may not read it");
+    let at = "spec.template.spec.runtime.sandbox.containers[0].envFrom[0].secretRef";
+    assert_eq!(causes(&denied), [format!("{at} FieldValueForbidden")]);
+    assert!(denied.message.contains("you may not read secret closed"), "{}", denied.message);
+    let reviews = env.proxy.take_reviews();
+    let asked: Vec<_> = reviews.iter().map(|spec| spec["resourceAttributes"].clone()).collect();
+    for (resource, name) in [("secrets", "closed"), ("secrets", "open"), ("configmaps", "open")] {
+        let about = json!({"verb": "get", "group": "", "version": "v1", "resource": resource, "namespace": "default", "name": name});
+        let of =
+            |it: &&Value| ["verb", "resource", "namespace", "name"].iter().all(|key| it[*key] == about[*key]);
+        assert_eq!(asked.iter().filter(of).count(), 1, "{resource} {name}: {asked:?}");
+    }
+    assert!(reviews.iter().all(|spec| spec["extra"]["example.com/team"] == json!(["one", "two"])));
+    // A name that does not exist tells as much as one that the user may not read.
+    let unknown = create(&api, &mk_user(json!([secret("unknown")]))).await.expect_err("no right to it");
+    assert_eq!(causes(&unknown), causes(&denied));
+
+    let denied = create(&api, &mk_user(json!([secret("large")]))).await.expect_err("too large");
+    assert!(denied.message.contains("secret large has 300003 bytes"), "{}", denied.message);
+    create(&api, &mk_user(json!([secret("open")]))).await.expect("ada may read it");
+    env.proxy.set_authorizer(Authorizer::Broken);
+    env.proxy.take_reviews();
+    merge(&api, "web", json!({"spec": {"placements": [{"name": "default", "cityCodes": ["dfw"], "scaleSettings": {"minReplicas": 2}}]}}))
+        .await
+        .expect("an unchanged reference is not checked again");
+    assert_eq!(env.proxy.take_reviews(), [Value::Null; 0]);
+}
+
 #[tokio::test]
 async fn several_networks_are_reviewed_concurrently() {
     let env = TestEnv::new().await;

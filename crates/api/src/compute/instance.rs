@@ -109,6 +109,8 @@ pub struct InstanceController {
 pub const GATE_NETWORK: &str = "Network";
 /// Gate that holds an instance until its quota is granted.
 pub const GATE_QUOTA: &str = "Quota";
+/// Gate that holds an instance until the config maps and secrets that it refers to are in the cell.
+pub const GATE_REFERENCED_DATA: &str = "ReferencedData";
 
 /// A scheduling gate: an instance that has one is not started.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -122,8 +124,8 @@ pub struct SchedulingGate {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct InstanceStatus {
-    /// Conditions of the instance: its provider writes `Programmed` and `Running`, Polis writes `Ready` and
-    /// `QuotaGranted`.
+    /// Conditions of the instance: its provider writes `Programmed` and `Running`, Polis writes `Ready`,
+    /// `QuotaGranted` and `ReferencedDataReady`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,

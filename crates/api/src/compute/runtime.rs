@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::EnvVar;
+use k8s_openapi::api::core::v1::{EnvFromSource, EnvVar};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -92,6 +92,11 @@ pub struct SandboxContainer {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub env: Vec<EnvVar>,
+    /// Config maps and secrets whose keys become environment variables. A variable of `env` with the same
+    /// name has precedence; of several sources, the last one has.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
+    pub env_from: Vec<EnvFromSource>,
     /// Limits and requests of this container alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<ContainerResources>,

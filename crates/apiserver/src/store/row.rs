@@ -1,7 +1,7 @@
 //! The durable form of an object: a row of a durable store.
 //!
 //! ```text
-//!   revision (8) │ offset of the revision in the JSON (4) │ JSON, or for a Secret its encrypted form
+//!   revision (8) │ offset of the revision in the JSON (4) │ JSON, or for a Secret or Work its encrypted form
 //! ```
 //!
 //! Every store that writes to a disk or another process encodes its rows here, so that what is encrypted
@@ -13,8 +13,9 @@ use bytes::Bytes;
 
 use super::{EncryptionKeys, Revision, Stored, encryption::SealError};
 
-/// The resource whose objects are encrypted.
-const SEALED: &str = "secrets";
+/// The resources whose objects are encrypted. A Work has the manifest of an object that the federation
+/// propagates, which may be a Secret.
+const SEALED: [&str; 2] = ["secrets", "works.work.karmada.io"];
 /// Set in the offset of an encrypted row. An object has at most a few MiB, so no offset has it.
 const SEALED_BIT: u32 = 1 << 31;
 /// Bytes before the object.
@@ -79,7 +80,7 @@ impl RowCodec {
 }
 
 fn is_sealed(key: &str) -> bool {
-    key.split('\0').nth(1) == Some(SEALED)
+    key.split('\0').nth(1).is_some_and(|resource| SEALED.contains(&resource))
 }
 
 fn head(revision: Revision, offset: u32) -> [u8; HEAD] {
@@ -124,12 +125,14 @@ mod tests {
     }
 
     #[test]
-    fn only_secrets_are_encrypted() {
+    fn only_secrets_and_works_are_encrypted() {
         let folder = tempfile::tempdir().unwrap();
         let codec = mk_codec(folder.path());
         for (key, encrypted) in [
             (SECRET, true),
             ("\0secrets\0n/a", true),
+            ("hub\0works.work.karmada.io\0n/a", true),
+            ("hub\0works.example.com\0n/a", false),
             ("cell\0configmaps\0n/secrets", false),
             ("secrets\0configmaps\0n/a", false),
             ("cell\0secrets.example.com\0n/a", false),

@@ -9,3 +9,4 @@ mod hub;
 mod instances;
 mod networks;
 mod quota;
+mod referenced_data;

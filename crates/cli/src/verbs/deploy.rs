@@ -26,6 +26,7 @@ use crate::wait::WaitFlags;
 #[command(after_help = "Examples:
   polis deploy web --image polis.local/hello --city dfw --city ord --port 8080
   polis deploy web --image polis.local/hello --env GREETING=hello --yes
+  polis deploy web --env-from secret/db --yes
   polis deploy -f workload.yaml --yes --no-wait")]
 pub struct Flags {
     /// Name of the workload
@@ -46,6 +47,10 @@ pub struct Flags {
     /// Environment variable of the container, or KEY- to remove one; repeat the flag for each variable
     #[arg(long, value_name = "KEY=VALUE")]
     env: Vec<String>,
+    /// Secret or config map whose keys become environment variables, as secret/NAME or config/NAME, or
+    /// secret/NAME- to remove it; repeat the flag for each
+    #[arg(long, value_name = "SOURCE")]
+    env_from: Vec<String>,
     /// Network of the instances [default for a new workload: default]
     #[arg(long)]
     network: Option<String>,
@@ -53,7 +58,7 @@ pub struct Flags {
     #[arg(long, value_name = "TYPE")]
     instance_type: Option<String>,
     /// File with Workload manifests in YAML or JSON; - reads standard input
-    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["name", "image", "cities", "replicas", "ports", "env", "network", "instance_type", "args"])]
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["name", "image", "cities", "replicas", "ports", "env", "env_from", "network", "instance_type", "args"])]
     file: Option<PathBuf>,
     /// Apply the change without a prompt
     #[arg(short, long)]
@@ -240,6 +245,7 @@ fn options(flags: &Flags) -> DeployOptions {
         replicas: flags.replicas,
         ports: flags.ports.clone(),
         env: flags.env.clone(),
+        env_from: flags.env_from.clone(),
         args: flags.args.clone(),
         network: flags.network.clone(),
         instance_type: flags.instance_type.clone(),

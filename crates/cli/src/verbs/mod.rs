@@ -5,6 +5,7 @@ mod cities;
 mod complete;
 mod completion;
 mod credentials;
+mod data;
 mod deploy;
 mod destroy;
 mod doctor;
@@ -52,6 +53,8 @@ pub enum Verb {
     Destroy(destroy::Flags),
     Why(why::Flags),
     Cities(cities::Flags),
+    Secrets(data::SecretFlags),
+    Config(data::ConfigFlags),
     Quota(quota::Flags),
     Projects(projects::Flags),
     Credentials(credentials::Flags),
@@ -92,6 +95,8 @@ async fn perform(verb: Verb) -> Result<Exit, CliError> {
         Verb::Destroy(flags) => destroy::run(flags).await,
         Verb::Why(flags) => why::run(flags).await,
         Verb::Cities(flags) => cities::run(flags).await,
+        Verb::Secrets(flags) => data::run_secrets(flags).await,
+        Verb::Config(flags) => data::run_config(flags).await,
         Verb::Quota(flags) => quota::run(flags).await,
         Verb::Projects(flags) => projects::run(flags).await,
         Verb::Credentials(flags) => credentials::run(flags).await,

@@ -26,6 +26,8 @@ pub struct DeployOptions {
     pub ports: Vec<String>,
     /// Environment variables: `KEY=value` adds or changes one, `KEY-` removes it.
     pub env: Vec<String>,
+    /// Sources of variables: `secret/NAME` or `config/NAME` adds one, with `-` at the end it is removed.
+    pub env_from: Vec<String>,
     /// Arguments; empty = unchanged.
     pub args: Vec<String>,
     /// The network; [`NETWORK`] for a new workload.
@@ -66,6 +68,9 @@ pub fn from_options(
     }
     for pair in &options.env {
         set_env(container, pair)?;
+    }
+    for source in &options.env_from {
+        set_env_from(container, source)?;
     }
     let instance = manifest.pointer_mut("/spec/template/spec").ok_or("the workload has no template")?;
     if let Some(instance_type) = &options.instance_type {
@@ -167,6 +172,32 @@ fn set_env(container: &mut Map<String, Value>, pair: &str) -> Result<(), String>
     match list.iter_mut().find(|entry| entry["name"] == key) {
         Some(existing) => *existing = entry,
         None => list.push(entry),
+    }
+    Ok(())
+}
+
+/// Adds a source of variables (`secret/NAME`, `config/NAME`), or removes it (with `-` at the end, with which
+/// no name ends).
+fn set_env_from(container: &mut Map<String, Value>, source: &str) -> Result<(), String> {
+    let removed = source.strip_suffix('-');
+    let field = match removed.unwrap_or(source).split_once('/') {
+        Some(("secret", name)) if !name.is_empty() => Some(("secretRef", name)),
+        Some(("config", name)) if !name.is_empty() => Some(("configMapRef", name)),
+        _ => None,
+    };
+    let (field, name) = field.ok_or_else(|| {
+        format!("{source:?} is not a source of variables; use the form secret/NAME or config/NAME")
+    })?;
+    let list = container.entry("envFrom").or_insert_with(|| json!([]));
+    let list = list.as_array_mut().ok_or("the envFrom of the container is not a list")?;
+    let is_it = |entry: &Value| entry[field]["name"] == name;
+    match removed {
+        Some(_) => list.retain(|entry| !is_it(entry)),
+        None if list.iter().any(is_it) => {}
+        None => list.push(json!({field: {"name": name}})),
+    }
+    if list.is_empty() {
+        container.remove("envFrom");
     }
     Ok(())
 }

@@ -5,6 +5,7 @@
 
 pub mod age;
 pub mod credentials;
+pub mod data;
 pub mod diagnosis;
 pub mod diff;
 pub mod escape;

@@ -485,6 +485,13 @@ pub const TABLE: &[ReasonEntry] = &[
         "Create the object that the message names, in the namespace of the workload.",
     ),
     blocked(
+        "KeyNotFound",
+        "ReferencedDataReady",
+        "A ConfigMap or Secret lacks a key that the template names.",
+        Actor::You,
+        "Add the key that the message names (`polis secrets set`, `polis config set`), or correct the template.",
+    ),
+    blocked(
         "SourceTooLarge",
         "ReferencedDataReady",
         "A ConfigMap or Secret is too large to be copied to the cities.",

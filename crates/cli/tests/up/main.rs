@@ -3,6 +3,7 @@
 mod bad_input;
 mod installation;
 mod killed;
+mod referenced_data;
 mod request_budget;
 mod rolling;
 mod secrets;

@@ -24,12 +24,12 @@ pub struct NetworkUse {
     pub at: Vec<Path>,
 }
 
-/// The result of the access check of one [`NetworkUse`].
+/// The result of an access review.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NetworkAccess {
-    /// The user may use the network.
+pub enum AccessDecision {
+    /// The user has the right.
     Allowed,
-    /// The user may not use the network; with the reason, which may be empty.
+    /// The user has not the right; with the reason, which may be empty.
     Denied(String),
     /// The check failed; with the error.
     Failed(String),
@@ -94,19 +94,19 @@ fn networks(workload: &Workload) -> BTreeMap<(&str, &str), Vec<usize>> {
 }
 
 /// The errors that follow from the access checks.
-pub fn access_errors(results: impl IntoIterator<Item = (NetworkUse, NetworkAccess)>) -> Vec<FieldError> {
+pub fn access_errors(results: impl IntoIterator<Item = (NetworkUse, AccessDecision)>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     for (NetworkUse { namespace, name, at }, result) in results {
         let network = format!("network {namespace}/{name}");
         let error = |path: &Path| match &result {
-            NetworkAccess::Allowed => None,
-            NetworkAccess::Denied(reason) if reason.is_empty() => {
+            AccessDecision::Allowed => None,
+            AccessDecision::Denied(reason) if reason.is_empty() => {
                 Some(path.forbidden(format!("you may not use {network}")))
             }
-            NetworkAccess::Denied(reason) => {
+            AccessDecision::Denied(reason) => {
                 Some(path.forbidden(format!("you may not use {network}: {reason}")))
             }
-            NetworkAccess::Failed(reason) => {
+            AccessDecision::Failed(reason) => {
                 Some(path.internal(format!("failed to check access to {network}: {reason}; try again")))
             }
         };
@@ -213,14 +213,14 @@ mod tests {
 
     #[test]
     fn denied_and_failed_checks_are_different_errors_on_every_interface() {
-        let of = |result: NetworkAccess| {
+        let of = |result: AccessDecision| {
             let workload = mk_networks(&[("a", None), ("a", None)]);
             let errors =
                 access_errors(network_uses(&workload, None).into_iter().map(|one| (one, result.clone())));
             errors.iter().map(|error| error.kind.reason()).collect::<Vec<_>>()
         };
-        assert_eq!(of(NetworkAccess::Allowed), [""; 0]);
-        assert_eq!(of(NetworkAccess::Denied("no".into())), ["FieldValueForbidden"; 2]);
-        assert_eq!(of(NetworkAccess::Failed("timeout".into())), ["InternalError"; 2]);
+        assert_eq!(of(AccessDecision::Allowed), [""; 0]);
+        assert_eq!(of(AccessDecision::Denied("no".into())), ["FieldValueForbidden"; 2]);
+        assert_eq!(of(AccessDecision::Failed("timeout".into())), ["InternalError"; 2]);
     }
 }

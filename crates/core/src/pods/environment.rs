@@ -1,13 +1,15 @@
 //! The environment of a container in a Pod: the variables that every container of Polis gets, and its own.
 //!
 //! A `fieldRef` of an Instance names fields of the Instance. Its metadata is known when the Pod is created
-//! and becomes a plain value; its address is that of the Pod. Other fields are refused.
+//! and becomes a plain value; its address is that of the Pod. Other fields are refused. Config maps and
+//! secrets are those of the cell: the companions of the ones that the Instance names.
 
 use polis_api::compute::{Instance, SandboxContainer};
-use polis_api::k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector};
+use polis_api::k8s_openapi::api::core::v1::{EnvFromSource, EnvVar, EnvVarSource, ObjectFieldSelector};
 use polis_api::{ObjectExt, labels};
 
-use super::RefusedField;
+use super::{RefusedField, companion};
+use crate::referenced_data::DataKind;
 use crate::tenant::Tenant;
 
 /// The path of an Instance's first address.
@@ -77,10 +79,33 @@ fn converted(instance: &Instance, variable: &EnvVar) -> Result<EnvVar, String> {
     let supported = source.config_map_key_ref.is_some()
         || source.secret_key_ref.is_some()
         || source.resource_field_ref.is_some();
+    let mut variable = variable.clone();
+    if let Some(source) = &mut variable.value_from {
+        if let Some(key) = &mut source.config_map_key_ref {
+            key.name = companion(DataKind::ConfigMap, &key.name);
+        }
+        if let Some(key) = &mut source.secret_key_ref {
+            key.name = companion(DataKind::Secret, &key.name);
+        }
+    }
     match supported {
-        true => Ok(variable.clone()),
+        true => Ok(variable),
         false => Err("use configMapKeyRef, secretKeyRef, fieldRef or resourceFieldRef".to_owned()),
     }
+}
+
+/// The sources of whole environments.
+pub(super) fn sources(container: &SandboxContainer) -> Vec<EnvFromSource> {
+    let mut sources = container.env_from.clone();
+    for source in &mut sources {
+        if let Some(map) = &mut source.config_map_ref {
+            map.name = companion(DataKind::ConfigMap, &map.name);
+        }
+        if let Some(secret) = &mut source.secret_ref {
+            secret.name = companion(DataKind::Secret, &secret.name);
+        }
+    }
+    sources
 }
 
 /// A field of the Instance's metadata. As in Kubernetes, a label or annotation that is not set is empty.

@@ -17,13 +17,19 @@ mod tests;
 
 use polis_api::compute::Instance;
 use polis_api::k8s_openapi::api::core::v1::Pod;
-use polis_api::{ObjectExt, annotations, labels};
+use polis_api::{ObjectExt, annotations, labels, names};
 
+use crate::referenced_data::DataKind;
 use crate::template;
 
 pub use network_policy::network_policy;
 pub use spec::{PodOptions, pod};
 pub use status::{PodObservation, observe, status as instance_status};
+
+/// The name that a source of the project has in the cell.
+fn companion(kind: DataKind, source: &str) -> String {
+    names::companion(kind.as_str(), source)
+}
 
 /// Why an Instance cannot run as a Pod: a field of its spec, and what is wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq)]

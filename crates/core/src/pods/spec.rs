@@ -21,10 +21,12 @@ use polis_api::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use polis_api::{ObjectExt, annotations, labels};
 
 use super::RefusedField;
-use super::environment::environment;
+use super::companion;
+use super::environment::{environment, sources};
 use crate::instances::LINKING_LABELS;
 use crate::metadata::{self, Map};
 use crate::quota::{InstanceSize, instance_size};
+use crate::referenced_data::DataKind;
 use crate::template;
 use crate::tenant::Tenant;
 
@@ -79,6 +81,7 @@ pub fn pod(
             command: some(&container.command),
             args: some(&container.args),
             env: Some(environment(instance, container, origin, &path, &mut refused)),
+            env_from: some(&sources(container)),
             ports: some(&container.ports.iter().map(port).collect::<Vec<_>>()),
             resources: resources(container, sandbox, size),
             volume_mounts: some(&mounts(&container.volume_attachments, &path, &mut refused)),
@@ -102,7 +105,7 @@ pub fn pod(
     let pull_secrets: Vec<LocalObjectReference> = sandbox
         .image_pull_secrets
         .iter()
-        .map(|secret| LocalObjectReference { name: secret.name.clone() })
+        .map(|secret| LocalObjectReference { name: companion(DataKind::Secret, &secret.name) })
         .collect();
     Ok(Pod {
         metadata: metadata_of(instance),
@@ -200,12 +203,16 @@ fn volumes(volumes: &[InstanceVolume], refused: &mut Vec<RefusedField>) -> Vec<V
                 path: path(""),
                 why: "the volume has no source that this cell supports; use configMap or secret".to_owned(),
             }),
-            InstanceVolume { name, config_map, secret, .. } => converted.push(Volume {
-                name: name.clone(),
-                config_map: config_map.clone(),
-                secret: secret.clone(),
-                ..Volume::default()
-            }),
+            InstanceVolume { name, config_map, secret, .. } => {
+                let (mut config_map, mut secret) = (config_map.clone(), secret.clone());
+                if let Some(map) = &mut config_map {
+                    map.name = companion(DataKind::ConfigMap, &map.name);
+                }
+                if let Some(name) = secret.as_mut().and_then(|secret| secret.secret_name.as_mut()) {
+                    *name = companion(DataKind::Secret, name);
+                }
+                converted.push(Volume { name: name.clone(), config_map, secret, ..Volume::default() });
+            }
         }
     }
     converted

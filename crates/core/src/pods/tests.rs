@@ -1,6 +1,7 @@
 //! Tables of the mapping between Instances and Pods, field by field.
 
 use polis_api::compute::{InstanceController, InstanceStatus};
+use polis_api::names::companion;
 use serde_json::{Value, json};
 
 use super::*;
@@ -200,7 +201,7 @@ fn variables_of_the_instance_become_values_or_fields_of_the_pod() {
         ("INDEX", json!("0")),
         ("NONE", json!("")),
         ("IP", address.clone()),
-        ("SECRET", json!({"secretKeyRef": {"name": "s", "key": "k"}})),
+        ("SECRET", json!({"secretKeyRef": {"name": companion("Secret", "s"), "key": "k"}})),
         ("POLIS_CITY", json!("mine")),
         ("POLIS_INSTANCE", json!("web-0")),
         ("POLIS_CONTAINER", json!("app")),
@@ -212,6 +213,21 @@ fn variables_of_the_instance_become_values_or_fields_of_the_pod() {
     ] {
         assert_eq!(value(name), expected, "{name}");
     }
+}
+
+#[test]
+fn whole_environments_come_from_the_companions_of_their_sources() {
+    let instance = one(json!({"envFrom": [
+        {"prefix": "A_", "configMapRef": {"name": "settings"}},
+        {"secretRef": {"name": "db", "optional": true}},
+    ]}));
+    assert_eq!(
+        pod_of(&instance)["spec"]["containers"][0]["envFrom"],
+        json!([
+            {"prefix": "A_", "configMapRef": {"name": companion("ConfigMap", "settings")}},
+            {"secretRef": {"name": companion("Secret", "db"), "optional": true}},
+        ])
+    );
 }
 
 #[test]
@@ -233,13 +249,13 @@ fn volumes_pull_secrets_and_the_grace_period_are_mapped() {
         ],
     }));
     let spec = &pod_of(&instance)["spec"];
-    assert_eq!(spec["imagePullSecrets"], json!([{"name": "pull"}]));
+    assert_eq!(spec["imagePullSecrets"], json!([{"name": companion("Secret", "pull")}]));
     assert_eq!(spec["terminationGracePeriodSeconds"], 7);
     assert_eq!(
         spec["volumes"],
         json!([
-            {"name": "settings", "configMap": {"name": "settings"}},
-            {"name": "keys", "secret": {"secretName": "keys", "optional": true}},
+            {"name": "settings", "configMap": {"name": companion("ConfigMap", "settings")}},
+            {"name": "keys", "secret": {"secretName": companion("Secret", "keys"), "optional": true}},
         ])
     );
     assert_eq!(

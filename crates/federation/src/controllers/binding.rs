@@ -15,7 +15,7 @@ use polis_engine::{Action, Change, Engine, Key, Plane, Reconciler, Unresolved};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::dependencies::{Dependencies, attached_to, targets, with_dependencies};
+use super::dependencies::{Dependencies, attached_to, targets};
 use super::scheduler::schedule;
 use crate::claim;
 use crate::error::Error;
@@ -75,8 +75,7 @@ fn of_binding(hub: &Hub, change: &Change<'_>) -> Result<Vec<Key>, Unresolved> {
     Ok(keys)
 }
 
-/// The binding of a template, and the bindings with dependencies, which may select the template by name or by
-/// labels.
+/// The binding of a template, and the bindings that depend on the template.
 fn of_template(shared: &Shared, change: &Change<'_>) -> Result<Vec<Key>, Unresolved> {
     if !shared.kinds.is_watched(change.kind()) || !spec_changed(change) {
         return Ok(Vec::new());
@@ -84,8 +83,11 @@ fn of_template(shared: &Shared, change: &Change<'_>) -> Result<Vec<Key>, Unresol
     let (hub, name) = (&shared.hub, change.name());
     let namespace = name.namespace.unwrap_or_default();
     let mut keys = vec![hub.key(namespace, &names::binding(&change.kind().kind, name.name))];
-    let dependents = hub.of(&kinds::BINDING).names_within(namespace, &with_dependencies(), "true")?;
-    keys.extend(dependents.iter().map(|dependent| hub.key(namespace, dependent)));
+    let TypeMeta { api_version, kind } = kinds::type_meta(change.kind());
+    let template =
+        ObjectKey { api_version, kind, namespace: namespace.to_owned(), name: name.name.to_owned() };
+    let dependents = shared.dependents.of(&template);
+    keys.extend(dependents.iter().map(|(namespace, dependent)| hub.key(namespace, dependent)));
     Ok(keys)
 }
 

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 
 use super::{kind, tree};
 use crate::claim;
+use crate::dependents::Dependency;
 use crate::error::Error;
 use crate::finalizers::add_finalizer;
 use crate::hub::{Hub, binding_kind, resource_of};
@@ -30,11 +31,6 @@ use crate::works::delete_unless_replaced;
 
 /// Prefix of the label with the hash of a dependent binding.
 const DEPENDED_BY: &str = "resourcebinding.karmada.io/depended-by-";
-
-/// Bindings with `propagateDeps`, under the value `true`.
-pub(super) fn with_dependencies() -> Index {
-    Index::field("spec.propagateDeps")
-}
 
 /// Attached bindings by the label of each binding that they are or were attached to.
 pub(super) fn by_dependent() -> Index {
@@ -87,9 +83,15 @@ impl Dependencies<'_> {
         script_errors: &mut Vec<ScriptError>,
     ) -> Result<(), Error> {
         let mut needed = Vec::new();
-        if spec.propagate_deps && claim::is_claimed(binding) {
+        if !spec.propagate_deps || !claim::is_claimed(binding) {
+            self.0.dependents.set(name_of(binding), BTreeSet::new());
+        } else {
             match self.0.scripts.current().dependencies(template) {
-                Ok(references) => needed = self.resolve(&references)?,
+                Ok(references) => {
+                    // Before the objects are read: a later event of one of them queues the binding again.
+                    self.0.dependents.set(name_of(binding), dependencies(&references));
+                    needed = self.resolve(&references)?;
+                }
                 // Existing attached bindings stay: a failing script must not remove objects.
                 Err(error) => {
                     script_errors.push(error);
@@ -110,6 +112,7 @@ impl Dependencies<'_> {
 
     /// Detaches all bindings from a binding that is being deleted.
     pub(super) async fn detach_dependencies(&self, binding: &Value) -> Result<(), Error> {
+        self.0.dependents.set(name_of(binding), BTreeSet::new());
         for attached in self.attached(binding)? {
             self.detach(&attached, binding).await?;
         }
@@ -273,6 +276,24 @@ pub(super) fn targets(spec: &ResourceBindingSpec) -> Vec<TargetCluster> {
         }
     }
     targets
+}
+
+/// Namespace and name of a binding.
+fn name_of(binding: &Value) -> (String, String) {
+    (object::meta(binding, "namespace").to_owned(), object::meta(binding, "name").to_owned())
+}
+
+/// What references select.
+fn dependencies(references: &[Value]) -> BTreeSet<Dependency> {
+    let dependency = |reference: &Value| {
+        let text = |field: &str| reference[field].as_str().unwrap_or_default().to_owned();
+        Dependency {
+            type_meta: TypeMeta { api_version: text("apiVersion"), kind: text("kind") },
+            namespace: text("namespace"),
+            name: Some(text("name")).filter(|name| !name.is_empty()),
+        }
+    };
+    references.iter().map(dependency).collect()
 }
 
 fn bare(clusters: &[TargetCluster]) -> Vec<TargetCluster> {

@@ -34,7 +34,7 @@ pub(crate) fn hub_watches() -> Vec<Watch> {
         of(&kinds::CLUSTER),
         of(&kinds::POLICY).index(by_kind()),
         of(&kinds::CLUSTER_POLICY).index(by_kind()),
-        of(&kinds::BINDING).index(dependencies::with_dependencies()).index(dependencies::by_dependent()),
+        of(&kinds::BINDING).index(dependencies::by_dependent()),
         of(&kinds::CLUSTER_BINDING),
         by_id(of(&kinds::WORK)),
         of(&kinds::INTERPRETER),

@@ -4,7 +4,8 @@
 //!         hub: WorkloadDeployment, Cluster; uncached WorkloadDeployment, ResourceBinding, Work
 //! Writes  hub: WorkloadDeployment (mark, delete), Work (delete), PropagationPolicy (delete)
 //!         project: WorkloadDeployment (condition `Withdrawn`, finalizer), Event
-//! Order   mark the hub copy → the cell ends the instances → hub copy → Works → policy → finalizer.
+//! Order   mark the hub copy → the cell ends the instances → hub copy → Works → policy → companions →
+//!         finalizer.
 //!
 //! `core::teardown` decides. The hub copy and the Clusters are watched; the binding and the Works are read
 //! uncached, and only while a deployment of the project is being deleted: a few reads for each deletion that
@@ -26,6 +27,7 @@ use polis_engine::{Action, ErrorClass, Key, ListOptions, Plane, Preconditions, U
 
 use super::Federator;
 use crate::Error;
+use crate::resolver::Companion;
 
 /// Kind of the hub copy, for the names of its binding and Works.
 const COPY_KIND: &str = "WorkloadDeployment";
@@ -88,8 +90,26 @@ impl Federator {
         source.metadata.namespace = key.namespace.as_deref().map(str::to_owned);
         source.metadata.deletion_timestamp = Some(Time(self.clock.now()));
         let blocked = self.withdraw_from(project, &hub_namespace.name, &source).await?;
+        if blocked.is_none() {
+            self.resolver.release(project, &hub_namespace.name, &source, key.namespace()).await?;
+        }
         let recheck = blocked.and_then(|blocked| blocked.waiting.recheck);
         Ok(recheck.map_or(Action::AwaitChange, Action::RequeueAfter))
+    }
+
+    /// The project has no deployment of this key. If the name is that of a companion, no deployment needs the
+    /// companion, and the labels of the hub namespace name this project, deletes it.
+    pub(super) async fn delete_unused_companion(&self, project: &Plane, key: &Key) -> Result<(), Error> {
+        let Ok(hub_namespace) = self.hub_namespace(project, key) else { return Ok(()) };
+        let hub_namespace = hub_namespace.name.as_str();
+        if !self.resolver.has_companion(hub_namespace, &key.name)?
+            || !self.owns_hub_namespace(key, hub_namespace).await?
+        {
+            return Ok(());
+        }
+        let companion =
+            Companion { namespace: key.namespace(), hub_namespace, name: &key.name, leaving: None };
+        self.resolver.delete_unused(project, &companion).await
     }
 
     /// Takes the next steps of the teardown. Returns none when nothing is left.
@@ -108,6 +128,7 @@ impl Federator {
                 let (city, leaving) = (&deployment.spec.city_code, deployment.metadata.name.as_deref());
                 self.delete_unused_policy(project, key, &namespace, city, leaving).await?;
             }
+            self.resolver.release(project, &namespace, deployment, key.namespace()).await?;
         }
         Ok(None)
     }

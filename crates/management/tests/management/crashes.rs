@@ -11,6 +11,7 @@ use polis_testing::recorder::{ObjectChange, PlaneRecorder, kinds_of_hub, kinds_o
 use polis_testing::{HUB, PlaneExt as _, eventually};
 
 use crate::env::{NAMESPACE, TestEnv};
+use crate::resolver::{db, mk_secret, mk_user, until_clean, until_delivered};
 
 /// Runs a scenario with a process that crashes after its n-th write, for every n, and a second process that
 /// completes it. Returns the number of crash points.
@@ -105,4 +106,38 @@ async fn deleting_a_workload_survives_a_crash_after_every_write() {
     )
     .await;
     assert!(writes >= 9, "two deletions, copies, policies and finalizers, and the last finalizer: {writes}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn copying_a_secret_survives_a_crash_after_every_write() {
+    let writes = after_every_write(
+        async |_| {},
+        async |env| {
+            env.acme().create(&mk_secret(NAMESPACE, "db", "password", "one")).await.unwrap();
+            env.acme().create(&mk_user("web", "dfw", db())).await.unwrap();
+        },
+        async |env| drop(until_delivered(env, "web", "one").await),
+    )
+    .await;
+    assert!(writes >= 5, "record, namespace, policy, companion, copy: {writes}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn removing_a_secret_from_the_hub_survives_a_crash_after_every_write() {
+    let writes = after_every_write(
+        async |env| {
+            env.start();
+            env.acme().create(&mk_secret(NAMESPACE, "db", "password", "one")).await.unwrap();
+            env.acme().create(&mk_user("web", "dfw", db())).await.unwrap();
+            until_delivered(env, "web", "one").await;
+            env.stop().await;
+        },
+        async |env| env.acme().remove::<WorkloadDeployment>((NAMESPACE, "web")).await,
+        async |env| {
+            env.acme().eventually_lacks::<WorkloadDeployment>((NAMESPACE, "web")).await;
+            until_clean(env).await;
+        },
+    )
+    .await;
+    assert!(writes >= 3, "copy, policy, companion, finalizer: {writes}");
 }

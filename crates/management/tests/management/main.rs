@@ -11,6 +11,7 @@ mod diagnostics;
 mod env;
 mod federator;
 mod projector;
+mod resolver;
 mod restored;
 mod teardown;
 mod workload;

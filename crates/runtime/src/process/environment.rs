@@ -1,15 +1,16 @@
 //! Environment variables of a container.
 //!
 //! A program inherits nothing of the runtime's own environment. It gets `PATH`, `HOME` and `POLIS_*`
-//! variables, then the container's own variables in order. `$(NAME)` in a value or an argument expands to a
-//! variable set earlier, as in Kubernetes; `$$` is a literal dollar sign, and a reference to an unset
-//! variable stays unexpanded.
+//! variables, then the keys of the sources in `envFrom`, then the container's own variables, in order.
+//! `$(NAME)` in a value or an argument expands to a variable set earlier, as in Kubernetes; `$$` is a literal
+//! dollar sign, and a reference to an unset variable stays unexpanded.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use polis_api::compute::SandboxContainer;
-use polis_api::k8s_openapi::api::core::v1::EnvVarSource;
+use polis_api::k8s_openapi::ByteString;
+use polis_api::k8s_openapi::api::core::v1::{EnvFromSource, EnvVarSource};
 use polis_api::reasons;
 use polis_core::quota::InstanceSize;
 use serde_json::Value;
@@ -51,6 +52,7 @@ pub(crate) fn environment(
     container: &SandboxContainer,
     sources: &Sources<'_>,
 ) -> Result<Environment, EnvironmentError> {
+    sources.add_all(container, &mut base)?;
     for variable in &container.env {
         let variable_ref = VariableRef { container: &container.name, variable: &variable.name };
         if variable.name.is_empty() || variable.name.contains(['=', '\0']) {
@@ -95,6 +97,56 @@ impl VariableRef<'_> {
 }
 
 impl Sources<'_> {
+    /// Adds a variable for each key of the sources of `envFrom`. As in Kubernetes, a key that is no name of a
+    /// variable is skipped.
+    fn add_all(&self, container: &SandboxContainer, into: &mut Environment) -> Result<(), EnvironmentError> {
+        for source in &container.env_from {
+            let prefix = source.prefix.as_deref().unwrap_or_default();
+            for (key, value) in self.values(source, &container.name)? {
+                let name = format!("{prefix}{key}");
+                if !name.is_empty() && !name.contains(['=', '\0']) {
+                    into.insert(name, value);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The keys and values of a source of `envFrom`.
+    fn values(&self, source: &EnvFromSource, container: &str) -> Result<Environment, EnvironmentError> {
+        let refused = |what: String| {
+            let message = format!("envFrom of container {container} uses {what}");
+            EnvironmentError::Refused(RunRefusal { reason: reasons::CONFIGURATION_ERROR, message })
+        };
+        let (found, missing) = if let Some(reference) = &source.config_map_ref {
+            let found = self.data.config_map(&reference.name)?.map(|map| map.data.unwrap_or_default());
+            (found, (reference.optional, format!("config map {}", reference.name)))
+        } else if let Some(reference) = &source.secret_ref {
+            let mut found = None;
+            if let Some(secret) = self.data.secret(&reference.name)? {
+                let entries = secret.data.unwrap_or_default().into_iter();
+                let text = |(key, value): (String, ByteString)| match String::from_utf8(value.0) {
+                    Ok(value) if !value.contains('\0') => Ok((key, value)),
+                    _ => Err(refused(format!(
+                        "key {key} of secret {}, which is not text; an environment variable can hold only text",
+                        reference.name
+                    ))),
+                };
+                found = Some(entries.map(text).collect::<Result<_, _>>()?);
+            }
+            (found, (reference.optional, format!("secret {}", reference.name)))
+        } else {
+            return Err(refused("a source that is neither configMapRef nor secretRef".to_owned()));
+        };
+        match (found, missing) {
+            (Some(found), _) => Ok(found),
+            (None, (Some(true), _)) => Ok(Environment::new()),
+            (None, (_, what)) => Err(refused(format!(
+                "{what}, which does not exist in the cell; create it in the workload's namespace"
+            ))),
+        }
+    }
+
     fn value(
         &self,
         source: &EnvVarSource,
@@ -257,7 +309,6 @@ pub(crate) fn expand(text: &str, known: &Environment) -> String {
 mod tests {
     use super::*;
 
-    use polis_api::k8s_openapi::ByteString;
     use polis_api::k8s_openapi::api::core::v1::{ConfigMap, EnvVar, Secret};
     use serde_json::json;
 
@@ -279,13 +330,18 @@ mod tests {
     }
 
     fn built(env: Value) -> Result<Environment, String> {
+        built_with(json!([]), env)
+    }
+
+    fn built_with(env_from: Value, env: Value) -> Result<Environment, String> {
         let instance = json!({
             "metadata": {"name": "web-0", "labels": {"app": "shop"}},
             "spec": {"runtime": {"resources": {"instanceType": "small"}}},
             "status": {"networkInterfaces": [{"assignments": {"networkIP": "127.9.0.1"}}]},
         });
         let env: Vec<EnvVar> = serde_json::from_value(env).unwrap();
-        let container = SandboxContainer { name: "app".into(), env, ..SandboxContainer::default() };
+        let env_from = serde_json::from_value(env_from).unwrap();
+        let container = SandboxContainer { name: "app".into(), env, env_from, ..SandboxContainer::default() };
         let sources = Sources {
             instance: &instance,
             sizes: Some(InstanceSize { millicores: 1500, mebibytes: 2048 }),
@@ -324,6 +380,27 @@ mod tests {
         ];
         for (source, value) in table {
             assert_eq!(from(source.clone()).as_deref(), Ok(value), "{source}");
+        }
+    }
+
+    #[test]
+    fn the_keys_of_a_source_become_variables_and_variables_replace_them() {
+        let settings = json!({"configMapRef": {"name": "settings"}});
+        let prefixed = json!({"prefix": "APP_", "configMapRef": {"name": "settings"}});
+        let missing = json!({"secretRef": {"name": "nope", "optional": true}});
+        let built = built_with(
+            json!([settings, prefixed, missing]),
+            json!([{"name": "level", "value": "own"}, {"name": "COPY", "value": "$(APP_level)"}]),
+        )
+        .unwrap();
+        assert_eq!((&*built["level"], &*built["APP_level"], &*built["COPY"]), ("own", "debug", "debug"));
+        for (source, named) in [
+            (json!({"secretRef": {"name": "nope"}}), "secret nope, which does not exist"),
+            (json!({"secretRef": {"name": "vault"}}), "key key of secret vault, which is not text"),
+            (json!({}), "neither configMapRef nor secretRef"),
+        ] {
+            let why = built_with(json!([source]), json!([])).unwrap_err();
+            assert!(why.contains(named), "{why}");
         }
     }
 

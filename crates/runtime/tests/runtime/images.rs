@@ -194,8 +194,7 @@ async fn a_private_image_needs_its_pull_secret() {
         json!({"auths": {registry.address.to_string(): {"username": "u", "password": "p"}}}).to_string();
     let data = [(".dockerconfigjson".to_owned(), ByteString(config.into_bytes()))];
     let mut secret = Secret { data: Some(data.into()), ..Secret::default() };
-    secret.metadata.name = Some("pull".into());
-    secret.metadata.namespace = Some(NAMESPACE.into());
+    secret.metadata = mk_companion("Secret", "pull");
     cell.put(&secret).await;
     let mut instance = mk_instance("owner", &image, &[]);
     let sandbox = instance.spec.runtime.sandbox.as_mut().unwrap();

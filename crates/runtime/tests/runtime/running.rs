@@ -158,8 +158,7 @@ async fn the_environment_comes_from_fields_config_maps_and_secrets() {
     assert!(message.contains("config map settings"), "{message}");
     let mut settings =
         ConfigMap { data: Some([("level".into(), "debug".into())].into()), ..ConfigMap::default() };
-    settings.metadata.name = Some("settings".into());
-    settings.metadata.namespace = Some(NAMESPACE.into());
+    settings.metadata = mk_companion("ConfigMap", "settings");
     cell.put(&settings).await;
     cell.until("a message about the secret", async || {
         let message = cell.message("env-test", "Programmed", "False", "ConfigurationError").await?;
@@ -168,8 +167,7 @@ async fn the_environment_comes_from_fields_config_maps_and_secrets() {
     .await;
     let token = ByteString(b"s3cret-s3cret".into());
     let mut vault = Secret { data: Some([("token".into(), token)].into()), ..Secret::default() };
-    vault.metadata.name = Some("vault".into());
-    vault.metadata.namespace = Some(NAMESPACE.into());
+    vault.metadata = mk_companion("Secret", "vault");
     cell.put(&vault).await;
 
     let at = address(&cell.until_running("env-test").await);

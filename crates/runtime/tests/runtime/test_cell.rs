@@ -7,7 +7,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use polis_api::ObjectExt;
 use polis_api::compute::{Instance, InstanceController, NamedPort, SandboxContainer, SchedulingGate};
-use polis_api::labels;
+use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use polis_api::{labels, names};
 use polis_apiserver::{Builder as ServerBuilder, ResponseBody, StatusError, SubresourceRequest};
 use polis_core::{conditions, metadata};
 use polis_engine::{Clock, Object, Plane};
@@ -300,4 +301,14 @@ pub fn address(instance: &Instance) -> String {
 /// Sends an HTTP GET to an instance; returns the response.
 pub async fn http_get(address: &str, port: u16) -> String {
     polis_testing::http_get((address.to_owned(), port), "/").await.expect("a response")
+}
+
+/// Metadata of the companion of a config map or secret, as the federation brings it to the cell.
+pub fn mk_companion(kind: &str, source: &str) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(names::companion(kind, source)),
+        namespace: Some(NAMESPACE.into()),
+        labels: Some([(labels::REFERENCED_DATA.to_owned(), "true".to_owned())].into()),
+        ..ObjectMeta::default()
+    }
 }
