@@ -458,6 +458,9 @@ async fn logs_of_a_workload_are_merged_with_prefixes_and_those_of_an_instance_ha
     let text = installation.polis(&format!("logs {instance} --follow --context with-logs")).await.ok();
     assert_eq!(text, format!("{instance} listens\nasked follow=true\n"));
 
+    let text = installation.polis("logs web --city ord --previous --context with-logs").await.ok();
+    assert!(text.contains("ord-0 | asked follow=false&previous=true"), "{text}");
+
     let error = installation.polis("logs web").await.error(4);
     assert!(error.contains("the server does not serve logs of instances"), "{error}");
     assert!(installation.polis("logs nothing").await.error(3).contains("neither a workload nor an instance"));
