@@ -8,7 +8,7 @@ use polis_api::ObjectExt;
 use polis_api::compute::{Workload, WorkloadDeployment};
 use polis_api::conditions::{AVAILABLE, LOCATIONS_BOUND};
 use polis_api::reasons;
-use polis_core::{canonical, conditions, instances, template};
+use polis_core::{canonical, conditions, deployments, instances, template};
 
 use super::snapshot::{self, WorkloadSnapshot};
 use super::state::{self, ObjectState};
@@ -234,14 +234,18 @@ fn surplus(total: u32, wanted: u32, old: u32) -> u32 {
 
 fn wanted(workload: &Workload, site: &(String, String)) -> u32 {
     let placement = workload.spec.placements.iter().find(|placement| placement.name == site.0);
-    placement.and_then(|placement| u32::try_from(placement.scale_settings.min_replicas).ok()).unwrap_or(0)
+    let settings = placement.map(|placement| deployments::scale_settings(&workload.spec, placement));
+    settings.and_then(|settings| u32::try_from(settings.min_replicas).ok()).unwrap_or(0)
 }
 
 /// Whether the deployment has the scale and the template of the workload.
 fn is_synced(deployment: &WorkloadDeployment, workload: &Workload, site: &(String, String)) -> bool {
     let placement = workload.spec.placements.iter().find(|placement| placement.name == site.0);
     !deployment.is_deleting()
-        && placement.is_some_and(|p| canonical::same(&p.scale_settings, &deployment.spec.scale_settings))
+        && placement.is_some_and(|placement| {
+            let wanted = deployments::scale_settings(&workload.spec, placement);
+            canonical::same(&wanted, &deployment.spec.scale_settings)
+        })
         && template::hash(&deployment.spec.template) == template::hash(&workload.spec.template)
 }
 

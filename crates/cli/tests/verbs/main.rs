@@ -137,6 +137,36 @@ async fn scale_and_restart_wait_until_the_new_instances_are_ready() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_scale_subresource_of_a_workload_sets_the_number_in_every_city() {
+    let installation = Installation::new().await;
+    installation.polis(DEPLOY).await.ok();
+    let workloads = Api::<Workload>::default_namespaced(installation.project("default"));
+    // As `kubectl scale` sends it.
+    let scale = async |replicas: i32| {
+        let patch = Patch::Merge(json!({"spec": {"replicas": replicas}}));
+        workloads.patch_scale("web", &PatchParams::default(), &patch).await
+    };
+    assert_eq!(scale(3).await.unwrap().spec.unwrap().replicas, Some(3));
+    let rollout = installation.polis("rollout status web").await.ok();
+    assert!(rollout.contains("web is ready: 6 instances in 2 cities"), "{rollout}");
+
+    // `polis scale` takes over; minReplicas holds again.
+    installation.polis("scale web 2").await.ok();
+    let web = workloads.get("web").await.unwrap();
+    assert_eq!((web.spec.replicas, web.spec.placements[0].scale_settings.min_replicas), (None, 2));
+    assert!(scale(0).await.unwrap_err().to_string().contains("spec.replicas"));
+
+    let mut edge = web.spec.placements[0].clone();
+    edge.name = "edge".into();
+    edge.scale_settings.min_replicas = 1;
+    let patch = Patch::Merge(json!({"spec": {"placements": [web.spec.placements[0], edge]}}));
+    workloads.patch("web", &PatchParams::default(), &patch).await.unwrap();
+    let refused = scale(4).await.unwrap_err().to_string();
+    assert!(refused.contains("use `polis scale NAME N --placement PLACEMENT`"), "{refused}");
+    assert_eq!(workloads.get("web").await.unwrap().spec.replicas, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn concurrent_changes_of_one_workload_both_succeed_and_none_is_lost() {
     let installation = Installation::new().await;
     installation.polis(DEPLOY).await.ok();
