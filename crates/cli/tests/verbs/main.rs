@@ -6,6 +6,7 @@ mod fake_controllers;
 mod installation;
 mod log_server;
 mod terminal;
+mod why;
 
 use installation::{Installation, hub_namespace};
 use polis_api::compute::{Instance, Workload};
