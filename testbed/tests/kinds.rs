@@ -302,6 +302,43 @@ async fn a_status_is_rejected_without_its_required_counts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn kubectl_scales_a_workload_or_names_what_to_do_instead() {
+    let (cluster, client) = plane().await;
+    namespace(&client, "scale-workload").await;
+    let path = collection("Workload", "scale-workload");
+    let mut workload = base_of("Workload");
+    workload["metadata"] = json!({"name": "web"});
+    let created = request(&client, Method::POST, &path, Some(&workload)).await;
+    assert!(created.accepted, "{}", created.message());
+    let scale = async |replicas: &str| {
+        kubectl(cluster, &["scale", "workload", "web", "-n", "scale-workload", "--replicas", replicas]).await
+    };
+    assert!(scale("3").await.contains("workload.compute.datumapis.com/web scaled"));
+    let mut stored = request(&client, Method::GET, &format!("{path}/web"), None).await.body;
+    assert_eq!(stored["spec"]["replicas"], 3);
+
+    // A change that would have no effect is refused; it is accepted together with the removal.
+    stored["spec"]["placements"][0]["scaleSettings"]["minReplicas"] = json!(2);
+    let hidden = request(&client, Method::PUT, &format!("{path}/web"), Some(&stored)).await;
+    assert!(hidden.message().contains("takes precedence over minReplicas"), "{}", hidden.message());
+    stored["spec"].as_object_mut().expect("a spec").remove("replicas");
+    let edge = json!({"name": "edge", "cityCodes": ["ORD"], "scaleSettings": {"minReplicas": 5}});
+    stored["spec"]["placements"].as_array_mut().expect("placements").push(edge);
+    let split = request(&client, Method::PUT, &format!("{path}/web"), Some(&stored)).await;
+    assert!(split.accepted, "{}", split.message());
+
+    let patch = request(&client, Method::GET, &format!("{path}/web"), None).await.body;
+    let scale = json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "spec": {"replicas": 4},
+        "metadata": {"name": "web", "namespace": "scale-workload", "resourceVersion": patch["metadata"]["resourceVersion"]}});
+    let refused = request(&client, Method::PUT, &format!("{path}/web/scale"), Some(&scale)).await;
+    assert!(
+        refused.message().contains("use `polis scale NAME N --placement PLACEMENT`"),
+        "{}",
+        refused.message()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_deployment_is_scaled_through_its_scale_subresource() {
     let (_, client) = plane().await;
     namespace(&client, "scale").await;

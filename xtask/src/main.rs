@@ -8,6 +8,7 @@ mod advisories;
 mod alerts;
 mod bench;
 mod bundle;
+mod chart;
 mod crds;
 mod dashboards;
 mod e2e;
@@ -66,6 +67,12 @@ enum Task {
     ///
     /// Needs: Rust. Takes: a second. `--check` writes nothing and fails when a file has drifted.
     Dashboards(dashboards::Args),
+    /// Write the templates of the Helm chart in deploy/chart from the kustomizations.
+    ///
+    /// Needs: Rust and kubectl. Takes: seconds. `--check` writes nothing, fails when a file has drifted,
+    /// and compares what the chart renders to with what kustomize renders; with Helm, if it is installed
+    /// or built.
+    Chart(chart::Args),
     /// Build `polis` as a static program and write its image as an OCI layout, without a daemon.
     ///
     /// Needs: Rust, a C compiler, and the static libraries of libc. Takes: as long as a release build.
@@ -106,6 +113,7 @@ fn main() -> anyhow::Result<()> {
         Task::Crds(args) => crds::run(args),
         Task::Alerts(args) => alerts::run(args),
         Task::Dashboards(args) => dashboards::run(args),
+        Task::Chart(args) => chart::run(args),
         Task::Image(args) => image::run(args),
         Task::Bundle(args) => bundle::run(args),
         Task::Sign(args) => sign::run(args),

@@ -27,7 +27,7 @@ use crate::advisories::{self, Advisories};
 use crate::crds::{self, root};
 use crate::e2e::{CrdVersion, DeploymentMode, PlaneBackend, RENDERED_SCENARIOS, SuiteConfig};
 use crate::go_tool::GoTool;
-use crate::{alerts, dashboards, graph, outside, scenarios, words, workflows};
+use crate::{alerts, chart, dashboards, graph, outside, scenarios, words, workflows};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -241,6 +241,7 @@ fn engines(tally: &mut Tally, fast: bool) {
     let go = polis_testbed::go::find().map(drop);
     let can_build = !fast && go.is_ok();
     tools(tally, "alerts", &alerts::PROMTOOL, can_build, alerts::check);
+    tools(tally, "chart", &chart::HELM, can_build, chart::check);
     tools(tally, "workflows", &workflows::ACTIONLINT, can_build, workflows::check);
     const REAL: &str = "suites on real engines";
     if fast {

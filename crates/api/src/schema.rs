@@ -12,6 +12,11 @@ pub(crate) fn rule(rule: &str, message: &str) -> Value {
     json!([{ "rule": rule, "message": message }])
 }
 
+/// Several CEL rules, each with its message.
+pub(crate) fn rules(rules: &[(&str, &str)]) -> Value {
+    rules.iter().map(|(rule, message)| json!({ "rule": rule, "message": message })).collect()
+}
+
 /// As [`rule`], with the field that the message refers to.
 pub(crate) fn rule_at(rule: &str, message: &str, field: &str) -> Value {
     json!([{ "rule": rule, "message": message, "fieldPath": field }])

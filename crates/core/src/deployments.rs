@@ -13,7 +13,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use polis_api::compute::{
-    Workload, WorkloadDeployment, WorkloadDeploymentSpec, WorkloadPlacement, WorkloadReference,
+    ScaleSettings, Workload, WorkloadDeployment, WorkloadDeploymentSpec, WorkloadPlacement,
+    WorkloadReference, WorkloadSpec,
 };
 use polis_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use polis_api::{ObjectExt, labels, names};
@@ -249,9 +250,20 @@ fn desired_spec(
         placement_name: placement.name.clone(),
         city_code: city.to_owned(),
         template: workload.spec.template.clone(),
-        scale_settings: placement.scale_settings.clone(),
+        scale_settings: scale_settings(&workload.spec, placement),
         replicas,
     }
+}
+
+/// The scale settings of a placement: `spec.replicas` of the workload takes precedence over `minReplicas`,
+/// and raises a lower `maxReplicas`.
+pub fn scale_settings(spec: &WorkloadSpec, placement: &WorkloadPlacement) -> ScaleSettings {
+    let mut settings = placement.scale_settings.clone();
+    if let Some(replicas) = spec.replicas {
+        settings.min_replicas = replicas;
+        settings.max_replicas = settings.max_replicas.map(|most| most.max(replicas));
+    }
+    settings
 }
 
 fn own_labels(workload: &Workload) -> Map {
@@ -293,6 +305,23 @@ mod tests {
         assert!(owner::is_controlled_by(&first.metadata, "uid-web"));
         assert_eq!(first.metadata.name, Some(names::deployment("web", "uid-web", "default", "dfw")));
         assert_eq!(first.metadata.namespace.as_deref(), Some("shop"));
+    }
+
+    #[test]
+    fn the_replicas_of_a_workload_take_precedence_in_every_city_of_every_placement() {
+        let mut workload = mk_workload("web", &["dfw"]);
+        workload.spec.placements.push(mk_placement("edge", &["ord"]));
+        workload.spec.placements[1].scale_settings.max_replicas = Some(2);
+        workload.spec.replicas = Some(3);
+        let deployed = mk_deployed(&workload, &["dfw", "ord"]);
+        let scales: Vec<_> = deployed
+            .iter()
+            .map(|d| (d.spec.scale_settings.min_replicas, d.spec.scale_settings.max_replicas))
+            .collect();
+        assert_eq!(scales, [(3, None), (3, Some(3))]);
+        workload.spec.replicas = None;
+        let updated = plan_of(&workload, &deployed, &["dfw", "ord"]).actions;
+        assert_eq!(updated.len(), 2, "minReplicas holds again: {updated:?}");
     }
 
     #[test]

@@ -74,6 +74,7 @@ pub fn status(workload: &Workload, input: &WorkloadStatusInput, now: &Time) -> O
     let sums = Sums::over(&owned);
     status.deployments = i32::try_from(owned.len()).unwrap_or(i32::MAX);
     status.replicas = sums.replicas;
+    status.replicas_per_city = Some(least_per_city(workload, &owned));
     status.current_replicas = sums.current;
     status.updated_replicas = Some(sums.updated);
     status.desired_replicas = sums.desired;
@@ -346,6 +347,19 @@ fn referenced_data(owned: &[&WorkloadDeployment]) -> Option<DesiredCondition> {
     }
 }
 
+/// The number of instances in the city that has the fewest. A city without a deployment has none.
+fn least_per_city(workload: &Workload, owned: &[&WorkloadDeployment]) -> i32 {
+    let sites = workload.spec.placements.iter().flat_map(|placement| {
+        placement.city_codes.iter().map(|city| (placement.name.as_str(), city.as_str()))
+    });
+    let at = |site: (&str, &str)| {
+        let deployment =
+            owned.iter().find(|d| (d.spec.placement_name.as_str(), d.spec.city_code.as_str()) == site);
+        deployment.and_then(|deployment| deployment.status.as_ref()).map_or(0, |status| status.replicas)
+    };
+    sites.map(at).min().unwrap_or(0)
+}
+
 /// Counters summed over deployments; saturating, since another writer may have set huge numbers.
 #[derive(Default)]
 struct Sums {
@@ -463,6 +477,19 @@ mod tests {
         let names: Vec<_> = status.placements.iter().map(|p| p.name.as_str()).collect();
         assert_eq!(names, ["default", "old"]);
         assert_eq!(status.deployments, 1);
+    }
+
+    #[test]
+    fn the_number_per_city_is_that_of_the_city_with_the_fewest_instances() {
+        let workload = mk_workload("web", &["dfw", "ord"]);
+        let mut deployments = [
+            mk_of("a", "default", "dfw", "True", "StableInstanceFound"),
+            mk_of("b", "default", "ord", "True", "StableInstanceFound"),
+        ];
+        assert_eq!(status_of(&workload, &deployments[..1], &["dfw", "ord"]).replicas_per_city, Some(0));
+        deployments[1].status.as_mut().unwrap().replicas = 5;
+        let status = status_of(&workload, &deployments, &["dfw", "ord"]);
+        assert_eq!((status.replicas, status.replicas_per_city), (7, Some(2)));
     }
 
     #[test]

@@ -3,8 +3,12 @@
 //! Shims write the output to files (see `shim::output` for the format). Reading needs no running provider,
 //! and the output of a crashed container stays available as long as its instance exists. A follow request
 //! polls the end of the file five times a second. A request of any length needs a fixed amount of memory, and
-//! the last lines are searched from the end of the file.
+//! the last lines are searched from the end of the file; only of a previous run they are kept in memory.
+//!
+//! The runs of a container write to the same files. The lines of a previous run are found by their times: the
+//! state file of the shim has the start of the current run and of the one before it.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::MetadataExt as _;
@@ -52,6 +56,14 @@ pub enum LogError {
         /// The containers of the instance.
         available: Vec<String>,
     },
+    /// No run of the container has ended.
+    #[error("container {container} of instance {instance} has no previous run: it has not been restarted")]
+    NoPreviousRun {
+        /// The instance.
+        instance: String,
+        /// The container.
+        container: String,
+    },
     /// Reading a file failed.
     #[error("failed to read output of instance {instance}: {source}")]
     Read {
@@ -71,6 +83,8 @@ pub struct LogQuery {
     pub tail: Option<usize>,
     /// Only lines written at or after this time.
     pub since: Option<Timestamp>,
+    /// Only lines of the last run that has ended.
+    pub previous: bool,
 }
 
 /// A log request over the API, with the parameters of `kubectl logs`.
@@ -78,15 +92,15 @@ pub struct LogQuery {
 pub struct LogRequest {
     /// Which lines to read.
     pub query: LogQuery,
-    /// Whether to wait for further lines.
+    /// Whether to wait for further lines; without effect on a previous run, which has none.
     pub follow: bool,
     /// Whether each line starts with its time.
     pub timestamps: bool,
 }
 
 impl LogRequest {
-    /// Parses the query parameters `container`, `follow`, `timestamps`, `tailLines`, `sinceSeconds` and
-    /// `sinceTime`. An error names the invalid parameter.
+    /// Parses the query parameters `container`, `follow`, `previous`, `timestamps`, `tailLines`,
+    /// `sinceSeconds` and `sinceTime`. An error names the invalid parameter.
     pub fn from_parameters(
         parameter: impl Fn(&str) -> Option<String>,
         now: Timestamp,
@@ -113,7 +127,7 @@ impl LogRequest {
         };
         let tail = number("tailLines")?.map(|lines| lines as usize);
         let container = parameter("container").filter(|name| !name.is_empty());
-        let query = LogQuery { container, tail, since };
+        let query = LogQuery { container, tail, since, previous: truth("previous")? };
         Ok(LogRequest { query, follow: truth("follow")?, timestamps: truth("timestamps")? })
     }
 }
@@ -205,6 +219,28 @@ impl LogReader {
         Ok(since(query.since, pieces.flatten()))
     }
 
+    /// Streams the lines of the last run that has ended, oldest first.
+    pub async fn previous(
+        &self,
+        uid: &str,
+        query: &LogQuery,
+    ) -> Result<impl Stream<Item = LogLine> + Send + use<>, LogError> {
+        let (from, until) = self.ended_run(uid, query)?;
+        let every = LogQuery { tail: None, since: query.since.max(Some(from)), ..query.clone() };
+        let lines = self.existing(uid, &every)?;
+        let lines =
+            lines.take_while(move |line| std::future::ready(until.is_none_or(|until| line.at < until)));
+        let Some(tail) = query.tail else { return Ok(lines.left_stream()) };
+        let last = lines.fold(VecDeque::new(), move |mut last, line| {
+            last.push_back(line);
+            if last.len() > tail {
+                last.pop_front();
+            }
+            std::future::ready(last)
+        });
+        Ok(futures::stream::iter(last.await).right_stream())
+    }
+
     /// Streams the response to a log request as text.
     pub async fn respond(
         &self,
@@ -213,9 +249,10 @@ impl LogReader {
     ) -> Result<BoxStream<'static, Bytes>, LogError> {
         let timestamps = request.timestamps;
         let show = move |line: LogLine| Bytes::from(line.format(timestamps));
-        Ok(match request.follow {
-            true => self.follow(uid, &request.query)?.map(show).boxed(),
-            false => self.existing(uid, &request.query)?.map(show).boxed(),
+        Ok(match request {
+            LogRequest { query, .. } if query.previous => self.previous(uid, query).await?.map(show).boxed(),
+            LogRequest { query, follow: true, .. } => self.follow(uid, query)?.map(show).boxed(),
+            LogRequest { query, .. } => self.existing(uid, query)?.map(show).boxed(),
         })
     }
 
@@ -223,6 +260,17 @@ impl LogReader {
         let folder = self.folder(uid, query)?;
         Cursor::begin(&folder, query.tail)
             .map_err(|source| LogError::Read { instance: uid.to_owned(), source })
+    }
+
+    /// The time of the last run that has ended.
+    fn ended_run(&self, uid: &str, query: &LogQuery) -> Result<(Timestamp, Option<Timestamp>), LogError> {
+        let folder = self.folder(uid, query)?;
+        let state = shim::ShimState::read(&folder)
+            .map_err(|source| LogError::Read { instance: uid.to_owned(), source })?;
+        state.and_then(|state| state.ended_run()).ok_or_else(|| LogError::NoPreviousRun {
+            instance: uid.to_owned(),
+            container: folder.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        })
     }
 
     /// The UID of the instance with this namespace and name on this host.
@@ -291,13 +339,15 @@ fn from_end(file: &mut File, lines: &mut usize) -> io::Result<Option<u64>> {
 struct Cursor {
     folder: PathBuf,
     file: Option<u64>,
+    /// That file. It is read to its end after the instance and its files were deleted.
+    held: Option<File>,
     at: u64,
 }
 
 impl Cursor {
     /// Starts at the first of the last `tail` lines, or at the oldest line.
     fn begin(folder: &Path, tail: Option<usize>) -> io::Result<Self> {
-        let mut cursor = Cursor { folder: folder.to_owned(), file: None, at: 0 };
+        let mut cursor = Cursor { folder: folder.to_owned(), file: None, held: None, at: 0 };
         let Some(mut left) = tail else { return Ok(cursor) };
         for age in 0.. {
             let mut file = match File::open(shim::rotated(folder, age)) {
@@ -368,7 +418,7 @@ impl Cursor {
     }
 
     /// Opens the file of this position, and returns its age. If it was deleted, opens the oldest remaining
-    /// one.
+    /// one; if there is none, returns the deleted one.
     fn open(&mut self) -> io::Result<Option<(File, u32)>> {
         let mut oldest = None;
         for age in 0.. {
@@ -381,14 +431,21 @@ impl Cursor {
             };
             let inode = file.metadata()?.ino();
             if self.file == Some(inode) {
-                return Ok(Some((file, age)));
+                return self.hold(file, age).map(Some);
             }
             oldest = Some((file, age, inode));
         }
-        let Some((file, age, inode)) = oldest else { return Ok(None) };
+        let Some((file, age, inode)) = oldest else {
+            return self.held.as_ref().map(|file| Ok((file.try_clone()?, 0))).transpose();
+        };
         self.file = Some(inode);
         self.at = 0;
-        Ok(Some((file, age)))
+        self.hold(file, age).map(Some)
+    }
+
+    fn hold(&mut self, file: File, age: u32) -> io::Result<(File, u32)> {
+        self.held = Some(file.try_clone()?);
+        Ok((file, age))
     }
 }
 
@@ -495,7 +552,9 @@ mod tests {
             texts.push(follow.next().await.unwrap().text);
         }
         assert_eq!(texts, ["line 2", "line 3", "line 4", "line 5"]);
+        write(&folder, 0, 6..7);
         drop(dir);
+        assert_eq!(follow.next().await.unwrap().text, "line 6", "no last line is lost");
         assert_eq!(follow.next().await, None, "the instance is deleted");
     }
 
@@ -511,8 +570,9 @@ mod tests {
         let parsed =
             request(&[("container", "app"), ("follow", "true"), ("tailLines", "5"), ("sinceSeconds", "60")]);
         let since = "2026-01-01T00:00:00Z".parse().ok();
-        let query = LogQuery { container: Some("app".into()), tail: Some(5), since };
+        let query = LogQuery { container: Some("app".into()), tail: Some(5), since, previous: false };
         assert_eq!(parsed, Ok(LogRequest { query, follow: true, timestamps: false }));
+        assert!(request(&[("previous", "true")]).unwrap().query.previous);
         for (wrong, word) in [
             (&[("tailLines", "-1")][..], "tailLines=-1"),
             (&[("follow", "yes")], "follow=yes"),
@@ -538,6 +598,46 @@ mod tests {
             follow: false,
         };
         assert_eq!(text(stamped).await, "2026-01-01T00:00:01.000000Z line 1\n");
+    }
+
+    /// The state file of a run that started at this second.
+    fn write_state(folder: &Path, started: u32, previous: Option<u32>, ended: bool) {
+        let at = |second: u32| format!("2026-01-01T00:00:{second:02}Z");
+        let state = serde_json::json!({
+            "shim": 1, "pid": 2, "restarts": 1, "streak": 1, "before": null, "template": "h1", "started": at(started),
+            "previous_started": previous.map(at),
+            "ending": ended.then(|| serde_json::json!({"at": at(59), "how": {"exit": 1}})),
+        });
+        fs::write(folder.join("state.json"), state.to_string()).unwrap();
+    }
+
+    #[tokio::test]
+    async fn the_previous_run_is_the_last_one_that_has_ended() {
+        let (_dir, logs, folder) = mk_logs();
+        let previous = LogQuery { previous: true, ..LogQuery::default() };
+        let read = async |query: LogQuery| {
+            let lines = logs.previous(UID, &query).await?.collect::<Vec<_>>().await;
+            Ok::<_, LogError>(lines.into_iter().map(|line| line.text).collect::<Vec<_>>())
+        };
+        write(&folder, 1, 0..4);
+        write(&folder, 0, 4..8);
+        let none = read(previous.clone()).await.unwrap_err().to_string();
+        assert_eq!(none, "container app of instance 0a1b has no previous run: it has not been restarted");
+        write_state(&folder, 0, None, false);
+        assert!(matches!(read(previous.clone()).await, Err(LogError::NoPreviousRun { .. })));
+        // It has exited, and is not started again yet.
+        write_state(&folder, 6, Some(2), true);
+        assert_eq!(read(previous.clone()).await.unwrap(), ["line 6", "line 7"]);
+        write_state(&folder, 6, Some(2), false);
+        assert_eq!(read(previous.clone()).await.unwrap(), ["line 2", "line 3", "line 4", "line 5"]);
+        let tail = LogQuery { tail: Some(1), ..previous.clone() };
+        assert_eq!(read(tail).await.unwrap(), ["line 5"]);
+        let since = Some("2026-01-01T00:00:04Z".parse().unwrap());
+        assert_eq!(read(LogQuery { since, ..previous.clone() }).await.unwrap(), ["line 4", "line 5"]);
+        // A response to a follow request ends as well.
+        let request = LogRequest { query: previous, follow: true, timestamps: false };
+        let parts: Vec<Bytes> = logs.respond(UID, &request).await.unwrap().collect().await;
+        assert_eq!(parts.concat(), b"line 2\nline 3\nline 4\nline 5\n");
     }
 
     #[tokio::test]

@@ -198,10 +198,7 @@ impl DeploymentBuilder {
 
 /// A workload without placements.
 pub fn workload(name: &str) -> WorkloadBuilder {
-    WorkloadBuilder(Workload::new(
-        name,
-        WorkloadSpec { template: mk_template(IMAGE), placements: Vec::new() },
-    ))
+    WorkloadBuilder(Workload::new(name, WorkloadSpec { template: mk_template(IMAGE), ..Default::default() }))
 }
 
 /// Builds a workload.

@@ -27,6 +27,7 @@ use crate::schema;
     derive = "Default",
     doc = "A workload runs copies of one instance template in the cities named by its placements.",
     annotation("discovery.miloapis.com/parent-contexts", "Project"),
+    scale(spec_replicas_path = ".spec.replicas", status_replicas_path = ".status.replicasPerCity"),
     printcolumn(
         name = "Available",
         type_ = "string",
@@ -45,6 +46,16 @@ use crate::schema;
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = schema::rules(&[
+    (
+        "!has(self.replicas) || self.placements.all(p, p.scaleSettings.minReplicas == self.placements[0].scaleSettings.minReplicas)",
+        "the placements of this workload have different numbers of instances, and kubectl scale sets one number for all: use `polis scale NAME N --placement PLACEMENT`, or change minReplicas of the placement",
+    ),
+    (
+        "!has(self.replicas) || !has(oldSelf.replicas) || self.replicas != oldSelf.replicas || self.placements.all(p, p.scaleSettings.minReplicas == oldSelf.placements[0].scaleSettings.minReplicas)",
+        "spec.replicas, which kubectl scale has set, takes precedence over minReplicas: change spec.replicas, or remove it together with the change of minReplicas",
+    ),
+])))]
 pub struct WorkloadSpec {
     /// The template of the instances in every city.
     pub template: InstanceTemplateSpec,
@@ -59,6 +70,11 @@ pub struct WorkloadSpec {
         ))
     )]
     pub placements: Vec<WorkloadPlacement>,
+    /// Number of instances in each city of every placement, instead of `minReplicas`. The scale subresource
+    /// sets it; it requires that all placements have the same `minReplicas`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub replicas: Option<i32>,
 }
 
 /// A group of cities with the same scale settings.
@@ -94,6 +110,10 @@ pub struct WorkloadStatus {
     #[serde(default)]
     #[schemars(!default)]
     pub replicas: i32,
+    /// Number of instances that exist in each city, the smallest if it differs. The scale subresource shows
+    /// it, because `spec.replicas` is a number per city too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replicas_per_city: Option<i32>,
     /// Number of instances that run the current template, over all deployments.
     #[serde(default)]
     #[schemars(!default)]

@@ -226,6 +226,15 @@ fn a_deployment_scales_by_its_replicas() {
 }
 
 #[test]
+fn a_workload_scales_by_its_number_per_city() {
+    let scale = &crd("Workload")["spec"]["versions"][0]["subresources"]["scale"];
+    assert_eq!(
+        *scale,
+        json!({"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicasPerCity"})
+    );
+}
+
+#[test]
 fn the_lines_of_a_paragraph_are_joined_in_descriptions() {
     let text = "First line\nof a paragraph.\n\nSecond\nparagraph:\n- one\n- two";
     let mut crd = json!({"spec": {"versions": [{"schema": {"openAPIV3Schema": {"description": text}}}]}});

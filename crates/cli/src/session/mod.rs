@@ -20,6 +20,9 @@ use clap::Args;
 /// Reason in the Status of the `log` subresource when the instance exists but none of its containers has
 /// started.
 pub const NOT_STARTED: &str = "NotStarted";
+/// Reason in the Status of the `log` subresource when a request asks for the previous run of a container and
+/// no run of it has ended.
+pub const NO_PREVIOUS_RUN: &str = "NoPreviousRun";
 
 /// Flags that select the server, project and namespace of a command.
 #[derive(Args, Clone, Debug, Default)]

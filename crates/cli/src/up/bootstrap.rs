@@ -1,6 +1,6 @@
-//! Bootstrap manifests of the planes: the resource interpreters of Polis' kinds, the namespace of the
-//! heartbeats, the Clusters of the federation, the Projects. In a production installation the operator
-//! applies them.
+//! Bootstrap manifests of the planes: the resource interpreters of Polis' kinds, the guard of the city labels,
+//! the namespace of the heartbeats, the Clusters of the federation, the Projects. In a production installation
+//! the operator applies them.
 
 use anyhow::{Context, Result};
 use polis_api::compute::Workload;
@@ -14,8 +14,12 @@ use serde_json::{Value, json};
 
 use super::planes::{PlaneBackend, Planes};
 
-/// The ResourceInterpreterCustomizations of Polis' kinds.
-const INTERPRETER: &str = include_str!("../../../../deploy/components/federation/interpreter.yaml");
+/// The shipped manifests of a hub: the ResourceInterpreterCustomizations of Polis' kinds, and the policy that
+/// a city label is not lost by accident.
+const HUB: [&str; 2] = [
+    include_str!("../../../../deploy/components/federation/interpreter.yaml"),
+    include_str!("../../../../deploy/components/federation/city-guard.yaml"),
+];
 /// Field manager of the bootstrap manifests.
 const FIELD_MANAGER: &str = "polis-up";
 
@@ -24,8 +28,10 @@ pub async fn apply_all(planes: &Planes, projects: &[String]) -> Result<()> {
     if let PlaneBackend::Embedded(_) = planes.hub {
         let hub = planes.client(&planes.hub, FIELD_MANAGER);
         apply(&hub, &heartbeats()).await?;
-        for object in serde_saphyr::from_multiple::<Value>(INTERPRETER)? {
-            apply(&hub, &object).await?;
+        for text in HUB {
+            for object in serde_saphyr::from_multiple::<Value>(text)? {
+                apply(&hub, &object).await?;
+            }
         }
         for (city, _) in &planes.cells {
             apply(&hub, &member(city)).await?;

@@ -15,7 +15,7 @@ use polis_apiserver::{ResponseBody, Server, Service, StatusError, SubresourceReq
 use polis_runtime::logs::{LogError, LogReader, LogRequest};
 
 use super::planes::cell_plane;
-use crate::session::NOT_STARTED;
+use crate::session::{NO_PREVIOUS_RUN, NOT_STARTED};
 
 /// The handler of the subresource. It exists before the runtimes; until [`Reader::init`] it answers 503.
 /// Cheap to clone.
@@ -79,6 +79,11 @@ fn refused(name: &str, error: LogError) -> StatusError {
         LogError::NoContainer { container, available, .. } => {
             let instance = name.to_owned();
             bad(&LogError::NoContainer { instance, container, available }.to_string())
+        }
+        LogError::NoPreviousRun { container, .. } => {
+            let instance = name.to_owned();
+            let why = LogError::NoPreviousRun { instance, container }.to_string();
+            StatusError::new(400, NO_PREVIOUS_RUN, why)
         }
         LogError::Read { .. } => StatusError::new(500, "InternalError", error.to_string()),
     }

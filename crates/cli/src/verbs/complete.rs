@@ -47,11 +47,12 @@ pub async fn run(flags: Flags) -> Result<Exit, CliError> {
 }
 
 async fn names(words: &[String]) -> Result<Vec<String>, CliError> {
-    let candidates = candidates(words);
+    let words = separated(words);
+    let candidates = candidates(&words);
     if candidates == Candidates::None {
         return Ok(Vec::new());
     }
-    let session = Session::new(&connection(words)).await?;
+    let session = Session::new(&connection(&words)).await?;
     let workloads = async {
         let found = optional(session.api::<Workload>(), "workloads").await?.unwrap_or_default();
         Ok::<_, CliError>(found.iter().map(|workload| workload.name().to_owned()).collect::<Vec<_>>())
@@ -80,29 +81,61 @@ async fn names(words: &[String]) -> Result<Vec<String>, CliError> {
     })
 }
 
-/// What completes a line after these words.
+/// What completes a line after these words: the value of the last flag, or the first name after the verb.
 fn candidates(words: &[String]) -> Candidates {
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    match words.last() {
-        Some(&("--city" | "--abandon")) => return Candidates::Cities,
-        Some(&"--project") => return Candidates::Projects,
-        Some(flag) if flag.starts_with('-') => return Candidates::None,
-        _ => {}
-    }
-    // A word after a flag is its value, or a second name: both end the completion of names.
-    let (verb, rest) = match words.as_slice() {
-        ["rollout", _, rest @ ..] => ("rollout", rest),
-        [verb, rest @ ..] => (*verb, rest),
-        [] => return Candidates::None,
-    };
-    if rest.iter().any(|word| !word.starts_with('-')) {
-        return Candidates::None;
+    let mut command = crate::command();
+    command.build();
+    let mut command = &command;
+    let mut verb = "";
+    let mut names = 0;
+    let mut words = words.iter().map(String::as_str);
+    while let Some(word) = words.next() {
+        if word.starts_with('-') {
+            let takes_value = flag(command, word).is_some_and(|flag| flag.get_action().takes_values());
+            if takes_value && words.next().is_none() {
+                return of_value(word);
+            }
+        } else if let Some(inner) = command.find_subcommand(word) {
+            verb = if verb.is_empty() { inner.get_name() } else { verb };
+            command = inner;
+        } else {
+            names += 1;
+        }
     }
     match verb {
+        _ if names > 0 || command.has_subcommands() => Candidates::None,
         "status" | "scale" | "restart" | "destroy" | "rollout" | "deploy" | "instances" => {
             Candidates::Workloads
         }
         "why" | "logs" => Candidates::WorkloadsAndInstances,
+        _ => Candidates::None,
+    }
+}
+
+/// The words with `--city=dfw` as two words. bash makes a third one of the `=`.
+fn separated(words: &[String]) -> Vec<String> {
+    let parts = words.iter().flat_map(|word| match word.split_once('=') {
+        Some((flag, value)) if flag.starts_with("--") => vec![flag, value],
+        _ => vec![word.as_str()],
+    });
+    parts.filter(|part| *part != "=").map(str::to_owned).collect()
+}
+
+/// The flag of a command that a word such as `--city` or `-n` names.
+fn flag<'a>(command: &'a clap::Command, word: &str) -> Option<&'a clap::Arg> {
+    let long = word.strip_prefix("--");
+    let short = word.strip_prefix('-').and_then(|short| short.chars().next());
+    command.get_arguments().find(|flag| match long {
+        Some(long) => flag.get_long() == Some(long),
+        None => flag.get_short().is_some() && flag.get_short() == short,
+    })
+}
+
+/// What completes the value of a flag.
+fn of_value(flag: &str) -> Candidates {
+    match flag {
+        "--city" | "--abandon" => Candidates::Cities,
+        "--project" => Candidates::Projects,
         _ => Candidates::None,
     }
 }
@@ -130,26 +163,33 @@ mod tests {
         let table = [
             ("status", Candidates::Workloads),
             ("rollout undo", Candidates::Workloads),
-            ("logs -f", Candidates::None),
+            ("logs -f", Candidates::WorkloadsAndInstances),
+            ("logs --tail", Candidates::None),
+            ("logs --tail 5", Candidates::WorkloadsAndInstances),
+            ("logs -n blue", Candidates::WorkloadsAndInstances),
+            ("rollout", Candidates::None),
             ("logs", Candidates::WorkloadsAndInstances),
             ("why", Candidates::WorkloadsAndInstances),
             ("status web", Candidates::None),
             ("deploy web --city", Candidates::Cities),
             ("deploy web --city dfw --city", Candidates::Cities),
+            ("deploy web --city =", Candidates::Cities),
+            ("logs --city=dfw", Candidates::WorkloadsAndInstances),
+            ("destroy web --abandon", Candidates::Cities),
             ("status --project", Candidates::Projects),
             ("cities", Candidates::None),
             ("", Candidates::None),
         ];
         for (line, expected) in table {
             let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-            assert_eq!(candidates(&words), expected, "{line}");
+            assert_eq!(candidates(&separated(&words)), expected, "{line}");
         }
     }
 
     #[test]
     fn the_connection_flags_of_the_line_are_used() {
-        let words = ["status", "--project", "shop", "-n", "blue"].map(str::to_owned);
-        let flags = connection(&words);
+        let words = ["status", "--project=shop", "-n", "blue"].map(str::to_owned);
+        let flags = connection(&separated(&words));
         assert_eq!((flags.project.as_deref(), flags.namespace.as_deref()), (Some("shop"), Some("blue")));
     }
 }

@@ -1,5 +1,5 @@
-//! `polis completion`: prints completion scripts for commands and flags; that for bash also completes the
-//! names of workloads, instances, cities and projects, which it gets from `polis complete`.
+//! `polis completion`: prints completion scripts for commands and flags. Those for bash, zsh and fish also
+//! complete the names of workloads, instances, cities and projects, which they get from `polis complete`.
 
 use clap::Args;
 use clap_complete::Shell;
@@ -40,9 +40,45 @@ _polis_names() {
 complete -F _polis_names -o bashdefault -o default polis
 "#;
 
+/// The start of the function of clap, which changes `words` when it descends into subcommands.
+const ZSH_START: &str = "_polis() {\n";
+const ZSH_WORDS: &str = r#"    local -a polis_words=("${(@)words[2,CURRENT-1]}")
+"#;
+/// `IPREFIX` is the flag of a value that is typed as `--city=d`.
+const ZSH_NAMES: &str = r#"
+_polis_names() {
+    local -a names before=("${(@)polis_words}")
+    [[ -n "$IPREFIX" ]] && before+=("${IPREFIX%=}")
+    names=("${(@f)$(polis complete -- "${(@)before}" 2>/dev/null)}")
+    names=("${(@)names:#}")
+    if (( $#names )); then compadd "$@" -a names; else _default "$@"; fi
+}
+"#;
+
+const FISH: &str = r#"
+function __polis_names
+    set -l words (commandline -opc)
+    set -l flag (string match -r '^(--[a-z-]+)=' -- (commandline -ct))
+    polis complete -- $words[2..] $flag[2] 2>/dev/null
+end
+complete -c polis -n "not __fish_polis_needs_command" -f -a "(__polis_names)"
+"#;
+
 fn with_names(shell: Shell, script: &str) -> String {
     match shell {
         Shell::Bash => format!("{script}{BASH}"),
+        Shell::Zsh => {
+            let script = script.replacen(ZSH_START, &format!("{ZSH_NAMES}\n{ZSH_START}{ZSH_WORDS}"), 1);
+            script.replace(":_default'", ":_polis_names'")
+        }
+        Shell::Fish => {
+            // A flag with a value of which clap knows nothing.
+            let line = |line: &str| match line.ends_with(" -r") {
+                true => format!("{line} -f -a \"(__polis_names)\"\n"),
+                false => format!("{line}\n"),
+            };
+            script.lines().map(line).collect::<String>() + FISH
+        }
         _ => script.to_owned(),
     }
 }

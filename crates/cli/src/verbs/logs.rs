@@ -2,7 +2,8 @@
 //!
 //! One request per instance, `…/instances/<name>/log`, which RBAC authorises like every other request. Lines
 //! of several instances have a prefix of city and ordinal. With `--follow`, instances that are created later
-//! (by a restart or a scale) are followed too.
+//! (by a restart or a scale) are followed too. With `--previous`, instances without a previous run are
+//! skipped; if no instance has one, it is an error.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use polis_api::compute::{API_VERSION, Instance};
 use polis_api::kube;
 
 use crate::exit::{CliError, Exit};
-use crate::session::{ConnectionFlags, NOT_STARTED, Session};
+use crate::session::{ConnectionFlags, NO_PREVIOUS_RUN, NOT_STARTED, Session};
 use crate::terminal;
 use crate::view::{age, snapshot};
 
@@ -25,13 +26,17 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Args)]
 #[command(after_help = "Examples:
   polis logs web
-  polis logs web --city dfw --since 10m --tail 20")]
+  polis logs web --city dfw --since 10m --tail 20
+  polis logs web --previous")]
 pub struct Flags {
     /// Name of a workload or an instance
     name: String,
     /// Continue with new output until interrupted
     #[arg(short, long)]
     follow: bool,
+    /// Print the output of the last run that has ended, such as the one that crashed, instead of all output
+    #[arg(short, long, conflicts_with = "follow")]
+    previous: bool,
     /// Print only the output of instances in this city; repeat the flag for more cities
     #[arg(long = "city", value_name = "CITY")]
     cities: Vec<String>,
@@ -56,8 +61,10 @@ pub async fn run(flags: Flags) -> Result<Exit, CliError> {
         terminal::note(format!("{} has no instances in the selected cities.", flags.name));
         return Ok(Exit::Done);
     }
-    // The output of a single instance that was selected by name has no prefix.
-    let alone = instances.len() == 1 && instances[0].name() == flags.name;
+    if flags.previous {
+        return read_previous(&session, &flags, instances).await;
+    }
+    let alone = is_alone(&flags, &instances);
     let mut started = BTreeSet::new();
     let mut reported = BTreeSet::new();
     let mut reading = FuturesUnordered::new();
@@ -85,7 +92,7 @@ pub async fn run(flags: Flags) -> Result<Exit, CliError> {
                 started.remove(&instance_id);
             }
             Some(LogRead::Complete) if flags.follow && alone => return Ok(Exit::Done),
-            Some(LogRead::Complete) => {}
+            Some(LogRead::Complete | LogRead::NoPreviousRun) => {}
             None if !flags.follow => return Ok(Exit::Done),
             None => {}
         }
@@ -106,6 +113,34 @@ pub async fn run(flags: Flags) -> Result<Exit, CliError> {
     }
 }
 
+/// Prints the previous run of each instance that has one. An instance that has not started has none.
+async fn read_previous(session: &Session, flags: &Flags, instances: Vec<Instance>) -> Result<Exit, CliError> {
+    let alone = is_alone(flags, &instances);
+    let reading = instances.into_iter().map(|instance| {
+        let prefix = if alone { String::new() } else { prefix(&instance) };
+        read(session, flags, instance, prefix, false)
+    });
+    let read = reading.collect::<FuturesUnordered<_>>().try_collect::<Vec<_>>().await?;
+    if read.iter().any(|read| matches!(read, LogRead::Complete)) {
+        return Ok(Exit::Done);
+    }
+    Err(CliError::new(
+        Exit::NotFound,
+        format!("failed to read the previous output of {}", flags.name),
+        if alone {
+            "no container of it has been restarted"
+        } else {
+            "none of its instances has been restarted"
+        },
+        format!("`polis logs {}` prints the output of the current run", flags.name),
+    ))
+}
+
+/// Whether the flags name a single instance. Its lines have no prefix.
+fn is_alone(flags: &Flags, instances: &[Instance]) -> bool {
+    instances.len() == 1 && instances[0].name() == flags.name
+}
+
 /// UID and name of an instance. A replacement has the same name and another UID.
 type InstanceId = (String, String);
 
@@ -119,6 +154,8 @@ enum LogRead {
     Complete,
     /// The instance has not started and has no log yet.
     NotStarted { instance_id: InstanceId, message: String },
+    /// No run of the container has ended.
+    NoPreviousRun,
 }
 
 /// The instances that the flags select.
@@ -163,6 +200,9 @@ async fn read(
                 instance_id: instance_id(&instance),
                 message: status.message.clone(),
             });
+        }
+        Err(kube::Error::Api(status)) if status.reason == NO_PREVIOUS_RUN => {
+            return Ok(LogRead::NoPreviousRun);
         }
         // The instance was deleted after it was listed.
         Err(kube::Error::Api(status)) if status.code == 404 && session.instance(&name).await?.is_none() => {
@@ -215,6 +255,9 @@ fn path(namespace: &str, instance: &str, flags: &Flags, whole: bool) -> String {
         "/apis/{API_VERSION}/namespaces/{namespace}/instances/{instance}/log?follow={}",
         flags.follow
     );
+    if flags.previous {
+        path.push_str("&previous=true");
+    }
     if let Some(since) = flags.since.filter(|_| !whole) {
         path.push_str(&format!("&sinceSeconds={}", since.as_secs()));
     }

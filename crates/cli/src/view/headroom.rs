@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use polis_api::compute::{Workload, WorkloadSpec};
 use polis_api::quota::{AllowanceBucket, ResourceRegistration};
-use polis_core::quota;
+use polis_core::{deployments, quota};
 use serde_json::Value;
 
 use super::lists;
@@ -47,7 +47,7 @@ fn amounts(workload: &Value) -> BTreeMap<String, i64> {
 fn instances(spec: &WorkloadSpec) -> i64 {
     let per_placement = spec.placements.iter().map(|placement| {
         let cities = i64::try_from(placement.city_codes.len()).unwrap_or(i64::MAX);
-        cities.saturating_mul(i64::from(placement.scale_settings.min_replicas))
+        cities.saturating_mul(i64::from(deployments::scale_settings(spec, placement).min_replicas))
     });
     per_placement.sum()
 }

@@ -88,6 +88,7 @@ pub fn from_options(
         default_placement(&mut manifest)?["cityCodes"] = json!(options.cities);
     }
     if let Some(replicas) = options.replicas {
+        split_replicas(&mut manifest);
         default_placement(&mut manifest)?["scaleSettings"]["minReplicas"] = json!(replicas);
     }
     Ok(manifest)
@@ -275,8 +276,30 @@ pub fn same_but_status(one: &Value, other: &Value) -> bool {
     bare(one) == bare(other)
 }
 
+/// Writes `spec.replicas`, which `kubectl scale` sets for all placements, to each placement. Afterwards
+/// `minReplicas` holds.
+fn split_replicas(manifest: &mut Value) {
+    let spec = manifest.get_mut("spec").and_then(Value::as_object_mut);
+    let Some(replicas) = spec.and_then(|spec| spec.remove("replicas")).and_then(|value| value.as_i64())
+    else {
+        return;
+    };
+    let placements = manifest.pointer_mut("/spec/placements").and_then(Value::as_array_mut);
+    placements.into_iter().flatten().for_each(|placement| set_replicas(placement, replicas));
+}
+
+/// Sets `minReplicas` of a placement, and raises a lower `maxReplicas`.
+fn set_replicas(placement: &mut Value, replicas: i64) {
+    let settings = &mut placement["scaleSettings"];
+    settings["minReplicas"] = json!(replicas);
+    if settings["maxReplicas"].as_i64().is_some_and(|most| most < replicas) {
+        settings["maxReplicas"] = json!(replicas);
+    }
+}
+
 /// Sets the number of instances per city, in one placement or in all.
 pub fn scale(manifest: &mut Value, replicas: i32, placement: Option<&str>) -> Result<(), String> {
+    split_replicas(manifest);
     let placements = manifest
         .pointer_mut("/spec/placements")
         .and_then(Value::as_array_mut)
@@ -286,11 +309,7 @@ pub fn scale(manifest: &mut Value, replicas: i32, placement: Option<&str>) -> Re
     for entry in placements {
         let name = entry["name"].as_str().unwrap_or_default().to_owned();
         if placement.is_none_or(|wanted| wanted == name) {
-            let settings = &mut entry["scaleSettings"];
-            settings["minReplicas"] = json!(replicas);
-            if settings["maxReplicas"].as_i64().is_some_and(|most| most < i64::from(replicas)) {
-                settings["maxReplicas"] = json!(replicas);
-            }
+            set_replicas(entry, replicas.into());
             changed = true;
         }
         names.push(name);
@@ -437,6 +456,19 @@ mod tests {
         let settings = &manifest["spec"]["placements"][0]["scaleSettings"];
         assert_eq!((settings["minReplicas"].as_i64(), settings["maxReplicas"].as_i64()), (Some(3), Some(3)));
         assert!(scale(&mut manifest, 3, Some("west")).unwrap_err().contains("it has default"));
+    }
+
+    #[test]
+    fn scaling_one_placement_keeps_what_kubectl_scale_has_set_for_the_others() {
+        let mut manifest = made(&mk_options());
+        let mut edge = manifest["spec"]["placements"][0].clone();
+        edge["name"] = json!("edge");
+        manifest["spec"]["placements"].as_array_mut().unwrap().push(edge);
+        manifest["spec"]["replicas"] = json!(4);
+        scale(&mut manifest, 2, Some("edge")).unwrap();
+        let least =
+            |index: usize| manifest["spec"]["placements"][index]["scaleSettings"]["minReplicas"].as_i64();
+        assert_eq!((least(0), least(1), &manifest["spec"]["replicas"]), (Some(4), Some(2), &Value::Null));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use polis_api::ObjectExt;
 use polis_api::compute::{Workload, WorkloadDeployment};
 use polis_api::conditions::{AVAILABLE, LOCATIONS_BOUND};
 use polis_api::reasons;
-use polis_core::{canonical, conditions, instances, template};
+use polis_core::{canonical, conditions, deployments, instances, template};
 
 use super::snapshot::{self, WorkloadSnapshot};
 use super::state::{self, ObjectState};
@@ -21,6 +21,8 @@ pub struct CityProgress {
     pub label: String,
     /// Desired instances.
     pub wanted: u32,
+    /// Instances that are ready, of any template.
+    pub serving: u32,
     /// Instances that are ready and have the newest template.
     pub ready: u32,
     /// Surplus instances, and instances with an older template.
@@ -47,10 +49,13 @@ impl CityProgress {
 
     /// The progress line without the message, which may be long.
     pub fn summary(&self) -> String {
-        let mut words = format!("{}/{} ready", self.ready, self.wanted);
-        if self.old > 0 {
-            words.push_str(&format!(", {} old", self.old));
-        }
+        let mut words = match self.old {
+            0 => format!("{}/{} ready", self.ready, self.wanted),
+            old => {
+                let new = self.ready.min(self.wanted);
+                format!("{}/{} serving ({new} new, {old} old)", self.serving, self.wanted)
+            }
+        };
         if let Some(blocker) = &self.blocker {
             words.push_str(&format!(" ({})", blocker.reason));
         }
@@ -76,9 +81,11 @@ pub fn cities(snapshot: &WorkloadSnapshot) -> Vec<CityProgress> {
         let site = (deployment.spec.placement_name.clone(), deployment.spec.city_code.clone());
         if !wanted.contains(&site) {
             let old = snapshot.instances_of(deployment).count();
+            let serving = snapshot.instances_of(deployment).filter(|instance| instances::is_ready(instance));
             cities.push(CityProgress {
                 label: label(&site),
                 wanted: 0,
+                serving: u32::try_from(serving.count()).unwrap_or(u32::MAX),
                 ready: 0,
                 old: u32::try_from(old).unwrap_or(u32::MAX),
                 complete: false,
@@ -194,6 +201,7 @@ fn city(snapshot: &WorkloadSnapshot, workload: &Workload, site: &(String, String
     let mut progress = CityProgress {
         label: label(site),
         wanted: wanted(workload, site),
+        serving: 0,
         ready: 0,
         old: 0,
         complete: false,
@@ -211,6 +219,7 @@ fn city(snapshot: &WorkloadSnapshot, workload: &Workload, site: &(String, String
     let mut total = 0;
     for instance in snapshot.instances_of(deployment) {
         total += 1;
+        progress.serving += u32::from(instances::is_ready(instance));
         let current =
             template::is_current(instance, &workload.spec.template, &hash) && !instance.is_deleting();
         match (current, instances::is_ready(instance)) {
@@ -234,14 +243,18 @@ fn surplus(total: u32, wanted: u32, old: u32) -> u32 {
 
 fn wanted(workload: &Workload, site: &(String, String)) -> u32 {
     let placement = workload.spec.placements.iter().find(|placement| placement.name == site.0);
-    placement.and_then(|placement| u32::try_from(placement.scale_settings.min_replicas).ok()).unwrap_or(0)
+    let settings = placement.map(|placement| deployments::scale_settings(&workload.spec, placement));
+    settings.and_then(|settings| u32::try_from(settings.min_replicas).ok()).unwrap_or(0)
 }
 
 /// Whether the deployment has the scale and the template of the workload.
 fn is_synced(deployment: &WorkloadDeployment, workload: &Workload, site: &(String, String)) -> bool {
     let placement = workload.spec.placements.iter().find(|placement| placement.name == site.0);
     !deployment.is_deleting()
-        && placement.is_some_and(|p| canonical::same(&p.scale_settings, &deployment.spec.scale_settings))
+        && placement.is_some_and(|placement| {
+            let wanted = deployments::scale_settings(&workload.spec, placement);
+            canonical::same(&wanted, &deployment.spec.scale_settings)
+        })
         && template::hash(&deployment.spec.template) == template::hash(&workload.spec.template)
 }
 
@@ -353,7 +366,7 @@ mod tests {
         sandbox.containers[0].image = "polis.local/sleep".into();
         snapshot.deployments[0].spec.template = workload.spec.template.clone();
         assert!(!is_complete(&snapshot));
-        assert_eq!(words(&snapshot), ["dfw 0/2 ready, 2 old"]);
+        assert_eq!(words(&snapshot), ["dfw 2/2 serving (0 new, 2 old)"]);
     }
 
     #[test]
@@ -368,7 +381,7 @@ mod tests {
         let mut snapshot = mk_snapshot(&["dfw"], 1);
         snapshot.instances.push(crate::view::testing::mk_ready(mk_instance("dfw", 1)));
         assert!(!is_complete(&snapshot));
-        assert_eq!(words(&snapshot), ["dfw 2/1 ready, 1 old"]);
+        assert_eq!(words(&snapshot), ["dfw 2/1 serving (1 new, 1 old)"]);
     }
 
     #[test]
@@ -376,7 +389,7 @@ mod tests {
         let mut snapshot = mk_snapshot(&["dfw", "ord"], 1);
         snapshot.workload.as_mut().unwrap().spec.placements[0].city_codes.pop();
         assert!(!is_complete(&snapshot));
-        assert_eq!(words(&snapshot), ["dfw 1/1 ready", "ord 0/0 ready, 1 old"]);
+        assert_eq!(words(&snapshot), ["dfw 1/1 ready", "ord 1/0 serving (0 new, 1 old)"]);
         snapshot.deployments.pop();
         snapshot.instances.pop();
         assert!(is_complete(&snapshot));

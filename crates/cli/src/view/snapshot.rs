@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use polis_api::ObjectExt;
 use polis_api::compute::{Instance, NamedPort, Workload, WorkloadDeployment};
 use polis_api::labels;
-use polis_core::{contact, instances};
+use polis_core::{contact, deployments, instances};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -86,12 +86,10 @@ impl WorkloadSnapshot {
         if let Some(deployment) = self.deployment_at(site) {
             return instances::desired(deployment);
         }
-        let placements = self.workload.iter().flat_map(|workload| &workload.spec.placements);
-        let least = placements
-            .filter(|placement| placement.name == site.0)
-            .map(|placement| placement.scale_settings.min_replicas)
-            .next();
-        least.and_then(|least| u32::try_from(least).ok()).unwrap_or(0)
+        let Some(workload) = &self.workload else { return 0 };
+        let placement = workload.spec.placements.iter().find(|placement| placement.name == site.0);
+        let settings = placement.map(|placement| deployments::scale_settings(&workload.spec, placement));
+        settings.and_then(|settings| u32::try_from(settings.min_replicas).ok()).unwrap_or(0)
     }
 }
 

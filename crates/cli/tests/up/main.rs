@@ -174,6 +174,30 @@ async fn logs_are_read_from_started_instances_and_the_others_are_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_log_of_the_previous_run_is_read_and_its_absence_has_an_exit_code() {
+    let installation = Installation::start(&["--ephemeral", "--cities", "dfw"]).await;
+    run(&installation, &mk_workload("web", &["dfw"], 1)).await;
+    wait_until_ready(&installation, 1).await;
+    let result = installation.verb("logs web --previous").output().await.expect("polis starts");
+    let message = String::from_utf8_lossy(&result.stderr).into_owned();
+    assert_eq!(result.status.code(), Some(3), "{result:?}");
+    assert!(message.contains("none of its instances has been restarted"), "{message}");
+
+    let mut flaky = mk_workload("flaky", &["dfw"], 1);
+    let sandbox = flaky.spec.template.spec.runtime.sandbox.as_mut().expect("a sandbox");
+    sandbox.containers[0].image = "polis.local/flaky".into();
+    sandbox.containers[0].args = vec!["1".into()];
+    sandbox.containers[0].ports.clear();
+    run(&installation, &flaky).await;
+    wait_until_ready(&installation, 2).await;
+    let result = installation.verb("logs flaky --previous").output().await.expect("polis starts");
+    assert_eq!(String::from_utf8_lossy(&result.stdout), "dfw-0 | flaky: failure 1 of 1\n", "{result:?}");
+    let result = installation.verb("logs flaky --tail 1").output().await.expect("polis starts");
+    assert_eq!(String::from_utf8_lossy(&result.stdout), "dfw-0 | flaky: up after 1 restarts\n", "{result:?}");
+    installation.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_unknown_city_is_refused_with_the_field_and_the_known_cities() {
     let installation = Installation::start(&["--ephemeral", "--cities", "dfw"]).await;
     let api: Api<Workload> = Api::namespaced(installation.client("polis-default").await, "default");

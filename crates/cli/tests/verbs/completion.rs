@@ -82,11 +82,47 @@ fn bash_completes_names_with_what_the_program_prints() {
     assert_eq!(output, "web\nweb-api\n");
 }
 
-/// Types a line and Tab into an interactive zsh, where `polis` is a function that prints its arguments.
+/// A program in place of `polis` that prints names for three lines, and the line for all others.
+const NAMES: &str = r#"#!/bin/sh
+case "$*" in
+    'complete -- status') printf 'web-api\nshop\n' ;;
+    'complete -- deploy web --city') printf 'dfw\nord\n' ;;
+    'complete -- rollout undo') printf 'api\n' ;;
+    complete*) ;;
+    *) echo "ran: $*" ;;
+esac
+"#;
+
+/// Lines that are typed, and the lines that completion makes of them.
+const COMPLETED: [(&str, &str); 4] = [
+    ("polis status we", "status web-api"),
+    ("polis deploy web --city d", "deploy web --city dfw"),
+    ("polis deploy web --city=o", "deploy web --city=ord"),
+    ("polis rollout undo a", "rollout undo api"),
+];
+
+/// A directory with the program and the script of a shell.
+fn mk_home(shell: &str) -> tempfile::TempDir {
+    let home = tempfile::tempdir().expect("a temporary directory");
+    let program = home.path().join("polis");
+    std::fs::write(&program, NAMES).expect("writes the program");
+    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("a mode");
+    std::fs::write(home.path().join("_polis"), script(shell)).expect("writes the script");
+    home
+}
+
+/// A shell that finds the program of this directory first.
+fn in_home(command: &mut Command, home: &std::path::Path) -> String {
+    let path = format!("{}:{}", home.display(), std::env::var("PATH").unwrap_or_default());
+    let output = command.env("HOME", home).env("PATH", path).output().expect("a shell");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Types a line and Tab into an interactive zsh.
 const TYPED_AT_ZSH: &str = r#"
 zmodload zsh/zpty
 zpty shell "PS1= TERM=dumb zsh -f -i"
-zpty -w shell "autoload -Uz compinit; compinit -u -D; source $1; polis() { print -r -- ran: \"\$@\" }; print -r -- set: up"
+zpty -w shell "autoload -Uz compinit; compinit -u -D; source $1; print -r -- set: up"
 zpty -r -m shell output '*set: up*set: up*'
 zpty -w -n shell "$2"$'\t\n'
 zpty -r -m shell output '*ran: *'$'\n'
@@ -95,25 +131,56 @@ zpty -d shell
 "#;
 
 #[test]
-fn zsh_completes_verbs_and_flags() {
+fn zsh_completes_verbs_flags_and_names() {
     let probe = Command::new("zsh").args(["-c", "zmodload zsh/zpty"]).output();
     if !probe.is_ok_and(|output| output.status.success()) {
         eprintln!("skipped, zsh is not installed");
         return;
     }
-    let folder = tempfile::tempdir().expect("a temporary directory");
-    let file = folder.path().join("_polis");
-    std::fs::write(&file, script("zsh")).expect("writes the file");
-    for (typed, expected) in [
-        ("polis dep", "ran: deploy"),
-        ("polis rollout u", "ran: rollout undo"),
-        ("polis up --ep", "ran: up --ephemeral"),
-        ("polis completion z", "ran: completion zsh"),
-    ] {
+    let home = mk_home("zsh");
+    let verbs = [
+        ("polis dep", "deploy"),
+        ("polis rollout u", "rollout undo"),
+        ("polis up --ep", "up --ephemeral"),
+        ("polis completion z", "completion zsh"),
+    ];
+    for (typed, expected) in verbs.into_iter().chain(COMPLETED) {
         let mut shell = Command::new("timeout");
-        shell.args(["60", "zsh", "-f", "-c", TYPED_AT_ZSH, "zsh"]).arg(&file).arg(typed);
-        let output = shell.env("HOME", folder.path()).output().expect("a shell");
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert!(text.contains(expected), "{typed}: {text}");
+        shell.args(["60", "zsh", "-f", "-c", TYPED_AT_ZSH, "zsh"]).arg(home.path().join("_polis")).arg(typed);
+        let text = in_home(&mut shell, home.path());
+        assert!(text.contains(&format!("ran: {expected}")), "{typed}: {text}");
     }
+}
+
+#[test]
+fn fish_completes_names() {
+    if Command::new("fish").arg("--version").output().is_err() {
+        eprintln!("skipped, fish is not installed");
+        return;
+    }
+    let home = mk_home("fish");
+    for (typed, expected) in COMPLETED {
+        let mut shell = Command::new("fish");
+        shell.args(["--no-config", "-c", "source $argv[1]; complete -C $argv[2]"]);
+        let text = in_home(shell.arg(home.path().join("_polis")).arg(typed), home.path());
+        let last = expected.split(' ').next_back().expect("a word");
+        let offered: Vec<&str> = text.lines().map(|line| line.split('\t').next().unwrap_or(line)).collect();
+        assert_eq!(offered, [last], "{typed}");
+    }
+}
+
+/// Without the shells: the scripts ask the program at every place where clap knows no values.
+#[test]
+fn the_scripts_of_zsh_and_fish_ask_the_program_for_names() {
+    let zsh = script("zsh");
+    assert!(zsh.contains("local -a polis_words=") && zsh.contains("polis complete -- "), "{zsh}");
+    assert!(
+        !zsh.contains(":_default'") && zsh.contains("--city=") && zsh.contains(":_polis_names'"),
+        "{zsh}"
+    );
+    let fish = script("fish");
+    let flags = fish.lines().filter(|line| line.contains(" -l city ") || line.contains(" -l project "));
+    let mut flags = flags.peekable();
+    assert!(flags.peek().is_some(), "{fish}");
+    assert!(flags.all(|line| line.ends_with("-r -f -a \"(__polis_names)\"")), "{fish}");
 }

@@ -14,7 +14,7 @@ use polis_api::kube::api::{Patch, PatchParams};
 use polis_api::kube::{Api, Client, Error};
 use polis_api::{ObjectExt, annotations, labels, names};
 use polis_core::instances::{self, InstanceDefaults};
-use polis_core::{canonical, owner, template};
+use polis_core::{canonical, deployments as core_deployments, owner, template};
 use serde_json::json;
 
 /// Reconciles until it is dropped.
@@ -59,11 +59,12 @@ async fn reconcile_workload(client: &Client, workload: &Workload) -> Result<(), 
                     deployments.create(&Default::default(), &new).await?
                 }
             };
+            let scale = core_deployments::scale_settings(&workload.spec, placement);
             if !canonical::same(&deployment.spec.template, &workload.spec.template)
-                || !canonical::same(&deployment.spec.scale_settings, &placement.scale_settings)
+                || !canonical::same(&deployment.spec.scale_settings, &scale)
             {
                 deployment.spec.template = workload.spec.template.clone();
-                deployment.spec.scale_settings = placement.scale_settings.clone();
+                deployment.spec.scale_settings = scale;
                 deployment = deployments.replace(&own, &Default::default(), &deployment).await?;
             }
             reconcile_instances(client, &deployment, uid).await?;

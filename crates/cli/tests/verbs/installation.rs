@@ -23,6 +23,9 @@ use crate::{fake_controllers, log_server};
 /// Timeout of a command, on two cores that also build.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 
+/// The index of the fake controllers in the tasks.
+const CONTROLLERS: usize = 1;
+
 /// An embedded API server with projects, hub and cell, and a directory with its kubeconfig.
 pub struct Installation {
     server: Server,
@@ -112,6 +115,11 @@ impl Installation {
             tokio::spawn(fake_controllers::run(client)),
         ];
         Installation { server, dir, tasks, _socket: socket }
+    }
+
+    /// Stops the fake controllers: what is written to a status stays.
+    pub fn stop_controllers(&self) {
+        self.tasks[CONTROLLERS].abort();
     }
 
     /// Runs `polis` with a line of arguments, without a terminal.

@@ -6,6 +6,7 @@ mod fake_controllers;
 mod installation;
 mod log_server;
 mod terminal;
+mod why;
 
 use installation::{Installation, hub_namespace};
 use polis_api::compute::{Instance, Workload};
@@ -134,6 +135,36 @@ async fn scale_and_restart_wait_until_the_new_instances_are_ready() {
     assert!(installation.polis("scale web 0").await.ok().contains("web is ready: 0 instances"));
     assert!(installation.polis("scale web 2 --placement west").await.error(4).contains("it has default"));
     assert!(installation.polis("scale web -1").await.error(2).contains("-1 is not in 0..=1000"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_scale_subresource_of_a_workload_sets_the_number_in_every_city() {
+    let installation = Installation::new().await;
+    installation.polis(DEPLOY).await.ok();
+    let workloads = Api::<Workload>::default_namespaced(installation.project("default"));
+    // As `kubectl scale` sends it.
+    let scale = async |replicas: i32| {
+        let patch = Patch::Merge(json!({"spec": {"replicas": replicas}}));
+        workloads.patch_scale("web", &PatchParams::default(), &patch).await
+    };
+    assert_eq!(scale(3).await.unwrap().spec.unwrap().replicas, Some(3));
+    let rollout = installation.polis("rollout status web").await.ok();
+    assert!(rollout.contains("web is ready: 6 instances in 2 cities"), "{rollout}");
+
+    // `polis scale` takes over; minReplicas holds again.
+    installation.polis("scale web 2").await.ok();
+    let web = workloads.get("web").await.unwrap();
+    assert_eq!((web.spec.replicas, web.spec.placements[0].scale_settings.min_replicas), (None, 2));
+    assert!(scale(0).await.unwrap_err().to_string().contains("spec.replicas"));
+
+    let mut edge = web.spec.placements[0].clone();
+    edge.name = "edge".into();
+    edge.scale_settings.min_replicas = 1;
+    let patch = Patch::Merge(json!({"spec": {"placements": [web.spec.placements[0], edge]}}));
+    workloads.patch("web", &PatchParams::default(), &patch).await.unwrap();
+    let refused = scale(4).await.unwrap_err().to_string();
+    assert!(refused.contains("use `polis scale NAME N --placement PLACEMENT`"), "{refused}");
+    assert_eq!(workloads.get("web").await.unwrap().spec.replicas, None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -457,6 +488,9 @@ async fn logs_of_a_workload_are_merged_with_prefixes_and_those_of_an_instance_ha
     let instance = instance.trim().trim_start_matches("instance/").to_owned();
     let text = installation.polis(&format!("logs {instance} --follow --context with-logs")).await.ok();
     assert_eq!(text, format!("{instance} listens\nasked follow=true\n"));
+
+    let text = installation.polis("logs web --city ord --previous --context with-logs").await.ok();
+    assert!(text.contains("ord-0 | asked follow=false&previous=true"), "{text}");
 
     let error = installation.polis("logs web").await.error(4);
     assert!(error.contains("the server does not serve logs of instances"), "{error}");

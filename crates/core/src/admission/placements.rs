@@ -26,6 +26,7 @@ pub(super) fn check(
     if workload.spec.placements.is_empty() {
         errors.push(at.required("a workload needs at least one placement"));
     }
+    check_replicas(workload, errors);
     let known = before.map(placement_cities).unwrap_or_default();
     let mut names = BTreeSet::new();
     for (index, placement) in workload.spec.placements.iter().enumerate() {
@@ -78,6 +79,19 @@ fn check_cities(
             }
             _ => {}
         }
+    }
+}
+
+/// Checks the number of instances in each city that takes precedence over that of every placement.
+fn check_replicas(workload: &Workload, errors: &mut Vec<FieldError>) {
+    let Some(replicas) = workload.spec.replicas else { return };
+    let at = Path::new("spec").at("replicas");
+    if !(1..=REPLICAS_MAX).contains(&replicas) {
+        errors.push(at.invalid(replicas, format!("must be between 1 and {REPLICAS_MAX}")));
+    }
+    let least = |placement: &WorkloadPlacement| placement.scale_settings.min_replicas;
+    if workload.spec.placements.windows(2).any(|pair| least(&pair[0]) != least(&pair[1])) {
+        errors.push(at.forbidden("the placements have different minReplicas; set that of each placement"));
     }
 }
 

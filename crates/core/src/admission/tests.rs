@@ -561,6 +561,16 @@ fn rules_of_networks_and_placements() {
             },
             &["spec.placements[0].scaleSettings.minReplicas Invalid"],
         ),
+        ("48, of all placements", |w| w.spec.replicas = Some(0), &["spec.replicas Invalid"]),
+        (
+            "one number for placements that differ",
+            |w| {
+                w.spec.replicas = Some(2);
+                w.spec.placements.push(mk_placement("edge", &["ord"]));
+                w.spec.placements[1].scale_settings.min_replicas = 3;
+            },
+            &["spec.replicas Forbidden"],
+        ),
         (
             "max ≥ min",
             |w| w.spec.placements[0].scale_settings.min_replicas = 4,

@@ -9,16 +9,17 @@
 //! the address of its instance, and other services listen at `0.0.0.0` or in `127.0.0.0/16`: so a socket that
 //! listens at exactly the destination is an instance.
 
-use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use tokio::net::{TcpStream, UdpSocket};
 
+use super::listener;
+
 /// Opens a connection of the program, if the instance may reach the destination.
 pub(super) async fn connect(target: SocketAddrV4) -> io::Result<TcpStream> {
     let source = source_address(*target.ip()).await;
-    if !is_open(*target.ip(), source, || listens_exactly(target)) {
+    if !is_open(*target.ip(), source, || listener::inode(target).is_some()) {
         return Err(io::Error::new(
             io::ErrorKind::PermissionDenied,
             format!("{target} is an address of the host or link-local"),
@@ -47,23 +48,6 @@ async fn source_address(target: Ipv4Addr) -> Option<Ipv4Addr> {
         IpAddr::V4(source) => Some(source),
         IpAddr::V6(_) => None,
     }
-}
-
-/// Whether a socket in the network of this process listens at exactly this address.
-fn listens_exactly(target: SocketAddrV4) -> bool {
-    // Of the process, not of the calling thread: the threads of an instance are in another network.
-    fs::read_to_string("/proc/self/net/tcp").is_ok_and(|table| has_listener(&table, target))
-}
-
-/// Looks up a listening socket in the text of `/proc/net/tcp`.
-fn has_listener(table: &str, target: SocketAddrV4) -> bool {
-    const LISTEN: &str = "0A";
-    let address = u32::from_ne_bytes(target.ip().octets());
-    let local = format!("{address:08X}:{:04X}", target.port());
-    table.lines().skip(1).any(|line| {
-        let mut fields = line.split_whitespace().skip(1);
-        fields.next() == Some(local.as_str()) && fields.nth(1) == Some(LISTEN)
-    })
 }
 
 #[cfg(test)]
@@ -102,19 +86,5 @@ mod tests {
         if let Some(own) = source_address([192, 0, 2, 1].into()).await {
             assert_eq!(source_address(own).await, Some(own));
         }
-    }
-
-    #[test]
-    fn only_a_socket_that_listens_at_exactly_the_address_is_an_instance() {
-        let any = std::net::TcpListener::bind("127.77.0.1:0").unwrap();
-        let SocketAddr::V4(listening) = any.local_addr().unwrap() else { panic!() };
-        assert!(listens_exactly(listening));
-        assert!(!listens_exactly(SocketAddrV4::new([127, 77, 0, 2].into(), listening.port())));
-        let port = listening.port();
-        let everywhere = format!("head\n 0: 00000000:{port:04X} 00000000:0000 0A 0:0 0:0 0 0 0 1\n");
-        assert!(!has_listener(&everywhere, listening));
-        let address = u32::from_ne_bytes(listening.ip().octets());
-        let connected = format!("head\n 0: {address:08X}:{port:04X} 0100007F:0001 01 0:0 0:0 0 0 0 1\n");
-        assert!(!has_listener(&connected, listening));
     }
 }

@@ -14,7 +14,8 @@
 //! - [`cgroup`]: limits of memory, CPU and processes;
 //! - [`disk`]: the limit of disk space;
 //! - [`network`], [`netlink`], [`redirect`]: the network namespace and its connections to the outside;
-//! - [`egress`]: which destinations are open.
+//! - [`egress`]: which destinations are open;
+//! - [`listener`]: which socket listens at an address.
 //!
 //! Everything here works as root and as an ordinary user with user namespaces, and leaves nothing behind when
 //! the shim is killed, except an empty control group, which the next inspection removes.
@@ -28,6 +29,8 @@ mod egress;
 pub(crate) mod identity;
 #[cfg(target_os = "linux")]
 mod image_root;
+#[cfg(target_os = "linux")]
+pub(crate) mod listener;
 #[cfg(target_os = "linux")]
 pub(crate) mod namespaces;
 #[cfg(target_os = "linux")]

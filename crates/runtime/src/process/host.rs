@@ -452,7 +452,7 @@ impl Host {
                     && first_port.is_some_and(|(name, _)| name == container.name)
                     && !running.accepts_connections
                 {
-                    probe = Some(up_for);
+                    probe = Some((up_for, running.state.shim));
                 }
                 phases.push(phase);
                 again = later.into_iter().chain(again).min();
@@ -466,12 +466,10 @@ impl Host {
         if probed(container) {
             return (InstancePhase::Up(format!("running at {endpoint}")), again);
         }
-        if let Some(up_for) = probe {
-            let connected = timeout(PROBE_TIMEOUT, TcpStream::connect(endpoint)).await;
-            if !connected.is_ok_and(|result| result.is_ok()) {
+        if let Some((up_for, shim)) = probe {
+            if let Some(message) = not_accepting(endpoint, shim).await {
                 // The probe interval grows with the uptime, from 20 ms to 1 s.
                 let later = (up_for / 4).clamp(Duration::from_millis(20), Duration::from_secs(1));
-                let message = format!("waiting until {endpoint} accepts connections");
                 return (InstancePhase::Starting(message), earliest(again, later));
             }
             let mut instances = self.instances.lock();
@@ -483,6 +481,23 @@ impl Host {
         }
         (InstancePhase::Up(format!("running; accepts connections at {endpoint}")), again)
     }
+}
+
+/// Why the program of a shim does not accept connections at its address; none if it does.
+async fn not_accepting(endpoint: SocketAddr, shim: i32) -> Option<String> {
+    let connected = timeout(PROBE_TIMEOUT, TcpStream::connect(endpoint)).await;
+    if !connected.is_ok_and(|result| result.is_ok()) {
+        return Some(format!("waiting until {endpoint} accepts connections"));
+    }
+    #[cfg(target_os = "linux")]
+    if crate::isolation::listener::is_foreign(endpoint, shim) {
+        return Some(format!(
+            "waiting until {endpoint} is free: a process outside of the instance listens there"
+        ));
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = shim;
+    None
 }
 
 /// Order of phases: the instance has the phase of its worst container.

@@ -183,6 +183,7 @@ mod tests {
             last_termination: (restarts > 0).then(|| mk_termination(TerminationCause::Exit(1), 0)),
             template: "h1".into(),
             started: at(0),
+            previous_started: None,
             grace_period: None,
             termination: None,
         }

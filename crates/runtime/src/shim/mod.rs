@@ -121,6 +121,7 @@ async fn supervise(container_dir: &Path, request: LaunchRequest) -> io::Result<(
     let mut signals = Signals::subscribe()?;
     let log = output::Log::open(container_dir, request.log_retention)?;
     StopReason::clear(container_dir)?;
+    let previous = ShimState::read(container_dir)?;
     let oom_kills = request.cgroup.as_ref().map_or(0, Cgroup::oom_kills);
     let (mut program, stdout, stderr) = start(container_dir, &request)?;
     let children = &program.children;
@@ -132,6 +133,7 @@ async fn supervise(container_dir: &Path, request: LaunchRequest) -> io::Result<(
         last_termination: request.last_termination.clone(),
         template: request.template.clone(),
         started: Timestamp::now(),
+        previous_started: previous.map(|run| run.started),
         grace_period: Some(request.grace_period),
         termination: None,
     };

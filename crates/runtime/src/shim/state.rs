@@ -35,6 +35,9 @@ pub struct ShimState {
     pub template: String,
     /// Start time of the program.
     pub started: Timestamp,
+    /// Start time of the run before this one; none for the first run, and in files of earlier versions.
+    #[serde(default)]
+    pub previous_started: Option<Timestamp>,
     /// Time from the request to stop until the container is killed; none in files of earlier versions.
     #[serde(default)]
     pub grace_period: Option<Duration>,
@@ -103,6 +106,16 @@ impl ShimState {
 
     pub(crate) fn write(&self, container_dir: &Path) -> io::Result<()> {
         replace_file(&container_dir.join(STATE_FILE), &serde_json::to_vec(self)?)
+    }
+
+    /// The time of the last run that has ended: this one, or the one before it while this one runs. The end
+    /// of the range is the start of the current run. None if no run has ended.
+    pub(crate) fn ended_run(&self) -> Option<(Timestamp, Option<Timestamp>)> {
+        match (&self.termination, self.previous_started) {
+            (Some(_), _) => Some((self.started, None)),
+            (None, Some(previous)) => Some((previous, Some(self.started))),
+            (None, None) => None,
+        }
     }
 }
 

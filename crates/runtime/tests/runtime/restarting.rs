@@ -4,7 +4,9 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use futures::StreamExt as _;
 use polis_runtime::TerminationCause;
+use polis_runtime::logs::LogQuery;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
@@ -39,6 +41,11 @@ async fn a_program_that_recovers_becomes_running() {
     cell.until_condition("flaky", "Running", "False", "InstanceCrashing").await;
     cell.until_writes(&uid, "flaky: up after 2 restarts").await;
     cell.until_running("flaky").await;
+    // The log of the previous run is kept, apart from that of the current one.
+    let previous = LogQuery { previous: true, ..LogQuery::default() };
+    let lines = cell.process().logs().previous(&uid, &previous).await.unwrap().collect::<Vec<_>>().await;
+    let texts: Vec<&str> = lines.iter().map(|line| line.text.as_str()).collect();
+    assert_eq!(texts, ["flaky: failure 2 of 2"]);
     let state = cell.state(&uid).unwrap();
     assert_eq!((state.restarts, state.consecutive_failures), (2, 2));
     assert_eq!(state.last_termination.unwrap().cause, TerminationCause::Exit(1));

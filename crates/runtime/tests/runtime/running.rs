@@ -11,6 +11,23 @@ use serde_json::json;
 use crate::test_cell::*;
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_port_that_another_process_serves_does_not_make_an_instance_run() {
+    let cell = TestCell::new().await;
+    cell.create(&with_port(mk_instance("closed", "polis.local/sleep", &[]), 8080)).await;
+    let waits = async || {
+        let message = cell.message("closed", "Running", "False", "Starting").await?;
+        message.split(' ').find(|word| word.ends_with(":8080")).map(str::to_owned)
+    };
+    let endpoint = cell.until("it waits for its port", waits).await;
+    let _foreign = std::net::TcpListener::bind(&endpoint).unwrap();
+    cell.until("the foreign listener is reported", async || {
+        let message = cell.message("closed", "Running", "False", "Starting").await?;
+        message.contains("a process outside of the instance listens there").then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn hello_responds_at_its_own_address_and_names_its_instance() {
     let cell = TestCell::new().await;
     cell.create(&with_port(mk_instance("web-dfw-0", "polis.local/hello", &[]), 8080)).await;

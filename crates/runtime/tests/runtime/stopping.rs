@@ -23,6 +23,7 @@ async fn a_deleted_instance_stops_gracefully_and_leaves_nothing() {
     assert!(!files(cell.outside()).keys().any(|path| path.display().to_string().contains(&uid)));
     let lines = lines.await.unwrap();
     assert_eq!(lines.first().map(String::as_str), Some("up"), "{lines:?}");
+    assert!(lines.iter().any(|line| line == "bye"), "a follow request loses no last line: {lines:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

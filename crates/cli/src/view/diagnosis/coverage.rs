@@ -344,6 +344,12 @@ fn row(scene: &Scene) -> String {
     format!("| {state} | {about} | snapshot | {when}{word}, action: {action} | {says} |\n")
 }
 
+/// Whether `crates/cli/tests/verbs/why.rs` writes the condition of a row to embedded planes.
+fn is_written(about: &str) -> bool {
+    let kinds = ["Workload `", "Workload placement `", "WorkloadDeployment `", "Instance `"];
+    kinds.iter().any(|kind| about.starts_with(kind)) && !about.contains(WITHDRAWN)
+}
+
 /// The page, and how many rows failed; each has printed why.
 fn page() -> (String, usize) {
     let mut page = String::from(
@@ -352,7 +358,8 @@ fn page() -> (String, usize) {
          Each reason on each object that has it, and each stage of the propagation that has no reason. The test\n\
          checks that `polis why` names the cause once, with the time since that state, who must act and what to\n\
          do, and that every state which is not the desired one ends with exit code 7 when it has lasted longer\n\
-         than its deadline. *snapshot*: the objects are built as the API servers show them.\n\n\
+         than its deadline. *snapshot*: the objects are built as the API servers show them. *written*: a second\n\
+         test writes the condition to an embedded API server and runs the program.\n\n\
          A suspension and a rollout have no deadline here: a suspension is wanted, and a rollout without progress\n\
          is reported as `ProgressDeadlineExceeded`.\n\n\
          | state | object | brought about | result | what `why` says |\n|---|---|---|---|---|\n",
@@ -360,7 +367,10 @@ fn page() -> (String, usize) {
     let mut failed = 0;
     for scene in reasons::TABLE.iter().flat_map(scenes_of).chain(stages()) {
         match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| row(&scene))) {
-            Ok(row) => page.push_str(&row),
+            Ok(row) => {
+                let written = if is_written(&scene.about) { ", written" } else { "" };
+                page.push_str(&row.replacen("| snapshot |", &format!("| snapshot{written} |"), 1));
+            }
             Err(_) => failed += 1,
         }
     }
