@@ -250,6 +250,9 @@ mod tests {
         }
     }
 
+    /// What is seen, the cell of the deployment, heartbeats, Clusters, the time, and the expected contact.
+    type Case<'a> = (&'a str, Option<&'a str>, &'a [Heartbeat], &'a [Cluster], i64, &'a str);
+
     #[test]
     fn a_cell_is_silent_without_a_heartbeat_or_a_ready_cluster_for_the_limit() {
         let beat = |at| vec![mk_heartbeat("dfw-1", at)];
@@ -259,7 +262,7 @@ mod tests {
         let two = vec![mk_cluster("a", "False", 100), mk_cluster("b", "True", 100)];
         let two_down = vec![mk_cluster("a", "False", 100), mk_cluster("b", "Unknown", 900)];
         let gone = vec![deleting(mk_cluster("dfw-1", "False", 100))];
-        let table: &[(&str, Option<&str>, &[Heartbeat], &[Cluster], i64, &str)] = &[
+        let table: &[Case<'_>] = &[
             ("no evidence", Some("dfw-1"), &[], &[], 9999, "-"),
             ("a heartbeat in time", Some("dfw-1"), &beat(1000), &[], 1149, "-"),
             ("a missing heartbeat", Some("dfw-1"), &beat(1000), &[], 1150, "silent 1000"),

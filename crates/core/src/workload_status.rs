@@ -519,7 +519,7 @@ mod tests {
         assert_eq!(available_of(&both.conditions), ("True", "AvailablePlacementFound"));
         let ready = conditions::find(&both.conditions, "Ready").unwrap();
         assert_eq!((&*ready.status, &*ready.reason), ("Unknown", "CellSilent"));
-        let alone = status_of(&workload, &[silent], &["dfw"]);
+        let alone = status_of(&mk_workload("web", &["dfw"]), &[silent], &["dfw"]);
         assert_eq!(alone.ready_replicas, 0);
         assert_eq!(available_of(&alone.conditions), ("Unknown", "CellSilent"));
         assert_eq!(available_of(&alone.placements[0].conditions), ("Unknown", "CellSilent"));
