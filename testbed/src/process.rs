@@ -101,8 +101,8 @@ impl ProcessId {
         }
     }
 
-    /// Stops this process with SIGSTOP, and waits until none of its threads runs: on a busy machine some run on
-    /// for milliseconds. False if it has exited.
+    /// Stops this process with SIGSTOP, and waits until none of its threads runs: on a busy machine some run
+    /// on for milliseconds. False if it has exited.
     pub fn pause(&self) -> io::Result<bool> {
         if !self.signal(Signal::STOP)? {
             return Ok(false);

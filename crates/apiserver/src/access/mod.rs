@@ -42,8 +42,8 @@ use crate::{
 #[derive(Default)]
 pub struct Access {
     tokens: BTreeMap<String, UserInfo>,
-    /// Prefixes of the groups that only administrators of the server may impersonate, whatever RBAC of a plane
-    /// allows.
+    /// Prefixes of the groups that only administrators of the server may impersonate, whatever RBAC of a
+    /// plane allows.
     pub reserved_groups: Vec<String>,
     /// The keys of service account tokens. By default there is a random one, so tokens are invalid after a
     /// restart.

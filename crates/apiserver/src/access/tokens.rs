@@ -100,8 +100,8 @@ pub(crate) struct TokenUser {
 }
 
 /// The issuer of the tokens of a plane, which is also their default audience: each plane has its own, so a
-/// token is valid on one plane. That of the root plane is Kubernetes' default; those of other planes begin with
-/// it.
+/// token is valid on one plane. That of the root plane is Kubernetes' default; those of other planes begin
+/// with it.
 pub(crate) fn issuer(plane: &str) -> String {
     const ROOT: &str = "https://kubernetes.default.svc.cluster.local";
     match plane.strip_prefix("project:") {

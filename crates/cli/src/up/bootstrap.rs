@@ -1,6 +1,6 @@
-//! Bootstrap manifests of the planes: the resource interpreters of Polis' kinds, the guard of the city labels,
-//! the namespace of the heartbeats, the Clusters of the federation, the Projects. In a production installation
-//! the operator applies them.
+//! Bootstrap manifests of the planes: the resource interpreters of Polis' kinds, the guard of the city
+//! labels, the namespace of the heartbeats, the Clusters of the federation, the Projects. In a production
+//! installation the operator applies them.
 
 use anyhow::{Context, Result};
 use polis_api::compute::Workload;
