@@ -12,6 +12,7 @@ use anyhow::{Context, Result};
 use serde_json::json;
 
 use crate::crds::root;
+use crate::image::version;
 use crate::oci::{self, Entry, Layout};
 use crate::sign::LayoutArgs;
 
@@ -40,12 +41,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
-fn version() -> &'static str {
-    env!("CARGO_PKG_VERSION")
-}
-
 /// Writes the layout; returns the digest of the artifact.
-fn write(dir: &Path, out: &Path) -> Result<String> {
+pub(crate) fn write(dir: &Path, out: &Path) -> Result<String> {
     let mut files = BTreeMap::new();
     collect(dir, "", &mut files)?;
     let mut layout = Layout::create(out)?;
@@ -61,7 +58,8 @@ fn write(dir: &Path, out: &Path) -> Result<String> {
     Ok(artifact["digest"].as_str().unwrap_or_default().to_owned())
 }
 
-fn collect(dir: &Path, prefix: &str, files: &mut BTreeMap<String, Entry>) -> Result<()> {
+/// Adds all files below a directory, by their paths in it after the prefix.
+pub(crate) fn collect(dir: &Path, prefix: &str, files: &mut BTreeMap<String, Entry>) -> Result<()> {
     for entry in fs::read_dir(dir).with_context(|| format!("failed to list {}", dir.display()))? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();

@@ -43,14 +43,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if args.signature.verifies(&root().join(&args.out))? {
         return Ok(());
     }
-    let binary = match args.binary {
-        Some(binary) => binary,
-        None => build()?,
-    };
-    let program = fs::read(&binary).with_context(|| format!("failed to read {}", binary.display()))?;
-    if !is_static(&program) {
-        bail!("{} is not a static program for Linux, and the image has no libraries", binary.display());
-    }
+    let program = program(args.binary)?;
     let out = root().join(args.out);
     let size = program.len();
     let digest = write(&out, program, &packages()?)?;
@@ -71,8 +64,21 @@ pub(crate) fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
+/// The static program: the given one, or one that is built.
+pub(crate) fn program(binary: Option<PathBuf>) -> Result<Vec<u8>> {
+    let binary = match binary {
+        Some(binary) => binary,
+        None => build()?,
+    };
+    let program = fs::read(&binary).with_context(|| format!("failed to read {}", binary.display()))?;
+    if !is_static(&program) {
+        bail!("{} is not a static program for Linux, and the image has no libraries", binary.display());
+    }
+    Ok(program)
+}
+
 /// Rounded down to a tenth, for display.
-fn mebibytes(bytes: usize) -> String {
+pub(crate) fn mebibytes(bytes: usize) -> String {
     format!("{}.{} MiB", bytes >> 20, ((bytes & 0xf_ffff) * 10) >> 20)
 }
 
@@ -108,7 +114,16 @@ fn chroot(dir: &Path, program: &str) -> Command {
     command
 }
 
-fn version() -> &'static str {
+/// The architecture of the program, as in images.
+pub(crate) fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+pub(crate) fn version() -> &'static str {
     env!("CARGO_PKG_VERSION")
 }
 
@@ -187,7 +202,7 @@ fn is_static(program: &[u8]) -> bool {
 }
 
 /// Writes the layout; returns the digest of the image.
-fn write(out: &Path, program: Vec<u8>, packages: &[Value]) -> Result<String> {
+pub(crate) fn write(out: &Path, program: Vec<u8>, packages: &[Value]) -> Result<String> {
     let mut layout = Layout::create(out)?;
     let layer = oci::tar(&BTreeMap::from([(PROGRAM.to_owned(), Entry { mode: 0o755, content: program })]))?;
     let packed = layout.blob("application/vnd.oci.image.layer.v1.tar+gzip", &oci::gzip(&layer)?)?;
@@ -197,20 +212,15 @@ fn write(out: &Path, program: Vec<u8>, packages: &[Value]) -> Result<String> {
         "org.opencontainers.image.version": version(),
         "org.opencontainers.image.licenses": "Apache-2.0",
     });
-    let architecture = match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    };
     let config = json!({
-        "architecture": architecture,
+        "architecture": architecture(),
         "os": "linux",
         "config": {"Entrypoint": [format!("/{PROGRAM}")], "Env": ["PATH=/usr/bin"], "User": USER, "WorkingDir": "/", "Labels": labels},
         "rootfs": {"type": "layers", "diff_ids": [oci::digest(&layer)]},
     });
     let config = layout.blob("application/vnd.oci.image.config.v1+json", config.to_string().as_bytes())?;
     let image = json!({"schemaVersion": 2, "mediaType": oci::MANIFEST, "config": config, "layers": [packed], "annotations": labels});
-    let platform = json!({"platform": {"architecture": architecture, "os": "linux"},
+    let platform = json!({"platform": {"architecture": architecture(), "os": "linux"},
         "annotations": {"org.opencontainers.image.ref.name": version()}});
     let image = layout.manifest(&image, &platform)?;
 
@@ -223,7 +233,7 @@ fn write(out: &Path, program: Vec<u8>, packages: &[Value]) -> Result<String> {
 }
 
 /// The packages of the program.
-fn packages() -> Result<Vec<Value>> {
+pub(crate) fn packages() -> Result<Vec<Value>> {
     let output = outside::command("cargo")
         .args(["metadata", "--format-version=1", "--locked"])
         .current_dir(root())
@@ -235,7 +245,7 @@ fn packages() -> Result<Vec<Value>> {
 }
 
 /// An SBOM in SPDX 2.3, without its creation time, so that it is reproducible.
-fn sbom(packages: &[Value]) -> Value {
+pub(crate) fn sbom(packages: &[Value]) -> Value {
     let field_text =
         |package: &Value, field: &str| package[field].as_str().unwrap_or("NOASSERTION").to_owned();
     let mut rows: Vec<Value> = packages
@@ -256,14 +266,14 @@ fn sbom(packages: &[Value]) -> Value {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::io::Read as _;
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
     use crate::oci::reading;
 
-    fn mk_packages() -> Vec<Value> {
+    pub(crate) fn mk_packages() -> Vec<Value> {
         vec![
             json!({"name": "b", "version": "1.0.0", "license": "MIT/Apache-2.0", "source": "registry"}),
             json!({"name": "a", "version": "0.1.0", "license": "MIT", "source": null}),
@@ -271,7 +281,7 @@ mod tests {
     }
 
     /// A small static program that resolves a name.
-    fn mk_program(dir: &Path) -> Vec<u8> {
+    pub(crate) fn mk_program(dir: &Path) -> Vec<u8> {
         let source = r#"
             use std::net::ToSocketAddrs;
             fn main() {

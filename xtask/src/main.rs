@@ -17,6 +17,7 @@ mod graph;
 mod image;
 mod oci;
 mod outside;
+mod release;
 mod scenarios;
 mod sign;
 mod sim;
@@ -81,6 +82,10 @@ enum Task {
     ///
     /// Needs: Rust. Takes: a second.
     Bundle(bundle::Args),
+    /// Write the files of a release: program, image, manifests, Helm chart, SBOM and checksums.
+    ///
+    /// Needs: Rust, a C compiler, and the static libraries of libc. Takes: as long as a release build.
+    Release(release::Args),
     /// Sign files with a local key, or check their signatures, in the bundle format of sigstore.
     ///
     /// Needs: Rust, and a P-256 key in PKCS#8. Takes: a second. `image` and `bundle` have --sign-key and
@@ -116,6 +121,7 @@ fn main() -> anyhow::Result<()> {
         Task::Chart(args) => chart::run(args),
         Task::Image(args) => image::run(args),
         Task::Bundle(args) => bundle::run(args),
+        Task::Release(args) => release::run(args),
         Task::Sign(args) => sign::run(args),
         Task::Sim(args) => sim::run(args),
         Task::Words(args) => words::run(args),

@@ -102,10 +102,10 @@ pub(crate) fn run(args: Args) -> Result<()> {
 }
 
 /// A private key.
-struct SigningKey(EcdsaKeyPair);
+pub(crate) struct SigningKey(EcdsaKeyPair);
 
 impl SigningKey {
-    fn load(path: &Path) -> Result<Self> {
+    pub(crate) fn load(path: &Path) -> Result<Self> {
         let text = fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))?;
         Self::parse(&text).with_context(|| format!("failed to use the key {}", path.display()))
     }
@@ -117,7 +117,7 @@ impl SigningKey {
             .map_err(|error| anyhow!("it is not a P-256 key in PKCS#8: {error}"))
     }
 
-    fn public(&self) -> PublicKey {
+    pub(crate) fn public(&self) -> PublicKey {
         PublicKey(self.0.public_key().as_ref().to_vec())
     }
 
@@ -129,7 +129,7 @@ impl SigningKey {
 }
 
 /// The point of a public key.
-struct PublicKey(Vec<u8>);
+pub(crate) struct PublicKey(Vec<u8>);
 
 impl PublicKey {
     fn load(path: &Path) -> Result<Self> {
@@ -186,7 +186,7 @@ fn is_signature(listed: &Value) -> bool {
 }
 
 /// Signs every manifest of a layout.
-fn sign_layout(dir: &Path, key: &SigningKey) -> Result<()> {
+pub(crate) fn sign_layout(dir: &Path, key: &SigningKey) -> Result<()> {
     let mut layout = Layout::open(dir)?;
     for listed in oci::manifests(dir)?.iter().filter(|listed| !is_signature(listed)) {
         let digest = text(listed, "digest");
@@ -207,7 +207,7 @@ fn sign_layout(dir: &Path, key: &SigningKey) -> Result<()> {
 }
 
 /// Checks the blobs and signatures of every manifest of a layout; returns how many it has.
-fn verify_layout(dir: &Path, key: &PublicKey) -> Result<usize> {
+pub(crate) fn verify_layout(dir: &Path, key: &PublicKey) -> Result<usize> {
     let listed = oci::manifests(dir)?;
     let signed: Vec<&Value> = listed.iter().filter(|listed| !is_signature(listed)).collect();
     if signed.is_empty() {
@@ -256,7 +256,7 @@ fn bundle_path(file: &Path) -> PathBuf {
 }
 
 /// Writes the bundle of a file; returns its path.
-fn sign_file(file: &Path, key: &SigningKey) -> Result<PathBuf> {
+pub(crate) fn sign_file(file: &Path, key: &SigningKey) -> Result<PathBuf> {
     let content = fs::read(file).with_context(|| format!("failed to read {}", file.display()))?;
     let hint = STANDARD.encode(Sha256::digest(key.public().to_der()));
     let bundle = json!({
@@ -273,7 +273,7 @@ fn sign_file(file: &Path, key: &SigningKey) -> Result<PathBuf> {
 }
 
 /// Checks a file against its bundle.
-fn verify_file(file: &Path, key: &PublicKey) -> Result<()> {
+pub(crate) fn verify_file(file: &Path, key: &PublicKey) -> Result<()> {
     let path = bundle_path(file);
     let read = |path: &Path| fs::read(path).with_context(|| format!("failed to read {}", path.display()));
     let bundle: Value = serde_json::from_slice(&read(&path)?)
@@ -286,7 +286,7 @@ fn verify_file(file: &Path, key: &PublicKey) -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::oci::reading;
 
@@ -296,7 +296,7 @@ mod tests {
         format!("-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n", STANDARD.encode(der.as_ref()))
     }
 
-    fn mk_key() -> SigningKey {
+    pub(crate) fn mk_key() -> SigningKey {
         SigningKey::parse(&mk_pem()).unwrap()
     }
 
