@@ -67,6 +67,10 @@ pub const CELL_SILENT: &str = "CellSilent";
 
 /// The hub namespace of the deployment has the labels of another tenant. Also the reason of the event.
 pub const HUB_NAMESPACE_TAKEN: &str = "HubNamespaceTaken";
+/// The hub namespace of the deployment is being deleted. Also the reason of the event.
+pub const HUB_NAMESPACE_TERMINATING: &str = "HubNamespaceTerminating";
+/// The hub refuses a request of the controllers. Also the reason of the event.
+pub const HUB_REFUSES: &str = "HubRefuses";
 
 // === WorkloadDeployment, Workload: Withdrawn ===
 

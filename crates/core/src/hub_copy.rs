@@ -30,7 +30,7 @@ use crate::deployments::InitialMetadata;
 use crate::metadata::{self, Map};
 use crate::referenced_data::Resolution;
 use crate::rollout::{self, Cause, RolloutState};
-use crate::tenant::{Tenant, TenantError};
+use crate::tenant::Tenant;
 use crate::{Time, canonical, source_revision};
 
 /// Annotations of the project's deployment that are copied to the hub because the cell reads them.
@@ -222,15 +222,16 @@ fn set_stuck(
     !source.status.as_ref().is_some_and(|existing| canonical::same(existing, status))
 }
 
-/// The status of a deployment whose hub namespace belongs to another tenant; `None` if it is up to date. The
+/// The status of a deployment that the hub does not take, for this reason; `None` if it is up to date. The
 /// next status of the hub copy replaces it.
 pub fn unfederated_status(
     source: &WorkloadDeployment,
-    why: &TenantError,
+    reason: &'static str,
+    why: &str,
     now: &Time,
 ) -> Option<WorkloadDeploymentStatus> {
     let mut status = source.status.clone().unwrap_or_default();
-    let federated = DesiredCondition::new_false(FEDERATED, reasons::HUB_NAMESPACE_TAKEN, why.to_string());
+    let federated = DesiredCondition::new_false(FEDERATED, reason, why);
     set_stuck(source, &mut status, &federated, now).then_some(status)
 }
 

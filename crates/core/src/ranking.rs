@@ -34,6 +34,8 @@ pub fn needs_action(reason: &str) -> bool {
             | LOCATION_LOST
             | NO_MATCHING_LOCATION
             | HUB_NAMESPACE_TAKEN
+            | HUB_NAMESPACE_TERMINATING
+            | HUB_REFUSES
             | CELL_UNREACHABLE
             | CELL_SILENT
             | HUB_UNREACHABLE

@@ -17,15 +17,15 @@ mod teardown;
 use polis_api::compute::{Workload, WorkloadDeployment};
 use polis_api::k8s_openapi::api::core::v1::Namespace;
 use polis_api::karmada::{Cluster, PropagationPolicy};
-use polis_api::{ObjectExt, annotations, events, labels, names};
+use polis_api::{ObjectExt, annotations, events, labels, names, reasons};
 use polis_core::contact::Contact;
 use polis_core::deployments::InitialMetadata;
 use polis_core::hub_copy::{self, CityError, RecordAction};
 use polis_core::tenant::{self, Tenant};
 use polis_core::{Time, policy, significant_change};
 use polis_engine::{
-    Action, Clock, Engine, EventRecorder, Index, Key, ListOptions, Plane, PlaneSet, Reachability, Reconciler,
-    StatusCoalescer, Unresolved, Watch,
+    Action, Clock, Engine, Error as EngineError, ErrorClass, EventRecorder, Index, Key, ListOptions, Plane,
+    PlaneSet, Reachability, Reconciler, StatusCoalescer, Unresolved, Watch,
 };
 use tokio::sync::mpsc;
 
@@ -151,10 +151,8 @@ impl Federator {
         let Some(deployment) = self.ensure_recorded(&project, deployment, &hub_namespace).await? else {
             return Ok(Action::AwaitChange);
         };
-        self.ensure_namespace(&project, &hub_namespace, &deployment).await?;
-        let ensured = self.ensure_policy(&project, &hub_namespace, &deployment).await?
-            && self.ensure_hub_copy(&project, &hub_namespace, &deployment).await?;
-        if !ensured {
+        let ensured = self.ensure_on_hub(&project, &hub_namespace, &deployment).await;
+        if !self.record_refusal(&project, &deployment, ensured).await? {
             return Ok(Action::AwaitChange); // an event of the hub requeues the key
         }
         let action = self.sync_status(&project, key, &deployment, &hub_namespace).await?;
@@ -206,6 +204,51 @@ impl Federator {
         self.recorder.warn(project, deployment, reason, action, &note);
     }
 
+    /// Ensures namespace, policy and copy. Returns false while they cannot be written.
+    async fn ensure_on_hub(
+        &self,
+        project: &Plane,
+        hub_namespace: &HubNamespace,
+        deployment: &WorkloadDeployment,
+    ) -> Result<bool, Error> {
+        self.ensure_namespace(project, hub_namespace, deployment).await?;
+        Ok(self.ensure_policy(project, hub_namespace, deployment).await?
+            && self.ensure_hub_copy(project, hub_namespace, deployment).await?)
+    }
+
+    /// Reports, in an event and a condition, why the hub does not take a deployment, if an operator has to act.
+    async fn record_refusal(
+        &self,
+        project: &Plane,
+        deployment: &WorkloadDeployment,
+        ensured: Result<bool, Error>,
+    ) -> Result<bool, Error> {
+        let refusal =
+            ensured.as_ref().err().and_then(|error| Some((self.refusal(error)?, error.to_string())));
+        if let Some((reason, why)) = refusal {
+            self.recorder.warn(project, deployment, reason, "Federate", &why);
+            let now = Time(self.clock.now());
+            if let Some(status) = hub_copy::unfederated_status(deployment, reason, &why, &now) {
+                project.write_status(deployment, status).await?;
+            }
+        }
+        ensured
+    }
+
+    /// The reason of an error that lasts until an operator acts. Others, and those of a project, are only
+    /// retried.
+    fn refusal(&self, error: &Error) -> Option<&'static str> {
+        match error {
+            Error::Tenant(_) => Some(reasons::HUB_NAMESPACE_TAKEN),
+            Error::NamespaceTerminating { .. } => Some(reasons::HUB_NAMESPACE_TERMINATING),
+            Error::Plane(refused @ EngineError::Refused { plane, .. }) if plane == self.hub.name() => {
+                let lasts = matches!(refused.class(), ErrorClass::Forbidden | ErrorClass::Invalid);
+                lasts.then_some(reasons::HUB_REFUSES)
+            }
+            _ => None,
+        }
+    }
+
     async fn ensure_namespace(
         &self,
         project: &Plane,
@@ -223,27 +266,10 @@ impl Federator {
                     let reason = events::HUB_NAMESPACE_RELABELLED;
                     self.recorder.warn(project, deployment, reason, "Federate", &note);
                 }
-                self.record_taken(project, deployment, written).await
+                written
             }
-            written => self.record_taken(project, deployment, written).await,
+            written => written,
         }
-    }
-
-    /// Reports, in an event and a condition, that the hub namespace belongs to another tenant.
-    async fn record_taken(
-        &self,
-        project: &Plane,
-        deployment: &WorkloadDeployment,
-        written: Result<(), Error>,
-    ) -> Result<(), Error> {
-        if let Err(Error::Tenant(why)) = &written {
-            let (reason, note) = (events::HUB_NAMESPACE_TAKEN, why.to_string());
-            self.recorder.warn(project, deployment, reason, "Federate", &note);
-            if let Some(status) = hub_copy::unfederated_status(deployment, why, &Time(self.clock.now())) {
-                project.write_status(deployment, status).await?;
-            }
-        }
-        written
     }
 
     /// Creates or labels the hub namespace.

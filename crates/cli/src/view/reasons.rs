@@ -193,6 +193,20 @@ pub const TABLE: &[ReasonEntry] = &[
         Actor::Operator,
         "Ask the platform operator to find out which client wrote the label of the namespace on the hub, and to correct it.",
     ),
+    blocked(
+        "HubNamespaceTerminating",
+        "WorkloadDeployment Federated",
+        "The hub namespace of the deployment is being deleted, and its copies with it. Polis creates it again when it is gone.",
+        Actor::Operator,
+        "Ask the platform operator to find out who deleted the namespace on the hub, and what holds it: objects with finalizers, or a cell that does not respond.",
+    ),
+    blocked(
+        "HubRefuses",
+        "WorkloadDeployment Federated",
+        "The hub refuses a request of the controllers, so a change of the workload does not reach its cells. The message has the request.",
+        Actor::Operator,
+        "Ask the platform operator to check the rights of the management plane on the hub (`polis manager --check-config=planes`), and the admission policies there.",
+    ),
     progressing(
         "InstancesEnding",
         "WorkloadDeployment, Workload Withdrawn",

@@ -13,8 +13,6 @@ mod tour;
 
 use installation::{Installation, eventually, mk_workload};
 use polis_api::compute::{Instance, Workload, WorkloadDeployment};
-use polis_api::k8s_openapi::api::core::v1::{ConfigMap, Namespace};
-use polis_api::karmada::PropagationPolicy;
 use polis_api::kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use polis_api::kube::{Api, ResourceExt as _};
 use serde_json::json;
@@ -274,42 +272,5 @@ async fn a_project_that_is_created_later_works_and_is_deleted_completely() {
     api.delete("shop", &DeleteParams::default()).await.expect("deletes the project");
     eventually("the project is gone", async || api.get_opt("shop").await.ok()?.is_none().then_some(())).await;
     eventually("its processes are gone", async || installation.shims().is_empty().then_some(())).await;
-    installation.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_config_map_on_the_hub_with_a_policy_reaches_the_waiting_instances() {
-    let installation = Installation::start(&["--ephemeral", "--cities", "dfw,ord"]).await;
-    let mut workload = serde_json::to_value(mk_workload("web", &["dfw", "ord"], 1)).expect("a workload");
-    workload["spec"]["template"]["spec"]["runtime"]["sandbox"]["containers"][0]["env"] =
-        json!([{"name": "MODE", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "mode"}}}]);
-    run(&installation, &serde_json::from_value(workload).expect("a workload")).await;
-    eventually("both instances report the missing config map", async || {
-        let all = instances(&installation).await;
-        let reports_settings = |instance: &Instance| {
-            let mut conditions = instance.status.iter().flat_map(|status| &status.conditions);
-            conditions.any(|found| found.reason == "ConfigurationError" && found.message.contains("settings"))
-        };
-        (all.len() == 2 && all.iter().all(reports_settings)).then_some(())
-    })
-    .await;
-
-    let namespaces: Api<Namespace> = Api::all(installation.client("polis-default").await);
-    let uid = namespaces.get("default").await.expect("a namespace").uid().unwrap_or_default();
-    let hub = installation.client("polis-hub").await;
-    let namespace = format!("ns-{uid}");
-    let maps: Api<ConfigMap> = Api::namespaced(hub.clone(), &namespace);
-    let map = serde_json::from_value(json!({"metadata": {"name": "settings"}, "data": {"mode": "busy"}}));
-    maps.create(&PostParams::default(), &map.expect("a config map")).await.expect("creates the config map");
-    let policies: Api<PropagationPolicy> = Api::namespaced(hub, &namespace);
-    let policy = serde_json::from_value(json!({
-        "apiVersion": "policy.karmada.io/v1alpha1", "kind": "PropagationPolicy", "metadata": {"name": "settings"},
-        "spec": {
-            "resourceSelectors": [{"apiVersion": "v1", "kind": "ConfigMap", "name": "settings"}],
-            "placement": {"clusterAffinity": {"clusterNames": ["dfw", "ord"]}},
-        },
-    }));
-    policies.create(&PostParams::default(), &policy.expect("a policy")).await.expect("creates the policy");
-    wait_until_ready(&installation, 2).await;
     installation.stop().await;
 }

@@ -12,7 +12,7 @@ use polis_core::{metadata, policy};
 use polis_testing::builders::{
     condition, mk_deployment, mk_hub_namespace, mk_member, mk_namespace, mk_template,
 };
-use polis_testing::{PlaneExt as _, RequestFault, consistently, eventually};
+use polis_testing::{PlaneExt as _, RecordedRequest, RequestFault, RequestVerb, consistently, eventually};
 
 use crate::env::{LONG, NAMESPACE, TestEnv};
 
@@ -197,6 +197,52 @@ async fn a_hub_namespace_of_another_project_is_reported_and_not_used() {
     assert_eq!(policies(&env).await, [""; 0]);
     let found: Namespace = env.hub().read(&env.hub_namespace).await.unwrap();
     assert_eq!(found.metadata.labels, foreign.metadata.labels);
+}
+
+fn is_unfederated(deployment: &WorkloadDeployment, reason: &str) -> bool {
+    deployment.status.as_ref().is_some_and(|status| {
+        condition(&status.conditions, "Federated") == Some(("False", reason))
+            && condition(&status.conditions, "Stalled") == Some(("True", reason))
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_terminating_hub_namespace_is_reported_until_it_is_gone() {
+    let env = TestEnv::running().await;
+    env.federate("web", "dfw").await;
+    let held = (env.hub_namespace.as_str(), "web");
+    env.hub().change::<WorkloadDeployment>(held, |copy| hold(&mut copy.metadata)).await;
+    env.hub().remove::<Namespace>(&env.hub_namespace).await;
+    let reported = |d: &WorkloadDeployment| is_unfederated(d, "HubNamespaceTerminating");
+    env.acme().eventually_has((NAMESPACE, "web"), reported).await;
+    let note = env.acme().eventually_event("web", "HubNamespaceTerminating").await;
+    assert!(note.contains(&env.hub_namespace), "{note}");
+    let terminating = env.copy("web").await.unwrap();
+    env.hub().change::<WorkloadDeployment>(held, |copy| release(&mut copy.metadata)).await;
+    let is_new = |copy: &WorkloadDeployment| copy.metadata.uid != terminating.metadata.uid;
+    env.hub().eventually_has(held, is_new).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_the_hub_refuses_is_reported_until_it_is_allowed() {
+    let mut env = TestEnv::new().await;
+    let hub = env.requests_to("hub");
+    let is_copy = |request: &RecordedRequest| {
+        request.verb == RequestVerb::Create && request.resource == "workloaddeployments"
+    };
+    hub.inject(RequestFault::Status(http::StatusCode::FORBIDDEN), is_copy);
+    env.start();
+    env.deploy("web", "dfw").await;
+    let reported = |d: &WorkloadDeployment| is_unfederated(d, "HubRefuses");
+    let stuck: WorkloadDeployment = env.acme().eventually_has((NAMESPACE, "web"), reported).await;
+    let note = env.acme().eventually_event("web", "HubRefuses").await;
+    assert!(note.contains("on plane hub"), "{note}");
+    // The same refusal is written once.
+    env.idle(LONG).await;
+    let found: WorkloadDeployment = env.acme().read((NAMESPACE, "web")).await.unwrap();
+    assert_eq!(found.metadata.resource_version, stuck.metadata.resource_version);
+    hub.restore();
+    env.until_copied("web").await;
 }
 
 #[tokio::test(start_paused = true)]
