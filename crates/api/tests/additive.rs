@@ -107,7 +107,11 @@ fn incompatibilities(path: &str, old: &Value, new: &Value, found: &mut Vec<Strin
         rules.map(|rule| rule["rule"].to_string()).collect()
     };
     for rule in rules(new).difference(&rules(old)) {
-        report(&format!("rule {rule} is new"));
+        // Objects of older writers do not have a new field, so a rule that requires it accepts them.
+        let field = rule.strip_prefix("\"!has(self.").and_then(|rest| rest.split_once(") ||"));
+        if !field.is_some_and(|(field, _)| old["properties"][field].is_null()) {
+            report(&format!("rule {rule} is new"));
+        }
     }
     for key in ["x-kubernetes-preserve-unknown-fields", "x-kubernetes-int-or-string", "nullable"] {
         if old[key] == true && new[key] != true {
@@ -185,6 +189,7 @@ fn incompatible_changes_are_found_and_additions_are_not() {
         new["required"] = json!(["a", "filled"]);
         new["properties"]["a"]["enum"] = json!(["x", "y", "z"]);
         new["properties"]["a"]["maxLength"] = json!(20);
+        new["x-kubernetes-validations"] = json!([{"rule": "!has(self.later) || self.a != ''"}]);
     });
     assert_eq!(more, Vec::<String>::new());
     let gone = found(&|new| {
@@ -199,6 +204,12 @@ fn incompatible_changes_are_found_and_additions_are_not() {
         (&|new: &mut Value| new["properties"]["b"]["maxItems"] = json!(3), "is new"),
         (&|new: &mut Value| new["properties"]["b"]["type"] = json!("object"), "type"),
         (&|new: &mut Value| new["x-kubernetes-validations"] = json!([{"rule": "self.a != ''"}]), "rule"),
+        (
+            &|new: &mut Value| {
+                new["x-kubernetes-validations"] = json!([{"rule": "!has(self.b) || self.a != ''"}])
+            },
+            "rule",
+        ),
     ] {
         let found = found(change);
         assert!(found.len() == 1 && found[0].contains(word), "{word}: {found:?}");

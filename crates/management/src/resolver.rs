@@ -249,12 +249,10 @@ impl Resolver {
         let Companion { namespace, hub_namespace, name, leaving } = *companion;
         let Some(existing) = self.hub.get::<K>((hub_namespace, name))? else { return Ok(()) };
         let token = K::KIND.token(name);
-        let used = |plane: &Plane, namespace: &str| -> Result<bool, Error> {
-            let users = plane.names_within::<WorkloadDeployment>(namespace, &by_companion(), &token)?;
-            Ok(users.iter().any(|user| Some(user.as_str()) != leaving))
-        };
+        let others = |users: Vec<String>| users.iter().any(|user| Some(user.as_str()) != leaving);
+        let copied = self.hub.names_within::<WorkloadDeployment>(hub_namespace, &by_companion(), &token)?;
         let is_ours = !existing.is_deleting() && referenced_data::is_companion(&existing);
-        if !is_ours || used(project, namespace)? || used(&self.hub, hub_namespace)? {
+        if !is_ours || others(users(project, namespace, K::KIND, name)?) || others(copied) {
             return Ok(());
         }
         let copies =
@@ -391,14 +389,23 @@ fn keys_of_copy(
     Ok(keys)
 }
 
-/// The deployments of a project's namespace that need a companion.
+/// The deployments of a project's namespace that need a companion. One that is being deleted needs it only as
+/// long as its hub copy exists: if two that leave counted each other, neither would delete the companion.
 fn users(
     project: &Plane,
     namespace: &str,
     kind: DataKind,
     companion: &str,
 ) -> Result<Vec<String>, polis_engine::Error> {
-    project.names_within::<WorkloadDeployment>(namespace, &by_companion(), &kind.token(companion))
+    let token = kind.token(companion);
+    let mut users = Vec::new();
+    for name in project.names_within::<WorkloadDeployment>(namespace, &by_companion(), &token)? {
+        let deployment = project.get::<WorkloadDeployment>((namespace, name.as_str()))?;
+        if deployment.is_some_and(|deployment| !deployment.is_deleting()) {
+            users.push(name);
+        }
+    }
+    Ok(users)
 }
 
 /// A source on the plane of a project.

@@ -80,5 +80,8 @@ async fn a_secret_is_encrypted_on_disk_and_its_reads_and_writes_are_in_the_audit
     fs::write(data.join("secrets.key"), first_key).expect("written");
     let refused = Installation::start_error(&args).await;
     assert_eq!(refused.trim().lines().count(), 1, "{refused}");
-    assert!(refused.contains("secrets ") && refused.contains("Restore the key file"), "{refused}");
+    assert!(
+        refused.contains("is encrypted with the key") && refused.contains("Restore the key file"),
+        "{refused}"
+    );
 }

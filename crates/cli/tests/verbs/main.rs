@@ -711,6 +711,8 @@ async fn credentials_are_listed_and_revoked() {
 async fn every_verb_has_examples_and_every_example_runs() {
     let installation = Installation::new().await;
     installation.write("workload.yaml", FILE);
+    installation.write("key.pem", "a private key");
+    installation.write("app.conf", "mode = busy");
     let mut verbs = verbs(&installation).await;
     assert!(verbs.len() >= 16, "{verbs:?}");
     verbs.extend(["rollout status", "rollout history", "rollout undo"].map(str::to_owned));

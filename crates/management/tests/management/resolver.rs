@@ -5,6 +5,7 @@ use polis_api::compute::WorkloadDeployment;
 use polis_api::k8s_openapi::ByteString;
 use polis_api::k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use polis_api::{annotations, names};
+use polis_core::metadata;
 use polis_testing::builders::mk_deployment;
 use polis_testing::{PlaneExt as _, eventually};
 use serde_json::{Value, json};
@@ -131,6 +132,26 @@ async fn deployments_share_a_companion_and_the_last_one_removes_it() {
     until_clean(&env).await;
     let source: Option<Secret> = env.acme().read((NAMESPACE, "db")).await;
     assert!(source.is_some(), "the source stays");
+}
+
+#[tokio::test(start_paused = true)]
+async fn deployments_that_leave_at_the_same_time_do_not_keep_a_companion_for_each_other() {
+    let env = TestEnv::running().await;
+    env.acme().create(&mk_secret(NAMESPACE, "db", "password", "one")).await.unwrap();
+    for name in ["web", "api"] {
+        env.acme().create(&mk_user(name, "dfw", db())).await.unwrap();
+        until_delivered(&env, name, "one").await;
+        // Another controller keeps the deployment in the project after its hub copy has gone.
+        let hold =
+            |it: &mut WorkloadDeployment| _ = metadata::add_finalizer(&mut it.metadata, "example.com/held");
+        env.acme().change((NAMESPACE, name), hold).await;
+    }
+    for name in ["web", "api"] {
+        env.acme().remove::<WorkloadDeployment>((NAMESPACE, name)).await;
+    }
+    until_clean(&env).await;
+    let left: Vec<WorkloadDeployment> = env.acme().all_in(NAMESPACE).await;
+    assert_eq!(left.len(), 2, "both are still there");
 }
 
 #[tokio::test(start_paused = true)]
