@@ -13,6 +13,7 @@ use std::{
 };
 
 use polis_api::crds;
+use polis_core::heartbeat;
 use polis_e2e::pod::webhook_client;
 use polis_e2e::rendered::{self, RenderedManifests, as_text, items, kustomizations, list, root, text};
 use polis_testbed::{TestCluster, manifest, plane::SINGLE_PLANE};
@@ -74,6 +75,10 @@ async fn cluster() -> &'static TestCluster {
             let kinds: Vec<Value> = kinds.into_iter().map(|file| file.crd).collect();
             manifest::apply_crds(&client, SINGLE_PLANE, &kinds).await.expect("all CRDs");
             apply(&cluster, &RenderedManifests::of("deploy/base/manager"));
+            // A dry run does not create the namespace of the objects after it.
+            let heartbeats =
+                json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": heartbeat::NAMESPACE}});
+            manifest::apply(&client, SINGLE_PLANE, &heartbeats).await.expect("a namespace");
             cluster
         })
         .await
@@ -392,6 +397,9 @@ async fn the_webhooks_read_their_certificate_from_a_secret_with_the_shipped_perm
 
     let binding = ["delete", "rolebinding", "-n", NAMESPACE, "compute-webhook-secret"];
     kubectl(cluster, &binding, "").unwrap_or_else(|err| panic!("{err}"));
+    // The group of the manager may read the Secrets of hub and projects, which are on the same API server here.
+    let own = cluster.kubeconfig_for(SINGLE_PLANE, &rendered.user(), &[]).expect("a kubeconfig");
+    let mut pod = Manager::with(&rendered, &own, &|_| own.clone());
     pod.start();
     let output = pod.until_failed().await;
     assert!(output.contains("deploy/components/secret-webhook-cert grants it"), "{output}");

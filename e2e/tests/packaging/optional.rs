@@ -65,8 +65,13 @@ impl RecordedManager {
         let objects: Vec<Value> = self.rendered.0.iter().filter(is_of_role).cloned().collect();
         let granted = rbac::granted(&objects, &self.identity);
         assert!(!granted.is_empty(), "{role} grants nothing to {}", self.identity.user);
+        // Another role grants requests in other namespaces.
         let is_relevant = |request: &&polis_e2e::proxy::RecordedRequest| {
-            granted.iter().any(|it| it.group == request.group && it.resource == request.resource)
+            granted.iter().any(|it| {
+                it.group == request.group
+                    && it.resource == request.resource
+                    && (it.namespace.is_none() || it.namespace == request.namespace)
+            })
         };
         let recorded = self.requests.all();
         let requests = recorded.iter().filter(is_relevant).flat_map(rbac::requests).collect();
