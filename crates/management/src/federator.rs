@@ -216,7 +216,8 @@ impl Federator {
             && self.ensure_hub_copy(project, hub_namespace, deployment).await?)
     }
 
-    /// Reports, in an event and a condition, why the hub does not take a deployment, if an operator has to act.
+    /// Reports, in an event and a condition, why the hub does not take a deployment, if an operator has to
+    /// act.
     async fn record_refusal(
         &self,
         project: &Plane,

@@ -397,7 +397,7 @@ async fn the_webhooks_read_their_certificate_from_a_secret_with_the_shipped_perm
 
     let binding = ["delete", "rolebinding", "-n", NAMESPACE, "compute-webhook-secret"];
     kubectl(cluster, &binding, "").unwrap_or_else(|err| panic!("{err}"));
-    // The group of the manager may read the Secrets of hub and projects, which are on the same API server here.
+    // The group of the manager may read the Secrets of hub and projects: here the same API server.
     let own = cluster.kubeconfig_for(SINGLE_PLANE, &rendered.user(), &[]).expect("a kubeconfig");
     let mut pod = Manager::with(&rendered, &own, &|_| own.clone());
     pod.start();
