@@ -150,7 +150,6 @@ pub async fn dependents_in_two_clusters_share_a_dependency(federation: &TestFede
     federation.ord().keeps(&CONFIG_MAP, &shop, "settings", |_| true).await;
     federation.hub.delete(&kind, &shop, "b").await;
     federation.ord().loses(&CONFIG_MAP, &shop, "settings").await;
-    federation.hub.loses(&BINDING, &shop, "settings-configmap").await;
     federation.hub.arrives(&CONFIG_MAP, &shop, "settings").await;
 }
 
