@@ -429,10 +429,11 @@ fn role(object: &Value) -> Option<String> {
     ours.then(|| format!("{kind} {}", object["metadata"]["name"].as_str().unwrap_or_default()))
 }
 
-/// All roles in the files below a directory.
+/// All roles in the manifests below a directory. The templates of the chart have the same ones.
 fn roles_below(dir: &Path) -> BTreeSet<String> {
     let entries = fs::read_dir(dir).expect("a dir").filter_map(Result::ok).map(|entry| entry.path());
     let of = |path: PathBuf| match path.extension().and_then(|extension| extension.to_str()) {
+        _ if path.ends_with("deploy/chart") => BTreeSet::new(),
         _ if path.is_dir() => roles_below(&path),
         Some("yaml") => {
             let text = fs::read_to_string(&path).expect("a text");
