@@ -43,10 +43,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
 
 /// Writes the layout; returns the digest of the artifact.
 pub(crate) fn write(dir: &Path, out: &Path) -> Result<String> {
-    let mut files = BTreeMap::new();
-    collect(dir, "", &mut files)?;
     let mut layout = Layout::create(out)?;
-    let content = oci::gzip(&oci::tar(&files)?)?;
+    let content = packed(dir, "")?;
     let layer = layout.blob("application/vnd.cncf.flux.content.v1.tar+gzip", &content)?;
     let config = layout.blob("application/vnd.cncf.flux.config.v1+json", b"{}")?;
     let manifest = json!({"schemaVersion": 2, "mediaType": oci::MANIFEST, "config": config, "layers": [layer],
@@ -58,8 +56,15 @@ pub(crate) fn write(dir: &Path, out: &Path) -> Result<String> {
     Ok(artifact["digest"].as_str().unwrap_or_default().to_owned())
 }
 
+/// A compressed archive of a directory under this name, or of what is in it if the name is empty.
+pub(crate) fn packed(dir: &Path, name: &str) -> Result<Vec<u8>> {
+    let mut files = BTreeMap::new();
+    collect(dir, name, &mut files)?;
+    oci::gzip(&oci::tar(&files)?)
+}
+
 /// Adds all files below a directory, by their paths in it after the prefix.
-pub(crate) fn collect(dir: &Path, prefix: &str, files: &mut BTreeMap<String, Entry>) -> Result<()> {
+fn collect(dir: &Path, prefix: &str, files: &mut BTreeMap<String, Entry>) -> Result<()> {
     for entry in fs::read_dir(dir).with_context(|| format!("failed to list {}", dir.display()))? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();

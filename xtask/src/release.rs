@@ -72,9 +72,9 @@ fn write(out: &Path, program: Vec<u8>, packages: &[Value], key: Option<&SigningK
     let version = version();
     let contents = [
         (format!("polis-{version}-linux-{}.tar.gz", image::architecture()), archive),
-        (format!("polis-image-{version}.tar.gz"), packed(&image, "image")?),
-        (format!("polis-deploy-{version}.tar.gz"), packed(&deploy, "deploy")?),
-        (format!("polis-{version}.tgz"), packed(&root().join("deploy/chart"), "polis")?),
+        (format!("polis-image-{version}.tar.gz"), bundle::packed(&image, "image")?),
+        (format!("polis-deploy-{version}.tar.gz"), bundle::packed(&deploy, "deploy")?),
+        (format!("polis-{version}.tgz"), bundle::packed(&root().join("deploy/chart"), "polis")?),
         (format!("polis-{version}.spdx.json"), image::sbom(packages).to_string().into_bytes()),
     ];
     let checksums: String = contents.iter().map(|(name, content)| checksum(name, content)).collect();
@@ -107,13 +107,6 @@ fn program_archive(program: Vec<u8>) -> Result<Vec<u8>> {
         let content = fs::read(&path).with_context(|| format!("failed to read {}", path.display()))?;
         files.insert(format!("{folder}/{name}"), Entry { mode: 0o644, content });
     }
-    oci::gzip(&oci::tar(&files)?)
-}
-
-/// An archive of a directory under this name.
-fn packed(dir: &Path, name: &str) -> Result<Vec<u8>> {
-    let mut files = BTreeMap::new();
-    bundle::collect(dir, name, &mut files)?;
     oci::gzip(&oci::tar(&files)?)
 }
 

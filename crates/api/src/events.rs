@@ -21,12 +21,6 @@ pub const DEPLOYMENT_MOVED: &str = "DeploymentMoved";
 pub const CITY_CONTESTED: &str = "CityContested";
 /// The annotation of the deployment names a wrong hub namespace.
 pub const RECORD_CONTRADICTED: &str = "RecordContradicted";
-/// The hub namespace of the deployment has the labels of another tenant.
-pub const HUB_NAMESPACE_TAKEN: &str = "HubNamespaceTaken";
-/// The hub namespace of the deployment is being deleted.
-pub const HUB_NAMESPACE_TERMINATING: &str = "HubNamespaceTerminating";
-/// The hub refuses a request of the controllers.
-pub const HUB_REFUSES: &str = "HubRefuses";
 /// The hub namespace had no labels of its project; the federator has written them.
 pub const HUB_NAMESPACE_RELABELLED: &str = "HubNamespaceRelabelled";
 /// The hub copy of a deleted deployment cannot be deleted.

@@ -70,7 +70,7 @@ pub const HUB_NAMESPACE_TAKEN: &str = "HubNamespaceTaken";
 /// The hub namespace of the deployment is being deleted. Also the reason of the event.
 pub const HUB_NAMESPACE_TERMINATING: &str = "HubNamespaceTerminating";
 /// The hub refuses a request of the controllers. Also the reason of the event.
-pub const HUB_REFUSES: &str = "HubRefuses";
+pub const HUB_REFUSED: &str = "HubRefused";
 
 // === WorkloadDeployment, Workload: Withdrawn ===
 

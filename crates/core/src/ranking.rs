@@ -35,7 +35,7 @@ pub fn needs_action(reason: &str) -> bool {
             | NO_MATCHING_LOCATION
             | HUB_NAMESPACE_TAKEN
             | HUB_NAMESPACE_TERMINATING
-            | HUB_REFUSES
+            | HUB_REFUSED
             | CELL_UNREACHABLE
             | CELL_SILENT
             | HUB_UNREACHABLE

@@ -244,7 +244,7 @@ impl Federator {
             Error::NamespaceTerminating { .. } => Some(reasons::HUB_NAMESPACE_TERMINATING),
             Error::Plane(refused @ EngineError::Refused { plane, .. }) if plane == self.hub.name() => {
                 let lasts = matches!(refused.class(), ErrorClass::Forbidden | ErrorClass::Invalid);
-                lasts.then_some(reasons::HUB_REFUSES)
+                lasts.then_some(reasons::HUB_REFUSED)
             }
             _ => None,
         }

@@ -59,24 +59,6 @@ const TABLE: &[EventEntry] = &[
         "The annotation of the deployment names the hub namespace of another tenant; nothing in it is changed. Check the objects in that namespace, then remove the annotation.",
     ),
     event(
-        "HubNamespaceTaken",
-        "WorkloadDeployment (project)",
-        "platform operator",
-        "The hub namespace of the deployment has the labels of another tenant. Correct the labels, or delete the namespace.",
-    ),
-    event(
-        "HubNamespaceTerminating",
-        "WorkloadDeployment (project)",
-        "platform operator",
-        "The hub namespace of the deployment is being deleted. Find out which client deleted it, and which objects in it hold the deletion.",
-    ),
-    event(
-        "HubRefuses",
-        "WorkloadDeployment (project)",
-        "platform operator",
-        "The hub refuses a request of the federator. The message has the request; check its rights and the admission policies of the hub.",
-    ),
-    event(
         "HubNamespaceRelabelled",
         "WorkloadDeployment (project)",
         "platform operator",

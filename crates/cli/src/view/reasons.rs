@@ -201,7 +201,7 @@ pub const TABLE: &[ReasonEntry] = &[
         "Ask the platform operator to find out who deleted the namespace on the hub, and what holds it: objects with finalizers, or a cell that does not respond.",
     ),
     blocked(
-        "HubRefuses",
+        "HubRefused",
         "WorkloadDeployment Federated",
         "The hub refuses a request of the controllers, so a change of the workload does not reach its cells. The message has the request.",
         Actor::Operator,

@@ -186,11 +186,7 @@ async fn a_hub_namespace_of_another_project_is_reported_and_not_used() {
     env.deploy("web", "dfw").await;
     let note = env.acme().eventually_event("web", "HubNamespaceTaken").await;
     assert!(note.contains("globex"), "{note}");
-    let reported = |d: &WorkloadDeployment| {
-        d.status.as_ref().is_some_and(|status| {
-            condition(&status.conditions, "Federated") == Some(("False", "HubNamespaceTaken"))
-        })
-    };
+    let reported = |d: &WorkloadDeployment| is_unfederated(d, "HubNamespaceTaken");
     env.acme().eventually_has((NAMESPACE, "web"), reported).await;
     env.idle(LONG).await;
     assert_eq!(env.copy("web").await, None);
@@ -233,9 +229,9 @@ async fn a_write_that_the_hub_refuses_is_reported_until_it_is_allowed() {
     hub.inject(RequestFault::Status(http::StatusCode::FORBIDDEN), is_copy);
     env.start();
     env.deploy("web", "dfw").await;
-    let reported = |d: &WorkloadDeployment| is_unfederated(d, "HubRefuses");
+    let reported = |d: &WorkloadDeployment| is_unfederated(d, "HubRefused");
     let stuck: WorkloadDeployment = env.acme().eventually_has((NAMESPACE, "web"), reported).await;
-    let note = env.acme().eventually_event("web", "HubRefuses").await;
+    let note = env.acme().eventually_event("web", "HubRefused").await;
     assert!(note.contains("on plane hub"), "{note}");
     // The same refusal is written once.
     env.idle(LONG).await;
